@@ -1,0 +1,46 @@
+"""JSON text to values and back without losing a digit: the one place that reads or writes JSON for the wire, for files and for output.
+
+Numbers that a float would change (more than 17 digits, out of range) become Decimal on reading and are written back digit for digit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+from decimal import Decimal
+from typing import Any
+
+# A Decimal leaves the encoder as a string with this marker and is unquoted afterwards; random, so that no data can hold it.
+_MARK = f"decimal-{secrets.token_hex(8)}:"
+_MARKED = re.compile(f'"{_MARK}([^"]*)"')
+
+
+def _exact_number(text: str) -> float | Decimal:
+    number = float(text)
+    if math.isfinite(number) and Decimal(repr(number)) == Decimal(text):
+        return number
+    return Decimal(text)
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def loads(text: str | bytes | bytearray) -> Any:
+    """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON, NaN and Infinity included."""
+    return json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return f"{_MARK}{value}"
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Write JSON with Unicode as it is; compact without `indent`."""
+    separators = (",", ": ") if indent is not None else (",", ":")
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, separators=separators, default=_encode)
+    return _MARKED.sub(r"\1", text) if _MARK in text else text
