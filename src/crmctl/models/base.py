@@ -39,6 +39,8 @@ class Resource(BaseModel):
             try:
                 resource = cls.model_validate({key: value for key, value in raw.items() if key not in odd})
             except ValidationError:
-                raise ServiceError(f"the service sent a {cls.__name__.lower()} without a usable {', '.join(sorted(odd))}", code="unreadable_answer") from error
+                raise ServiceError(
+                    f"the service sent a {cls.__name__.lower()} without a usable {', '.join(sorted(odd))}", code="unreadable_answer"
+                ) from error
         resource._wire = dict(raw)
         return resource

@@ -42,5 +42,7 @@ def _encode(value: Any) -> Any:
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Write JSON with Unicode as it is; compact without `indent`."""
     separators = (",", ": ") if indent is not None else (",", ":")
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, separators=separators, default=_encode)
+    text = json.dumps(
+        value, ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, separators=separators, default=_encode
+    )
     return _MARKED.sub(r"\1", text) if _MARK in text else text

@@ -1,0 +1,25 @@
+"""`crmctl commands`: the whole command tree."""
+
+from __future__ import annotations
+
+import typer
+
+from crmctl.cli.framework import CommandApp, describe_tree, walk_commands
+
+app = CommandApp()
+
+
+@app.command("commands", examples=["crmctl commands", "crmctl commands --json"])
+def show_commands(ctx: typer.Context) -> None:
+    """Show the whole command tree, for people or machines.
+
+    As JSON: every command with its arguments, options, help and examples, and the common options once.
+    """
+    runtime = ctx.obj
+    tree = describe_tree()
+    if runtime.output_format == "table":
+        leaves = list(walk_commands(tree))
+        width = max(len(leaf["command"]) for leaf in leaves)
+        runtime.streams.write_out("".join(f"{leaf['command'].ljust(width)}  {leaf['summary']}\n" for leaf in leaves))
+    else:
+        runtime.emitter.emit_result(tree)

@@ -1,0 +1,44 @@
+"""`crmctl help`: a command's help, or a topic that belongs to no single command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from crmctl.cli.framework import CommandApp, command_help, common_option_rows
+from crmctl.cli.help_text import Page, Section, render
+from crmctl.cli.help_topics import TOPICS
+from crmctl.errors import EXIT_CODE_MEANINGS, UsageError
+
+app = CommandApp()
+
+
+@app.command("help", examples=["crmctl help exit-codes", "crmctl help records list"])
+def explain(
+    ctx: typer.Context, topic: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", help="What to explain.")] = None
+) -> None:
+    """Explain a command or a topic.
+
+    Topics: exit-codes, filters, output, options, environment.
+    """
+    runtime = ctx.obj
+    words = topic or []
+    runtime.streams.write_out(_page(words, runtime.streams.width))
+
+
+def _page(words: list[str], width: int) -> str:
+    if words == ["exit-codes"]:
+        rows = [(str(int(code)), meaning) for code, meaning in EXIT_CODE_MEANINGS.items()]
+        return render(Page(usage="crmctl <command>; echo $?", sections=[Section("Exit codes", rows)]), width)
+    if words == ["options"]:
+        return render(Page(usage="crmctl [options] <command> [options]", sections=[Section("Common options", common_option_rows())]), width)
+    if len(words) == 1 and words[0] in TOPICS:
+        return render(TOPICS[words[0]], width)
+    shown = command_help(words, width)
+    if shown is None:
+        raise UsageError(
+            f"there is no command or topic '{' '.join(words)}'",
+            hint="crmctl --help lists the commands; topics: exit-codes, options, " + ", ".join(TOPICS),
+        )
+    return shown

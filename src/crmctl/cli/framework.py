@@ -1,0 +1,261 @@
+"""Everything that touches Typer's inner API: apps whose commands take the common options, the lazy root, help, the command tree.
+
+Typer carries its own Click; should its inner names move, this is the only file to change.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import typer
+from typer import _click as click
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.main import _get_params_name_from_function as read_parameters
+from typer.main import get_command as build_command
+
+from crmctl.cli import help_text
+from crmctl.cli.options import common_options
+from crmctl.cli.registry import BY_NAME, COMMANDS
+from crmctl.errors import UsageError
+
+Parameter = TyperArgument | TyperOption
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": help_text.WIDEST}
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    if value is not None and param.name:
+        ctx.obj.flags[param.name] = value
+    return value
+
+
+def _common_parameters() -> list[Parameter]:
+    """Fresh instances of the common options; what they are given lands in the runtime's `flags`, the innermost level winning."""
+    parameters, _ = read_parameters(common_options)
+    for parameter in parameters:
+        parameter.expose_value = False
+        parameter.callback = _remember
+    return parameters
+
+
+def _with_common(parameters: Sequence[Any]) -> list[Any]:
+    own = [*parameters]
+    taken = {name for parameter in own for name in parameter.opts}
+    return own + [parameter for parameter in _common_parameters() if not taken & set(parameter.opts)]
+
+
+class Command(TyperCommand):
+    """A command that takes the common options; its epilog holds its examples, one a line."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        self.own_params = list(settings.get("params") or ())
+        settings["params"] = _with_common(self.own_params)
+        settings["context_settings"] = CONTEXT | (settings.get("context_settings") or {})
+        super().__init__(name, **settings)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(help_text.render(_command_page(self, ctx), formatter.width))
+
+
+class Group(TyperGroup):
+    """A group that takes the common options and shows its help when called alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings["params"] = _with_common(settings.get("params") or ())
+        settings["no_args_is_help"] = True
+        settings["context_settings"] = CONTEXT
+        super().__init__(**settings)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, _summary(command)) for name, command in sorted(self.commands.items()) if not command.hidden]
+        page = help_text.Page(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
+        page.sections.append(help_text.Section("Commands", rows))
+        page.examples = [example for _, command in sorted(self.commands.items()) for example in _examples(command)[:1]]
+        formatter.write(help_text.render(page, formatter.width))
+
+
+class RootGroup(Group):
+    """The root: lists from the registry, imports a command's module only when the command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load_command(cmd_name) if cmd_name in BY_NAME else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in BY_NAME and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], BY_NAME)
+            did_you_mean = f"did you mean: crmctl {near[0]}" if near else "crmctl --help lists the commands"
+            raise UsageError(f"there is no command '{args[0]}'", hint=did_you_mean)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(help_text.render(help_text.root_page(COMMANDS, _option_rows(_common_parameters())), formatter.width))
+
+
+class CommandApp(typer.Typer):
+    """A Typer app in crmctl's manner: `app = CommandApp("help")`, then `@app.command("list", examples=[...])`."""
+
+    def __init__(self, help: str = "") -> None:
+        super().__init__(cls=Group, help=help, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+    def command(self, name: str | None = None, *, examples: Sequence[str] = (), **settings: Any) -> Callable[[Any], Any]:
+        """Register a command. `examples` are whole command lines; each is shown in its help and executed by a test."""
+        settings.setdefault("cls", Command)
+        settings.setdefault("epilog", "\n".join(examples) or None)
+        return super().command(name, **settings)
+
+
+def load_command(name: str) -> click.Command:
+    """The command or group of the registry entry `name`, its module imported."""
+    entry = BY_NAME[name]
+    app = importlib.import_module(entry.import_name).app
+    command = build_command(app)
+    command.name = entry.name
+    return command
+
+
+def root_command() -> RootGroup:
+    return RootGroup(name="crmctl", commands={}, help="", rich_markup_mode=None)
+
+
+def run_command(arguments: Sequence[str], runtime: Any) -> int:
+    """Parse and run one command line; returns the exit code.
+
+    Raises CrmctlError for everything that went wrong, usage errors included.
+    """
+    try:
+        code = root_command().main(list(arguments), prog_name="crmctl", standalone_mode=False, obj=runtime)
+    except click.exceptions.NoArgsIsHelpError as shown:
+        runtime.streams.write_out(shown.ctx.get_help() + "\n" if shown.ctx else "")
+        return 0
+    except click.exceptions.ClickException as error:
+        raise _usage_error(error) from error
+    return int(code) if isinstance(code, int) else 0
+
+
+def common_option_rows() -> list[tuple[str, str]]:
+    """The common options as help rows."""
+    return _option_rows(_common_parameters())
+
+
+def command_help(words: Sequence[str], width: int) -> str | None:
+    """The help of the command that `words` name (none: the root); None when there is no such command."""
+    command: click.Command = root_command()
+    ctx = click.Context(command, info_name="crmctl", terminal_width=width)
+    for word in words:
+        found = command.get_command(ctx, word) if isinstance(command, TyperGroup) else None
+        if found is None:
+            return None
+        command, ctx = found, click.Context(found, info_name=word, parent=ctx, terminal_width=width)
+    return command.get_help(ctx) + "\n"
+
+
+def _usage_error(error: click.exceptions.ClickException) -> UsageError:
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "crmctl"
+    message = error.format_message().rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], hint=f"{path} --help")
+
+
+def _summary(command: click.Command) -> str:
+    return (command.help or "").strip().split("\n", 1)[0].rstrip(".")
+
+
+def _examples(command: click.Command) -> list[str]:
+    return [line for line in (command.epilog or "").splitlines() if line.strip()]
+
+
+def _option_rows(parameters: Sequence[Any]) -> list[tuple[str, str]]:
+    rows = []
+    for parameter in parameters:
+        if not isinstance(parameter, TyperOption) or parameter.hidden:
+            continue
+        names = ", ".join(sorted(parameter.opts, key=len) + sorted(parameter.secondary_opts, key=len))
+        value = "" if parameter.is_flag or parameter.count else f" {_metavar(parameter)}"
+        default = f" (default: {parameter.default})" if _has_visible_default(parameter) else ""
+        required = " (required)" if parameter.required else ""
+        rows.append((names + value, (parameter.help or "") + default + required))
+    return rows
+
+
+def _has_visible_default(parameter: TyperOption) -> bool:
+    return bool(parameter.show_default) and parameter.default not in (None, False, (), []) and not callable(parameter.default)
+
+
+def _metavar(parameter: Parameter) -> str:
+    if parameter.metavar:
+        return parameter.metavar
+    choices = parameter.type_descriptor.choices if isinstance(parameter, TyperOption) else None
+    return "|".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else str(parameter.name or "").upper()
+
+
+def _command_page(command: Command, ctx: click.Context) -> help_text.Page:
+    arguments = [parameter for parameter in command.own_params if isinstance(parameter, TyperArgument) and not parameter.hidden]
+    words = [_argument_usage(argument) for argument in arguments]
+    page = help_text.Page(
+        usage=" ".join([ctx.command_path, *words, "[options]"]), description=command.help or "", examples=_examples(command)
+    )
+    rows = [(_metavar(argument), argument.help or "") for argument in arguments]
+    page.sections.append(help_text.Section("Arguments", rows))
+    page.sections.append(help_text.Section("Options", _option_rows(command.own_params)))
+    common = [max(parameter.opts, key=len) for parameter in command.params[len(command.own_params) :] if isinstance(parameter, TyperOption)]
+    page.common = [name for name in common if name != "--help"]
+    return page
+
+
+def _argument_usage(argument: TyperArgument) -> str:
+    word = _metavar(argument) + ("..." if argument.nargs == -1 else "")
+    return word if argument.required else f"[{word}]"
+
+
+def describe_tree() -> dict[str, Any]:
+    """The whole command tree for `crmctl commands --json`: `{"name", "commonOptions", "commands": [...]}`; imports every command."""
+    return {
+        "name": "crmctl",
+        "commonOptions": [_describe_option(parameter) for parameter in _common_parameters() if isinstance(parameter, TyperOption)],
+        "commands": [_describe(load_command(entry.name), f"crmctl {entry.name}", entry.help) for entry in COMMANDS],
+    }
+
+
+def _describe(command: click.Command, path: str, summary: str = "") -> dict[str, Any]:
+    if isinstance(command, Group):
+        children = [_describe(child, f"{path} {name}") for name, child in command.commands.items()]
+        return {"command": path, "summary": summary or _summary(command), "help": command.help or "", "commands": children}
+    own = getattr(command, "own_params", [])
+    return {
+        "command": path,
+        "summary": summary or _summary(command),
+        "help": command.help or "",
+        "arguments": [
+            {"name": _metavar(item), "required": item.required, "repeatable": item.nargs == -1, "help": item.help or ""}
+            for item in own
+            if isinstance(item, TyperArgument) and not item.hidden
+        ],
+        "options": [_describe_option(item) for item in own if isinstance(item, TyperOption) and not item.hidden],
+        "examples": _examples(command),
+    }
+
+
+def _describe_option(option: TyperOption) -> dict[str, Any]:
+    return {
+        "names": [*option.opts, *option.secondary_opts],
+        "value": None if option.is_flag or option.count else _metavar(option),
+        "required": option.required,
+        "repeatable": option.multiple,
+        "default": option.default if _has_visible_default(option) else None,
+        "help": option.help or "",
+    }
+
+
+def walk_commands(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every leaf command of a described tree."""
+    for child in tree["commands"]:
+        if "commands" in child:
+            yield from walk_commands(child)
+        else:
+            yield child

@@ -1,0 +1,90 @@
+"""How help looks: plain headed sections that fit the terminal. Knows nothing of Typer."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from crmctl.cli.registry import Entry
+
+WIDEST = 100
+"""Help is never set wider than this: long lines are hard to read."""
+
+
+@dataclass
+class Section:
+    """A heading and its two-column rows."""
+
+    title: str
+    rows: list[tuple[str, str]]
+
+
+@dataclass
+class Page:
+    """One help page, top to bottom."""
+
+    usage: str
+    description: str = ""
+    sections: list[Section] = field(default_factory=list)
+    common: list[str] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+    footer: str = ""
+
+
+def root_page(entries: Sequence[Entry], common_rows: list[tuple[str, str]]) -> Page:
+    """The page of `crmctl --help`."""
+    page = Page(usage="crmctl <command> [options]", description="The command line of the Customer Records Service.")
+    for title in dict.fromkeys(entry.section for entry in entries):
+        page.sections.append(Section(title, [(entry.name, entry.help) for entry in entries if entry.section == title]))
+    page.sections.append(
+        Section(
+            "Common options, before or after any command",
+            [*common_rows, ("--version", "Print the version."), ("-h, --help", "Explain a command.")],
+        )
+    )
+    page.examples = [
+        "crmctl demo",
+        "crmctl auth login --base-url https://crm.example.com",
+        "crmctl records list people --filter 'email endsWith @acme.com'",
+        "crmctl bulk import people people.csv --dry-run",
+    ]
+    page.footer = "crmctl help <topic>: exit-codes, filters, output, options, environment"
+    return page
+
+
+def render(page: Page, width: int) -> str:
+    """The page as text, ending in a newline."""
+    width = max(40, min(width, WIDEST))
+    blocks = []
+    if page.description:
+        blocks.append("\n\n".join(_paragraph(part, width) for part in page.description.strip().split("\n\n")))
+    blocks.append(f"Usage\n  {page.usage}")
+    blocks.extend(_columns(section, width) for section in page.sections if section.rows)
+    if page.common:
+        names = textwrap.fill(", ".join(page.common), width - 2, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        blocks.append(f"Common options (explained by: crmctl help options)\n{names}")
+    if page.examples:
+        blocks.append("\n".join(["Examples", *(f"  $ {example}" for example in page.examples)]))
+    if page.footer:
+        blocks.append(page.footer)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _paragraph(text: str, width: int) -> str:
+    if any(line.startswith(" ") for line in text.splitlines()):
+        return text
+    return textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def _columns(section: Section, width: int) -> str:
+    first = min(max(len(left) for left, _ in section.rows), 34)
+    lines = [section.title]
+    for left, right in section.rows:
+        wrapped = textwrap.wrap(right, max(20, width - first - 4), break_on_hyphens=False) or [""]
+        if len(left) > first:
+            lines.append(f"  {left}")
+        else:
+            lines.append(f"  {left.ljust(first)}  {wrapped.pop(0)}".rstrip())
+        lines.extend(" " * (first + 4) + line for line in wrapped)
+    return "\n".join(lines)
