@@ -1,0 +1,159 @@
+"""The file config.toml: reading it with clear errors, changing it without losing comments or order. Precedence lives in settings.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crmctl.config.keys import KEYS, TOP_LEVEL_ONLY, find_key, parse_profile_name
+from crmctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """config.toml as read: `top` level values, and one dict of values per profile. Values are checked, but not yet merged."""
+
+    path: Path
+    top: dict[str, Any] = field(default_factory=dict)
+    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> ConfigFile:
+        """Read the file; a missing one is empty. Raises ConfigError with file, line and the way out for anything that is not in order."""
+        try:
+            return cls._checked(path, tomllib.loads(_read_text(path)))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(
+                f"{path} is not valid TOML: {error}", hint="repair that line, or move the file away and run `crmctl auth login`"
+            ) from error
+
+    @classmethod
+    def _checked(cls, path: Path, document: dict[str, Any]) -> ConfigFile:
+        profiles = document.pop("profiles", {})
+        if not isinstance(profiles, dict) or not all(isinstance(values, dict) for values in profiles.values()):
+            raise ConfigError(f"{path}: profiles must be tables such as [profiles.work]", hint=f"edit {path}")
+        for name in profiles:
+            _check(parse_profile_name, name, f"{path}: the profile name {name!r}")
+        top = {key: _checked_value(path, key, value, None) for key, value in document.items()}
+        checked = {
+            name: {key: _checked_value(path, key, value, name) for key, value in values.items()} for name, values in profiles.items()
+        }
+        return cls(path, top, checked)
+
+    @property
+    def default_profile(self) -> str | None:
+        return self.top.get("default_profile")
+
+    def set_value(self, key: str, value: Any, profile: str | None) -> ConfigFile:
+        """Write one value for a profile, or for the top level when `profile` is None; returns the file as it is now.
+
+        `value` may be text: it is parsed by the key's own type. Raises ConfigError for an unknown key or a value that does not fit.
+        """
+        key = key.replace("-", "_")
+        parsed = _checked_value(self.path, key, value, profile)
+
+        def change(document: TOMLDocument) -> None:
+            _table(document, profile)[key] = int(parsed) if isinstance(parsed, float) and parsed.is_integer() else parsed
+
+        return self._rewrite(change)
+
+    def unset_value(self, key: str, profile: str | None) -> ConfigFile:
+        """Remove one value; removing what is not there changes nothing. Raises ConfigError for an unknown key."""
+        key = key.replace("-", "_")
+        if key not in TOP_LEVEL_ONLY:
+            find_key(key)
+        values = self.top if profile is None else self.profiles.get(profile, {})
+        return self._rewrite(lambda document: _table(document, profile).pop(key)) if key in values else self
+
+    def remove_profile(self, name: str) -> ConfigFile:
+        """Remove a profile, and `default_profile` when it named this one."""
+        if name not in self.profiles:
+            return self
+
+        def change(document: TOMLDocument) -> None:
+            document["profiles"].remove(name)
+            if document.get("default_profile") == name:
+                document.remove("default_profile")
+
+        return self._rewrite(change)
+
+    def _rewrite(self, change: Callable[[TOMLDocument], object]) -> ConfigFile:
+        import tomlkit  # only a write pays for it
+
+        document = tomlkit.parse(_read_text(self.path))
+        change(document)
+        write_private(self.path, tomlkit.dumps(document))
+        return ConfigFile.load(self.path)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read {path}: {_reason(error)}", hint=f"make {path} a readable UTF-8 file, or set CRMCTL_CONFIG_DIR"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def _check(parse: Callable[[Any], Any], value: Any, where: str) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ConfigError(f"{where} {error}, not {value!r}") from error
+
+
+def _checked_value(path: Path, key: str, value: Any, profile: str | None) -> Any:
+    place = f"[profiles.{profile}]" if profile else "the top level"
+    if profile is None and key in TOP_LEVEL_ONLY:
+        return _check(TOP_LEVEL_ONLY[key], value, f"{path}: {key}")
+    if key not in KEYS:
+        valid = [*KEYS] if profile else [*TOP_LEVEL_ONLY, "profiles", *KEYS]
+        raise ConfigError(f"{path}: unknown key {key!r} at {place}", hint=f"valid keys there: {', '.join(valid)}", code="unknown_key")
+    return _check(KEYS[key].parse, value, f"{path}: {key} at {place}")
+
+
+def _table(document: TOMLDocument, profile: str | None) -> Any:
+    """The table to change, made where it is missing. Top-level keys have to come before the first table, which tomlkit sees to."""
+    import tomlkit
+
+    if profile is None:
+        return document
+    _check(parse_profile_name, profile, "a profile name")
+    profiles: Any = document.setdefault("profiles", tomlkit.table(is_super_table=True))
+    return profiles.setdefault(profile, tomlkit.table())
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file atomically with mode 0600: readers see the old text or the new one, never a part. Raises ConfigError."""
+    target = path.resolve()  # a symlinked dotfile stays a symlink
+    temporary: str | None = None
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # created with 0600
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).replace(target)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        raise ConfigError(
+            f"cannot write {path}: {_reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"
+        ) from error
