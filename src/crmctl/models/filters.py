@@ -1,9 +1,17 @@
-"""Filters: the fourteen operators, one condition, and its two wire forms (specification 4.3). No I/O."""
+"""Filters: the fourteen operators, one condition, its two wire forms (specification 4.3) and its three spellings as text. No I/O."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from crmctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from crmctl.models.attributes import Attribute
 
 
 class Operator(StrEnum):
@@ -48,3 +56,102 @@ class Condition:
     def to_search(self) -> dict[str, str]:
         """The entry in the `filters` of a search body."""
         return {"attributeSlug": self.slug, "operator": str(self.operator), "value": self.value}
+
+
+SIGNS: dict[str, Operator] = {
+    "!=": Operator.NOT_EQUALS,
+    "!~": Operator.NOT_CONTAINS,
+    "^=": Operator.STARTS_WITH,
+    "$=": Operator.ENDS_WITH,
+    ">=": Operator.GREATER_THAN_OR_EQUAL,
+    "<=": Operator.LESS_THAN_OR_EQUAL,
+    "=": Operator.EQUALS,
+    "~": Operator.CONTAINS,
+    ">": Operator.GREATER_THAN,
+    "<": Operator.LESS_THAN,
+}
+"""The sign of every operator that has one; the longer signs come first, as matching needs them."""
+
+FIELDS_OF_EVERY_RECORD = ("id", "created_at", "updated_at")
+"""Not attributes, but a service may filter by them: never refused here."""
+
+_SIGN = "|".join(re.escape(sign) for sign in SIGNS)
+# The slug is as short as it can be: it ends before the first `[operator]=`, sign or blank.
+_CONDITION = re.compile(
+    rf"""[ \t]*
+    (?P<slug>(?!{_SIGN}|\[)[^ \t]+?)
+    (?: \[(?P<bracketed>[^\[\]]*)\] (?:=(?P<wire_value>.*))? \Z
+      | [ \t]*(?P<sign>{_SIGN})[ \t]*(?P<sign_value>.*) \Z
+      | [ \t]+(?P<word>[^ \t]+) (?:[ \t]+(?P<word_value>.*))? \Z
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_BY_FOLDED_NAME = {operator.lower(): operator for operator in Operator}
+_EXAMPLES = "write 'email endsWith @acme.com', 'amount>=1000' or 'email[contains]=acme'; see: crmctl help filters"
+
+
+def parse_condition(text: str) -> Condition:
+    """Read one condition in any of the three spellings: words, signs, or the wire form `slug[operator]=value`.
+
+    The value is everything that follows, to the byte. Raises UsageError for text that is no condition or names an unknown operator.
+    """
+    _check_encodable(text)
+    found = _CONDITION.match(text)
+    if found is None:
+        problem = "names no attribute" if re.match(rf"[ \t]*({_SIGN}|\[|\Z)", text) else "has no operator"
+        raise UsageError(f"the filter {text!r} {problem}", hint=_EXAMPLES, code="bad_filter")
+    parts = found.groupdict()
+    operator = SIGNS[parts["sign"]] if parts["sign"] else _operator(parts["word"] or parts["bracketed"] or "", text)
+    value = next((parts[name] for name in ("wire_value", "sign_value", "word_value") if parts[name] is not None), None)
+    return Condition(parts["slug"], operator, _value(operator, value, text))
+
+
+def format_condition(condition: Condition) -> str:
+    """The wire form as text, which `parse_condition` reads back exactly for every slug without blanks, signs and brackets."""
+    return f"{condition.slug}[{condition.operator}]={condition.value}"
+
+
+def check_slugs(conditions: Iterable[Condition], attributes: Sequence[Attribute]) -> None:
+    """Raise UsageError, listing the valid slugs, when a condition names an attribute the object does not have."""
+    known = [attribute.slug for attribute in attributes]
+    for condition in conditions:
+        if condition.slug not in known and condition.slug not in FIELDS_OF_EVERY_RECORD:
+            valid = ", ".join(_nearest_first(condition.slug, known))
+            raise UsageError(
+                f"unknown attribute {condition.slug!r} in a filter", hint=f"valid attributes: {valid}", code="unknown_attribute"
+            )
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("a filter holds bytes that are not UTF-8 text", hint="check the terminal's encoding", code="bad_filter") from None
+
+
+def _operator(name: str, text: str) -> Operator:
+    operator = _BY_FOLDED_NAME.get(name.lower())
+    if operator is None:
+        valid = ", ".join(_nearest_first(name, [str(item) for item in Operator]))
+        raise UsageError(
+            f"unknown operator {name!r} in the filter {text!r}",
+            hint=f"valid operators: {valid}, or {' '.join(SIGNS)}",
+            code="unknown_operator",
+        )
+    return operator
+
+
+def _value(operator: Operator, value: str | None, text: str) -> str:
+    if operator.takes_value:
+        if value is None:
+            raise UsageError(f"the filter {text!r} has no value", hint="to find records without a value use isEmpty", code="bad_filter")
+        return value
+    if (value or "true").strip().lower() != "true":
+        raise UsageError(f"the operator {operator} in the filter {text!r} takes no value", hint=f"leave {value!r} out", code="bad_filter")
+    return "true"
+
+
+def _nearest_first(word: str, candidates: Sequence[str]) -> list[str]:
+    from difflib import SequenceMatcher  # only an error pays for it
+
+    return sorted(candidates, key=lambda candidate: -SequenceMatcher(None, word.lower(), candidate.lower()).ratio())
