@@ -1,0 +1,38 @@
+"""What holds for every test: isolation from the machine, reproducible property tests, programs that may be absent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests.support import isolation, programs
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
+hypothesis.settings.register_profile("local", deadline=None, database=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    programs.require_programs(item)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _machine_out_of_reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The known environment, also for what session fixtures start."""
+    with pytest.MonkeyPatch.context() as patch:
+        isolation.clean_environment(patch)
+        isolation.private_folders(patch, tmp_path_factory.mktemp("session"))
+        isolation.only_loopback(patch)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _isolation(_machine_out_of_reach: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home and a working folder of the test's own."""
+    root = tmp_path_factory.mktemp("isolation")
+    isolation.private_folders(monkeypatch, root)
+    (root / "work").mkdir()
+    monkeypatch.chdir(root / "work")

@@ -1,0 +1,109 @@
+"""The one way tests run the installed `crmctl`: as a process of its own, with the isolated environment of the test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+from crmctl.models.jsontext import loads
+
+CRMCTL = Path(sys.executable).with_name("crmctl")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one finished run left behind."""
+
+    arguments: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """The one JSON document on stdout."""
+        return loads(self.out)
+
+    def lines(self) -> list[Any]:
+        """The JSON documents on stdout, one a line (`-o jsonl`)."""
+        return [loads(line) for line in self.out.splitlines()]
+
+    def error(self) -> dict[str, Any]:
+        """The error object of a machine format: the last line of stderr."""
+        return loads(self.err.strip().splitlines()[-1])["error"]
+
+    def ok(self) -> Result:
+        """Itself; fails with everything that was printed unless the run ended with 0."""
+        return self.exits(0)
+
+    def exits(self, code: int) -> Result:
+        """Itself; fails with everything that was printed unless the run ended with `code`."""
+        assert self.code == code, f"{self.arguments} ended with {self.code}, not {code}\nstdout: {self.out}\nstderr: {self.err}"
+        return self
+
+
+def environment(env: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """The test's environment with `env` laid over it; None removes a variable."""
+    merged: dict[str, str | None] = {**os.environ, **(env or {})}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def run_crmctl(
+    *arguments: str | Path,
+    env: Mapping[str, str | None] | None = None,
+    input: str | bytes | None = None,
+    cwd: str | Path | None = None,
+    timeout: float = 60,
+) -> Result:
+    """Run to the end with pipes for all three streams; stdin is empty unless `input` is given. Text is UTF-8, line ends kept."""
+    words = [str(argument) for argument in arguments]
+    given = input.encode() if isinstance(input, str) else input or b""
+    run = subprocess.run([CRMCTL, *words], env=environment(env), input=given, cwd=cwd, capture_output=True, timeout=timeout, check=False)
+    return Result(tuple(words), run.returncode, run.stdout.decode(), run.stderr.decode())
+
+
+def start_crmctl(
+    *arguments: str | Path, env: Mapping[str, str | None] | None = None, cwd: str | Path | None = None, **pipes: Any
+) -> subprocess.Popen[str]:
+    """Start in the background with pipes for stdin, stdout and stderr; use it as a context manager and end it yourself."""
+    words = [str(argument) for argument in arguments]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes
+    return subprocess.Popen([str(CRMCTL), *words], env=environment(env), cwd=cwd, text=True, encoding="utf-8", **streams)
+
+
+def spawn(
+    *arguments: str | Path,
+    env: Mapping[str, str | None] | None = None,
+    cwd: str | Path | None = None,
+    columns: int = 80,
+    rows: int = 24,
+    timeout: float = 30,
+) -> pexpect.spawn:
+    """Run on a real pseudo-terminal of the given size; `expect`, `sendline` and `expect_exit` drive it."""
+    words = [str(argument) for argument in arguments]
+    sized = environment({"COLUMNS": None, "LINES": None, **(env or {})})
+    return pexpect.spawn(
+        str(CRMCTL),
+        words,
+        env=sized,
+        cwd=str(cwd) if cwd else None,
+        dimensions=(rows, columns),
+        timeout=timeout,
+        encoding="utf-8",
+        echo=False,
+    )
+
+
+def expect_exit(terminal: pexpect.spawn) -> tuple[int, str]:
+    """Wait for the end of a spawned run: its exit code and all that it printed since the last `expect`, line ends as `\\n`."""
+    terminal.expect(pexpect.EOF)
+    printed = terminal.before or ""
+    terminal.close()
+    code = terminal.exitstatus if terminal.exitstatus is not None else 128 + (terminal.signalstatus or 0)
+    return code, printed.replace("\r\n", "\n")

@@ -1,0 +1,85 @@
+"""What keeps a test away from the machine: its own home, a known environment, no socket off loopback."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KNOWN = {
+    "TZ": "UTC",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TERM": "xterm-256color",
+    "COLUMNS": "80",
+    "LINES": "24",
+    "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
+}
+FOLDERS = {
+    "HOME": "home",
+    "XDG_CONFIG_HOME": "home/.config",
+    "XDG_DATA_HOME": "home/.local/share",
+    "XDG_STATE_HOME": "home/.local/state",
+    "XDG_CACHE_HOME": "home/.cache",
+    "CRMCTL_CONFIG_DIR": "crmctl/config",
+    "CRMCTL_STATE_DIR": "crmctl/state",
+    "CRMCTL_CACHE_DIR": "crmctl/cache",
+}
+REMOVED = {
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "PAGER",
+    "GITHUB_ACTIONS",
+    "CI",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "SSL_CERT_FILE",
+}
+KEPT = "CRMCTL_REQUIRE_PROGRAMS"
+
+
+def clean_environment(patch: pytest.MonkeyPatch) -> None:
+    """Drop what the developer's shell brought (keys, profiles, colour, proxies) and set what output depends on."""
+    for name in list(os.environ):
+        ours = name.startswith("CRMCTL_") and name != KEPT
+        if ours or name in REMOVED or name.lower().endswith("_proxy"):
+            patch.delenv(name)
+    for name, value in KNOWN.items():
+        patch.setenv(name, value)
+    time.tzset()
+
+
+def private_folders(patch: pytest.MonkeyPatch, root: Path) -> None:
+    """A home, configuration, state and cache of the test's own below `root`, none of which exists yet but the home."""
+    (root / "home").mkdir(exist_ok=True)
+    for name, folder in FOLDERS.items():
+        patch.setenv(name, str(root / folder))
+
+
+def only_loopback(patch: pytest.MonkeyPatch) -> None:
+    """Make every connection of this process to another machine fail at once."""
+    for name in ("connect", "connect_ex"):
+        patch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+
+
+def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            raise RuntimeError(f"a test tried to reach {address[0]}: tests stay on this machine")
+        return connect(self, address)
+
+    return guard
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

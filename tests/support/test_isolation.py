@@ -1,0 +1,68 @@
+"""The isolation itself: a leak here would make every other test depend on the machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.isolation import FOLDERS
+from tests.support.programs import REQUIRED, find_program, require_programs
+
+
+def test_home_and_folders_are_the_tests_own() -> None:
+    root = Path.cwd().parent
+    assert all(Path(os.environ[name]).is_relative_to(root) for name in FOLDERS)
+    assert Path.home() == root / "home"
+
+
+def test_no_key_no_proxy_no_profile_comes_from_the_shell() -> None:
+    ours = {name for name in os.environ if name.startswith("CRMCTL_")} - {REQUIRED}
+    assert ours == {"CRMCTL_CONFIG_DIR", "CRMCTL_STATE_DIR", "CRMCTL_CACHE_DIR"}
+    assert not [name for name in os.environ if name.lower().endswith("_proxy")]
+
+
+def test_a_connection_to_another_machine_fails_before_it_is_made() -> None:
+    with socket.socket() as outside, pytest.raises(RuntimeError, match="stay on this machine"):
+        outside.connect(("192.0.2.1", 80))
+
+
+def test_a_connection_to_this_machine_works() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert client.getpeername() == server.getsockname()
+
+
+@given(st.integers())
+def test_property_tests_run_under_the_isolation(number: int) -> None:
+    assert int(str(number)) == number
+
+
+class _Marked:
+    """A test item that carries one `needs` marker."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def iter_markers(self, name: str) -> list[pytest.Mark]:
+        return [getattr(pytest.mark, name)(*self.names).mark]
+
+
+def test_an_absent_program_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="not installed: no-such-program"):
+        require_programs(_Marked("sh", "no-such-program"))  # type: ignore[arg-type]
+
+
+def test_an_absent_program_fails_where_all_were_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception, match="no-such-program"):
+        require_programs(_Marked("no-such-program"))  # type: ignore[arg-type]
+
+
+def test_a_present_program_is_found_and_runs_the_test() -> None:
+    assert find_program("sh") is not None
+    require_programs(_Marked("sh"))  # type: ignore[arg-type]
