@@ -1,0 +1,55 @@
+# Everything runs in .venv, which the first target that needs it creates. `make help` lists the targets.
+
+VENV      := .venv
+BIN       := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP       := $(BIN)/python -m pip -qq --disable-pip-version-check
+ARGS      ?=
+
+export PYTHON
+
+.PHONY: help install demo test lint types contracts check generated requirements bench clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
+
+demo: install ## Watch crmctl work on a throw-away service
+	@$(BIN)/crmctl demo $(ARGS)
+
+test: install ## Run the tests (ARGS='tests/cli -k help' runs some of them)
+	$(BIN)/python -m pytest --numprocesses=auto $(ARGS)
+
+lint: install ## Style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: install ## Static types
+	$(BIN)/mypy
+
+contracts: install ## Which package may import which
+	$(BIN)/lint-imports
+
+check: lint types contracts ## lint, types and contracts
+
+generated: install ## Write completions/ and docs/reference/ anew
+	$(BIN)/python completions/generate.py
+	$(BIN)/python docs/generate_reference.py
+
+requirements: install ## Pin requirements/locked.txt anew (ARGS=--upgrade takes the newest versions)
+	$(PIP) install uv
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python requirements/compile.py $(ARGS)
+
+bench: install ## Measure start-up and import throughput
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/import_throughput.py
+
+install: $(INSTALLED) ## Create .venv with the pinned requirements and crmctl itself
+
+$(INSTALLED): requirements/locked.txt pyproject.toml
+	@python=$$(.ci/python) && echo "creating $(VENV) with $$($$python --version)" && $$python -m venv --clear $(VENV)
+	@$(PIP) install --require-hashes --requirement requirements/locked.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean: ## Remove .venv and the caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,91 @@
+"""Every command explains itself: a summary, help on every option and argument, and examples that parse."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from crmctl.cli.framework import describe_tree, load_command, walk_commands
+from crmctl.cli.registry import COMMANDS
+
+TREE = describe_tree()
+LEAVES = list(walk_commands(TREE))
+EXAMPLES = [(leaf["command"], example) for leaf in LEAVES for example in leaf["examples"]]
+
+
+def by_command(leaf: dict[str, Any]) -> str:
+    return str(leaf["command"])
+
+
+def crmctl_calls(line: str) -> list[list[str]]:
+    """The arguments of every crmctl call in a shell line, redirections and other programs left out."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    calls: list[list[str]] = [[]]
+    skip = False
+    for word in lexer:
+        if set(word) <= set("|&;"):
+            calls.append([])
+        elif set(word) <= set("<>"):
+            skip = True
+        elif skip:
+            skip = False
+        else:
+            calls[-1].append(word)
+    trimmed = [[word for position, word in enumerate(call) if position or "=" not in word] for call in calls]
+    return [call[1:] for call in trimmed if call and call[0] == "crmctl"]
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=by_command)
+def test_every_command_explains_itself(leaf: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[A-Z].{5,75}[^.\s]", leaf["summary"])
+    assert leaf["help"].strip()
+    assert [item for item in [*leaf["arguments"], *leaf["options"]] if not item["help"].strip()] == []
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=by_command)
+def test_every_command_has_an_example_of_itself(leaf: dict[str, Any]) -> None:
+    assert leaf["examples"]
+    words = leaf["command"].split()[1:]
+    assert [line for line in leaf["examples"] if not any(call[: len(words)] == words for call in crmctl_calls(line))] == []
+
+
+@pytest.mark.parametrize(("command", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
+def test_every_example_parses(command: str, example: str) -> None:
+    for call in crmctl_calls(example):
+        parse(call)
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line as the program would, without running it; raises what the parser raises."""
+
+    class Given:
+        def __init__(self) -> None:
+            self.flags: dict[str, Any] = {}
+
+    command = load_command(words[0])
+    context = command.make_context(words[0], words[1:], obj=Given())
+    while hasattr(command, "commands"):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None
+        context = command.make_context(name, rest, parent=context)
+
+
+def test_the_registry_lists_every_command_once() -> None:
+    names = [entry.name for entry in COMMANDS]
+    assert len(names) == len(set(names)) == len(TREE["commands"])
+
+
+def test_no_option_has_two_meanings_of_one_letter() -> None:
+    common = {name for option in TREE["commonOptions"] for name in option["names"]}
+    clashes = [
+        (leaf["command"], name)
+        for leaf in LEAVES
+        for option in leaf["options"]
+        for name in option["names"]
+        if name in common and name.startswith("-") and not name.startswith("--")
+    ]
+    assert clashes == []

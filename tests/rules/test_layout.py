@@ -1,0 +1,65 @@
+"""Where things are and what they are called."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+
+import pytest
+
+from crmctl import __version__
+from tests.support.sources import PACKAGE, ROOT, package_files, python_files, repository_files
+
+SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common", "tools", "stuff"}
+LOCK_FILES = {"uv.lock", "poetry.lock", "Pipfile.lock", "pdm.lock"}
+
+
+def test_init_files_are_empty_but_for_the_version() -> None:
+    filled = [path for path in python_files() if path.name == "__init__.py" and path.read_text().strip()]
+    assert filled == [PACKAGE / "__init__.py"]
+
+
+def test_every_module_says_what_belongs_in_it() -> None:
+    silent = []
+    for path in (path for path in python_files() if path.name != "__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text()))
+        if not text or len(text.splitlines()) > 6:
+            silent.append(path.relative_to(ROOT).as_posix())
+    assert silent == [], "each module opens with a docstring of one to four lines"
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    names = {part for path in python_files() for part in (*path.relative_to(ROOT).parent.parts, path.stem)}
+    assert names & SAY_NOTHING == set()
+
+
+def test_every_package_folder_is_a_package() -> None:
+    folders = {path.parent for path in package_files()}
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def test_no_lock_format_that_names_an_index() -> None:
+    assert [path for path in repository_files() if path.name in LOCK_FILES or path.name.startswith("pylock")] == []
+
+
+@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md", "docs"])
+def test_every_relative_link_in_the_documents_leads_somewhere(document: str) -> None:
+    pages = [path for path in repository_files() if path.suffix == ".md" and path.is_relative_to(ROOT / document)]
+    broken = []
+    for page in pages:
+        prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", prose):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert pages
+    assert broken == []
+
+
+def test_the_version_is_in_the_changelog() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## [{__version__}]" in text or "## [Unreleased]" in text
+
+
+def test_the_console_script_is_the_process_edge() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"] == {"crmctl": "crmctl.main:main"}

@@ -1,0 +1,45 @@
+"""requirements/locked.txt pins everything pyproject.toml asks for, exactly and with hashes, and names no address."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.sources import ROOT
+
+LOCKED = (ROOT / "requirements" / "locked.txt").read_text()
+PINS = {
+    canonicalize_name(name): (version, hashes)
+    for name, version, hashes in re.findall(r"^([\w.\-]+)==(\S+)([^\n]*\\\n(?:    --hash=[^\n]+\n?)+)", LOCKED, re.MULTILINE)
+}
+
+
+def wanted() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"].values()
+    named = [*project["build-system"]["requires"], *project["project"]["dependencies"], *(name for extra in extras for name in extra)]
+    return [name for name in named if not name.startswith("crmctl")]
+
+
+@pytest.mark.parametrize("line", wanted())
+def test_what_the_project_asks_for_is_pinned_to_a_version_that_fits(line: str) -> None:
+    requirement = Requirement(line)
+    version, _ = PINS[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(version, prereleases=True)
+
+
+def test_every_requirement_is_exact_and_hashed() -> None:
+    requirements = [line for line in LOCKED.splitlines() if line and not line.startswith((" ", "#"))]
+    assert len(requirements) == len(PINS) > 40
+    assert all("--hash=sha256:" in hashes for _, hashes in PINS.values())
+
+
+def test_no_address_and_no_local_path() -> None:
+    assert "://" not in LOCKED
+    assert " @ " not in LOCKED
+    assert "--find-links" not in LOCKED
+    assert "--index" not in LOCKED

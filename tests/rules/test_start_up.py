@@ -1,0 +1,50 @@
+"""Start-up is a feature: what a command does not need, its process does not import."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import CRMCTL
+from tests.support.sources import imported_modules
+
+HEAVY = ["httpx", "rich", "keyring", "pydantic", "fastapi", "sqlalchemy", "yaml", "jmespath", "tomlkit", "importlib.metadata", "asyncio"]
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> set[str]:
+    """What Python imports to run a script that does what the console script of pip does, without crmctl."""
+    script = tmp_path / "bare.py"
+    script.write_text("import re, sys\n")
+    return imported_modules([script])
+
+
+def families(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_version_imports_nothing_but_crmctl(bare: set[str]) -> None:
+    added = imported_modules([CRMCTL, "--version"]) - bare
+    assert added == {"crmctl", "crmctl.main"}
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
+    modules = imported_modules([CRMCTL, "--help"])
+    assert "crmctl.cli.framework" in modules
+    assert [name for name in modules if name.startswith("crmctl.cli.commands.")] == []
+    assert [name for name in HEAVY if name in modules] == []
+
+
+def test_help_of_a_group_imports_the_modules_of_that_group_only() -> None:
+    modules = imported_modules([CRMCTL, "commands", "--help"])
+    assert [name for name in modules if name.startswith("crmctl.cli.commands.")] == ["crmctl.cli.commands.command_tree"]
+    assert {"httpx", "rich", "keyring", "fastapi", "sqlalchemy"} & families(modules) == set()
+
+
+def test_the_listing_sees_what_a_process_imports(tmp_path: Path) -> None:
+    script = tmp_path / "loads.py"
+    script.write_text("import colorsys\n")
+    assert "colorsys" in imported_modules([script])
+    assert "colorsys" not in imported_modules([Path(sys.executable).with_name("crmctl"), "--version"])

@@ -1,0 +1,56 @@
+"""What the rules look at: the repository's own files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from tests.support.cli import environment
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "crmctl"
+GENERATED = ("completions/crmctl.", "completions/_crmctl", "docs/reference/", "requirements/locked.txt")
+
+
+@cache
+def repository_files() -> tuple[Path, ...]:
+    """Every file of the repository, tracked or new, that git does not ignore; without git every file outside hidden folders and caches."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listing.returncode == 0:
+        names = [name for name in listing.stdout.split("\0") if name]
+    else:
+        names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if not {".venv", "__pycache__", ".git"} & set(path.parts)]
+    return tuple(path for path in (ROOT / name for name in names) if path.is_file())
+
+
+def text_files() -> list[tuple[str, str]]:
+    """Name and content of every text file of the repository."""
+    texts = []
+    for path in repository_files():
+        content = path.read_bytes()
+        if b"\0" not in content:
+            texts.append((path.relative_to(ROOT).as_posix(), content.decode()))
+    return texts
+
+
+def python_files() -> list[Path]:
+    return [path for path in repository_files() if path.suffix == ".py"]
+
+
+def package_files() -> list[Path]:
+    return [path for path in python_files() if path.is_relative_to(PACKAGE)]
+
+
+def imported_modules(program: Sequence[str | Path], env: Mapping[str, str | None] | None = None) -> set[str]:
+    """Every module that a fresh Python imports while it runs `program` (a script and its arguments); fails unless it ends with 0."""
+    command = [sys.executable, "-X", "importtime", *map(str, program)]
+    run = subprocess.run(command, env=environment(env), capture_output=True, text=True, timeout=60, check=False)
+    lines = [line.rpartition("|")[2].strip() for line in run.stderr.splitlines() if line.startswith("import time:")]
+    said = "\n".join(line for line in run.stderr.splitlines() if not line.startswith("import time:"))
+    assert run.returncode == 0, f"{program} ended with {run.returncode}: {said}"
+    return {name for name in lines if name != "imported package"}
