@@ -30,6 +30,11 @@ class Flags:
     ca_bundle: str | None = None
     no_input: bool | None = None
 
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The options this takes, as parameter names."""
+        return tuple(cls.__dataclass_fields__)
+
 
 @dataclass(frozen=True)
 class Sourced(Generic[T]):

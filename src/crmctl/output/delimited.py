@@ -1,0 +1,65 @@
+"""`-o csv` and `-o tsv`: a header row, then one row per item; quoting as in RFC 4180, lines end in a bare line feed as Unix tools expect.
+
+Missing and null values are empty cells, nested values are JSON. `excel_safe` puts an apostrophe before what a spreadsheet would run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.output.rendering import Item, Rendering
+from crmctl.output.views import Path, View, generic_view, value_at
+
+_QUOTED = {"csv": re.compile(r'[",\r\n]|^\s|\s$'), "tsv": re.compile(r'["\t\r\n]|^\s|\s$')}
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+_PLAIN_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+
+
+def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
+    """The header travels with the first page: when that one cannot be had, nothing has been written."""
+    columns: list[Path] | None = None
+    for page in pages:
+        text = ""
+        if columns is None:
+            view = view or generic_view(page)
+            columns = [view.fields[name] for name in view.export]
+            text = _row(view.export, how)
+        yield text + "".join(_row([value_at(item, path) for path in columns], how) for item in page)
+    if columns is None and view is not None:
+        yield _row(view.export, how)
+
+
+def item(item: Item, view: View | None, how: Rendering) -> str:
+    return "".join(items([[item]], view, how))
+
+
+def value(value: Any, how: Rendering) -> str:
+    """Whatever a query made: items become rows under their keys, lists become rows, anything else one cell under `value`."""
+    elements = value if isinstance(value, list) else [value]
+    if elements and all(isinstance(element, Mapping) for element in elements):
+        return "".join(items([elements], generic_view(elements), how))
+    if elements and all(isinstance(element, list) for element in elements):
+        width = max(len(element) for element in elements)
+        header = _row([str(number) for number in range(1, width + 1)], how)
+        return header + "".join(_row([*element, *[None] * (width - len(element))], how) for element in elements)
+    return _row(["value"], how) + "".join(_row([element], how) for element in elements)
+
+
+def _row(values: Sequence[Any], how: Rendering) -> str:
+    cells = [_cell(value, how) for value in values]
+    # One empty cell alone would read as a blank line.
+    return (_DELIMITERS[how.format].join(cells) if cells != [""] else '""') + "\n"
+
+
+def _cell(value: Any, how: Rendering) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else jsontext.dumps(value)
+    if how.excel_safe and text.startswith(_FORMULA) and not isinstance(value, int | float | Decimal) and not _PLAIN_NUMBER.fullmatch(text):
+        text = f"'{text}"
+    return '"' + text.replace('"', '""') + '"' if _QUOTED[how.format].search(text) else text

@@ -1,0 +1,75 @@
+"""Everything said to the person on stderr: notes, warnings, hints, and the one form of an error. Data goes through the emitter.
+
+With a machine format on a stderr that is no terminal, notes wait until the end of the run: after an error, stderr holds the
+error document alone.
+"""
+
+from __future__ import annotations
+
+from crmctl.errors import CrmctlError
+from crmctl.output.cleaning import clean
+from crmctl.output.streams import Streams
+
+
+class Messages:
+    """`quiet` drops notes, hints and successes; `verbose` adds details; `machine` is true for every format but `table`."""
+
+    def __init__(self, streams: Streams, *, quiet: bool = False, verbose: bool = False, machine: bool = False) -> None:
+        self.streams = streams
+        self.quiet = quiet
+        self.verbose = verbose
+        self.machine = machine
+        self._held: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+        if not self.quiet:
+            self._say(self.streams.paint(clean(text), "dim", "stderr"))
+
+    def success(self, text: str) -> None:
+        """What was done."""
+        if not self.quiet:
+            self._say(f"{self.streams.paint('✓', 'green', 'stderr')} {clean(text)}")
+
+    def hint(self, text: str) -> None:
+        """The command that helps."""
+        if not self.quiet:
+            self._say(f"{self.streams.paint('hint:', 'cyan', 'stderr')} {clean(text)}")
+
+    def warn(self, text: str) -> None:
+        """Something that may be wrong; said even when quiet."""
+        self._say(f"{self.streams.paint('warning:', 'yellow', 'stderr')} {clean(text)}")
+
+    def detail(self, text: str) -> None:
+        """What only --verbose wants to know."""
+        if self.verbose:
+            self._say(self.streams.paint(clean(text), "dim", "stderr"))
+
+    def debug(self, text: str) -> None:
+        """A line of --debug: at once and always, because it is what somebody looks at when a run hangs. The caller has redacted the key."""
+        self.streams.write_err(f"{clean(text)}\n")
+
+    def report_error(self, error: CrmctlError) -> None:
+        """The error: one line and a hint for a person, one JSON document for a program. What was held back is dropped then."""
+        if self.machine:
+            from crmctl.models import jsontext
+
+            self._held.clear()
+            self.streams.write_err(jsontext.dumps(error.to_document()) + "\n")
+            return
+        text = f"{self.streams.paint('error:', 'red', 'stderr')} {clean(error.message)}\n"
+        if error.hint:
+            text += f"{self.streams.paint('hint:', 'cyan', 'stderr')} {clean(error.hint)}\n"
+        self.streams.write_err(text)
+
+    def finish(self) -> None:
+        """Say what was held back. Call once, at the end of a run that succeeded."""
+        for line in self._held:
+            self.streams.write_err(line)
+        self._held.clear()
+
+    def _say(self, line: str) -> None:
+        if self.machine and not self.streams.stderr_is_terminal:
+            self._held.append(f"{line}\n")
+        else:
+            self.streams.write_err(f"{line}\n")

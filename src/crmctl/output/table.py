@@ -1,0 +1,115 @@
+"""`-o table`: rows for a person, a block of names and values for one item. What does not fit is decided in columns.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from crmctl.output.cleaning import clean, clean_lines
+from crmctl.output.columns import GAP, Cells, cell_width, fit, pad
+from crmctl.output.rendering import Item, Rendering, shown
+from crmctl.output.views import Column, View, generic_view, value_at
+
+_RIGHT = frozenset({"number", "currency"})
+_RIGID = frozenset({"id", "number", "currency", "time", "date", "checkbox", "word"})
+
+
+def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
+    """All rows at once: the widths depend on every one of them."""
+    rows = [item for page in pages for item in page]
+    if rows:
+        yield _table(rows, view or generic_view(rows), how)
+
+
+def item(item: Item, view: View | None, how: Rendering) -> str:
+    """One line per field, then the lists of items that belong to it."""
+    view = view or generic_view([item])
+    lists = {name: view.lists[name] for name in view.lists if isinstance(item.get(name), list)}
+    lines = _block([column for column in _block_columns(item, view, how) if column.header not in lists], item, how)
+    for name, inner in lists.items():
+        lines += f"\n{how.paint(name, 'header')}\n" + (_table(item[name], inner, how) if item[name] else "none\n")
+    return lines
+
+
+def value(value: Any, how: Rendering) -> str:
+    """Whatever a query made, in the nearest form: rows, a block, or lines of text."""
+    if isinstance(value, Mapping):
+        return item(value, None, how)
+    if isinstance(value, list) and value and all(isinstance(element, Mapping) for element in value):
+        return _table(value, generic_view(value), how)
+    if isinstance(value, list) and value and all(isinstance(element, list) for element in value):
+        rows: list[Item] = [{str(number): cell for number, cell in enumerate(element, 1)} for element in value]
+        return _table(rows, generic_view(rows), how)
+    return "".join(f"{shown(element, 'text', how)}\n" for element in (value if isinstance(value, list) else [value]))
+
+
+def _table(rows: list[Item], view: View, how: Rendering) -> str:
+    columns = [
+        Cells(
+            column.header,
+            [shown(value_at(row, column.path), column.kind, how) for row in rows],
+            column.kind in _RIGHT,
+            column.kind in _RIGID,
+        )
+        for column in view.columns
+    ]
+    kept, widths = fit(columns, how.width, may_drop=not how.chosen)
+    if len(kept) < len(columns):
+        missing = ", ".join(column.header for column in columns if column not in kept)
+        how.note(f"columns that do not fit: {missing} (choose with --fields, or use -o json)")
+    header = GAP.join(pad(clean(column.header), width, column.right) for column, width in zip(kept, widths, strict=True))
+    lines = [how.paint(header.rstrip(), "header")]
+    for number in range(len(rows)):
+        cells = (pad(column.texts[number], width, column.right) for column, width in zip(kept, widths, strict=True))
+        lines.append(GAP.join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _block_columns(item: Item, view: View, how: Rendering) -> list[Column]:
+    """The view's fields that the item has, in the view's order, then what the service sent beyond them."""
+    columns = [view.column(name, path) for name, path in view.fields.items()]
+    if how.chosen:
+        return columns
+    flat = [
+        column
+        for column in columns
+        if not isinstance(item.get(column.path[0]), Mapping) or len(column.path) > 1 or not _spread(column, columns)
+    ]
+    covered = {column.path for column in columns}
+    extra: list[Column] = []
+    for name, inner in item.items():
+        if (name,) not in covered:
+            extra.append(Column((name,), name))
+        elif isinstance(inner, Mapping) and any(len(path) > 1 and path[0] == name for path in covered):
+            extra += [Column((name, key), key) for key in inner if (name, key) not in covered]
+    return [column for column in [*flat, *extra] if _has(item, column)]
+
+
+def _spread(column: Column, columns: list[Column]) -> bool:
+    """Whether the parts of this field have columns of their own."""
+    return any(len(other.path) > 1 and other.path[0] == column.path[0] for other in columns)
+
+
+def _has(item: Any, column: Column) -> bool:
+    for key in column.path:
+        if not isinstance(item, Mapping) or key not in item:
+            return False
+        item = item[key]
+    return True
+
+
+def _block(columns: list[Column], item: Item, how: Rendering) -> str:
+    label = max((cell_width(clean(column.header)) for column in columns), default=0)
+    text = ""
+    for column in columns:
+        value = value_at(item, column.path)
+        lines = clean_lines(value) if isinstance(value, str) and column.kind != "time" else [_in_full(value, column, how)]
+        head = how.paint(pad(clean(column.header), label, right=False), "dim")
+        indent = "\n" + " " * (label + len(GAP))
+        text += f"{head}{GAP}{indent.join(lines)}".rstrip() + "\n"
+    return text
+
+
+def _in_full(value: Any, column: Column, how: Rendering) -> str:
+    text = shown(value, column.kind, how)
+    return f"{value} ({text})" if column.kind == "time" and isinstance(value, str) and clean(value) != text else text
