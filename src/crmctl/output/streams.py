@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
@@ -36,6 +37,11 @@ class Streams:
         self.stderr: TextIO = io.StringIO() if stderr is None else stderr
         self.environ = environ
         self.color_mode = "auto"
+
+    @classmethod
+    def of_process(cls) -> Streams:
+        """The streams this process was started with."""
+        return cls(sys.stdin, sys.stdout, sys.stderr, os.environ)
 
     @property
     def stdin_is_terminal(self) -> bool:
@@ -102,12 +108,8 @@ class Streams:
         except OSError as error:
             self._lost(error)
 
-    def abandon_stdout(self) -> None:
-        """Send what is left in a broken stdout nowhere, or the interpreter would complain again on its way out."""
-        _silence(self.stdout)
-
     def _lost(self, error: OSError) -> None:
-        self.abandon_stdout()
+        _silence(self.stdout)  # or the interpreter would complain again on its way out
         if error.errno in (errno.EPIPE, errno.EINVAL, errno.ECONNRESET) or isinstance(error, BrokenPipeError):
             raise ClosedPipe from None
         reason = error.strerror or str(error)
