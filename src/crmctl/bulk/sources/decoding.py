@@ -1,0 +1,179 @@
+"""Bytes to text lines: finds the encoding, decodes strictly, and says exactly where decoding fails. Never replaces a byte."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from crmctl.bulk.sources.bytestream import open_bytes
+from crmctl.bulk.sources.rows import RECORD_LIMIT
+from crmctl.errors import RejectedError, UsageError
+
+BOMS: list[tuple[bytes, str]] = [
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+]
+"""Longest first: the UTF-32 mark begins with the UTF-16 one."""
+
+BLOCK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A text encoding as Python names it, and whether the file begins with its byte order mark."""
+
+    name: str
+    bom: bool
+
+
+def find_encoding(start: bytes, declared: str | None) -> Encoding:
+    """The encoding of a file that begins with `start`: as declared, else by byte order mark, else UTF-8.
+
+    Raises UsageError for a name that is no text encoding, and for utf-16 or utf-32 declared without a mark that gives the byte order.
+    """
+    marked = next((name for mark, name in BOMS if start.startswith(mark)), None)
+    if declared is None:
+        return Encoding(marked or "utf-8", marked is not None)
+    try:
+        name = codecs.lookup(declared).name
+        io.TextIOWrapper(io.BytesIO(), encoding=name).close()
+    except (LookupError, ValueError):
+        raise UsageError(
+            f"{declared} is not a text encoding",
+            hint="for example utf-8, cp1252, iso-8859-15, utf-16-le, shift_jis",
+            code="unknown_encoding",
+        ) from None
+    if name in ("utf-16", "utf-32"):
+        if marked is None or not marked.startswith(name):
+            raise UsageError(
+                f"the file has no byte order mark, so {name} can be read in two ways",
+                hint=f"--encoding {name}-le or {name}-be",
+                code="unknown_encoding",
+            )
+        return Encoding(marked, bom=True)
+    if name == "utf-8-sig":
+        return Encoding("utf-8", marked == "utf-8")
+    return Encoding(name, marked == name)
+
+
+@contextmanager
+def open_text(path: Path, name: str, encoding: Encoding, *, compressed: bool) -> Iterator[io.TextIOWrapper]:
+    """The file as text with its line endings as they are and without the byte order mark.
+
+    Raises UsageError for an undecodable byte, with its offset, its line and a likely encoding.
+    """
+    try:
+        with (
+            open_bytes(path, name, compressed=compressed) as stream,
+            io.TextIOWrapper(stream, encoding=encoding.name, errors="strict", newline="") as text,
+        ):
+            if encoding.bom:
+                text.read(1)
+            yield text
+    except UnicodeError:
+        raise undecodable(path, name, encoding, compressed=compressed) from None
+
+
+def read_lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
+    """Physical lines with their endings (LF, CR or CRLF). Raises UsageError for a NUL, RejectedError for a line over the record limit."""
+    readline = text.readline
+    number = 0
+    while line := readline(RECORD_LIMIT + 1):
+        number += 1
+        if "\0" in line:
+            raise nul_error(name, number)
+        if len(line) > RECORD_LIMIT:
+            raise RejectedError(
+                f"{name}: line {number} is longer than {RECORD_LIMIT // 1024 // 1024} MB",
+                hint="is this a table with one record per line?",
+                code="record_too_large",
+            )
+        yield line
+
+
+def nul_error(name: str, line: int) -> UsageError:
+    return UsageError(
+        f"{name} holds a NUL character on line {line}",
+        hint="a binary file, or UTF-16 without a byte order mark: try --encoding utf-16-le or --encoding utf-16-be",
+        code="undecodable",
+    )
+
+
+def count_lines(text: str, start: int = 0, end: int | None = None) -> int:
+    """Line ends (LF, CR, CRLF each once) in a part of a text."""
+    end = len(text) if end is None else end
+    count = text.count("\n", start, end)
+    if text.find("\r", start, end) >= 0:
+        count += text.count("\r", start, end) - text.count("\r\n", start, end)
+    return count
+
+
+def undecodable(path: Path, name: str, encoding: Encoding, *, compressed: bool) -> UsageError:
+    """Describe the first undecodable place of a file: reads it once more from the beginning."""
+    decoder = codecs.getincrementaldecoder(encoding.name)(errors="strict")
+    fed, line = 0, 1
+    with open_bytes(path, name, compressed=compressed) as stream:
+        while True:
+            block = stream.read(BLOCK)
+            fed += len(block)
+            try:
+                line += count_lines(decoder.decode(block, final=not block))
+            except UnicodeDecodeError as error:
+                offset = fed - len(error.object) + error.start
+                line += count_lines(error.object[: error.start].decode(encoding.name, errors="ignore"))
+                return _decode_error(name, encoding, error, offset, line, compressed=compressed)
+            except UnicodeError as error:
+                return UsageError(
+                    f"{name} cannot be decoded as {encoding.name}: {error}",
+                    hint="say which encoding it has: --encoding X",
+                    code="undecodable",
+                )
+            if not block:
+                return UsageError(
+                    f"{name} cannot be decoded as {encoding.name}", hint="say which encoding it has: --encoding X", code="undecodable"
+                )
+
+
+def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, offset: int, line: int, *, compressed: bool) -> UsageError:
+    byte = f"0x{error.object[error.start]:02x}" if error.start < len(error.object) else "the end"
+    likely = likely_encoding(bytes(error.object[max(0, error.start - 2000) : error.start + 20000]), tried=encoding.name)
+    if likely is None:
+        hint = "say which encoding it has: --encoding X"
+    else:
+        hint = f"it may be {likely}: look at `crmctl bulk inspect {name} --encoding {likely}` before importing with --encoding {likely}"
+    unpacked = " of the unpacked data" if compressed else ""
+    return UsageError(
+        f"{name} is not {encoding.name}: byte {byte} at offset {offset}{unpacked}, line {line}",
+        hint=hint,
+        code="undecodable",
+        details={"offset": offset, "line": line, "encoding": encoding.name, "likely": likely},
+    )
+
+
+def likely_encoding(sample: bytes, *, tried: str) -> str | None:
+    """A likely encoding of bytes that are not what they were taken for; only ever a hint.
+
+    Single high bytes between ASCII letters are Western text; runs of them are another script or a double-byte encoding.
+    """
+    high = [index for index, byte in enumerate(sample) if byte >= 0x80]
+    if not high:
+        return None
+    in_runs = sum(1 for index in high if (index and sample[index - 1] >= 0x80) or (index + 1 < len(sample) and sample[index + 1] >= 0x80))
+    western = ["cp1252", "mac_roman"] if not set(sample) & {0x81, 0x8D, 0x8F, 0x90, 0x9D} else ["cp850"]
+    candidates = ["utf-8", *western] if in_runs < 0.6 * len(high) else ["utf-8", "shift_jis", "gb18030", "cp1251", *western]
+    for candidate in candidates:
+        if candidate == tried:
+            continue
+        try:
+            codecs.getincrementaldecoder(candidate)().decode(sample)
+        except UnicodeError:
+            continue
+        return candidate
+    return None

@@ -1,0 +1,111 @@
+"""CSV and TSV files: header, width of rows, blank lines. The quoting rules are in records.py, the choice of a dialect in detection.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.sources.decoding import Encoding, open_text, read_lines
+from crmctl.bulk.sources.records import Record, split_records
+from crmctl.bulk.sources.rows import Dialect, Row
+from crmctl.errors import RejectedError, UsageError
+
+SEPARATOR_LINE = "sep="
+"""A first line `sep=;` is a spreadsheet's way to name the delimiter; it is not data."""
+
+
+class DelimitedSource:
+    """A CSV or TSV file whose dialect is known. Reads the header at once; raises UsageError for an empty file."""
+
+    header_complete = True
+
+    def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
+        if dialect.delimiter is None:
+            raise ValueError("a delimited file needs a delimiter")
+        self.path = path
+        self.name = name
+        self.blank_lines = 0
+        self._delimiter = dialect.delimiter
+        self._quote = dialect.quote
+        self._encoding = Encoding(dialect.encoding, dialect.bom)
+        self._compressed = dialect.compressed
+        header = next((record for record in self._records() if record.cells is not None), None)
+        if header is None or header.cells is None:
+            raise UsageError(f"{name} is empty", hint="the first line must name the columns", code="empty_file")
+        if header.problem is not None:
+            raise RejectedError(
+                f"{name}: the header cannot be read: {header.problem.message}", hint=header.problem.hint, code=header.problem.code
+            )
+        self.header_text = header.raw
+        self._width = len(header.cells)
+        self.header = list(header.cells)
+        while self.header and not self.header[-1].strip():
+            self.header.pop()
+        if not self.header:
+            raise UsageError(f"{name}: the first line names no column", hint="the first line must name the columns", code="empty_header")
+        self.dialect = replace(dialect, header=self.header)
+
+    def rows(self) -> Iterator[Row]:
+        width, named = self._width, len(self.header)
+        ordinal, blank = 0, 0
+        header_seen = False
+        for first, last, raw, cells, problem in self._records():
+            if cells is None:
+                blank += 1
+                continue
+            if not header_seen:
+                header_seen = True
+                continue
+            if problem is None and len(cells) != width:
+                if len(cells) == 1 and not cells[0].strip():
+                    blank += 1
+                    continue
+                problem = _ragged(len(cells), width)
+            elif problem is None and named != width:
+                problem = _unnamed(cells, named)
+                cells = cells[:named] if problem is None else cells
+            ordinal += 1
+            yield Row(ordinal, first, last, raw, cells, None, problem.at(ordinal, first, last) if problem else None)
+        self.blank_lines = blank
+
+    def _records(self) -> Iterator[Record]:
+        with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:
+            yield from split_records(skip_separator_line(read_lines(text, self.name)), self._delimiter, self._quote)
+
+
+def separator_of(line: str) -> str | None:
+    """The delimiter that a `sep=` line names, or None for any other line."""
+    text = line.rstrip("\r\n").strip('"')
+    return text[4] if text.lower().startswith(SEPARATOR_LINE) and len(text) == len(SEPARATOR_LINE) + 1 else None
+
+
+def skip_separator_line(lines: Iterator[str]) -> Iterator[str]:
+    """The lines with a leading `sep=` line emptied, so that line numbers stay true."""
+    first = next(lines, None)
+    if first is None:
+        return iter(())
+    return chain(["\n" if separator_of(first) else first], lines)
+
+
+def _ragged(found: int, width: int) -> Finding:
+    cells = "1 cell" if found == 1 else f"{found} cells"
+    if found < width:
+        return Finding(
+            "too_few_cells",
+            f"{cells} where the header has {width}",
+            hint="add the missing delimiters, so that every cell stands under its column",
+        )
+    return Finding("too_many_cells", f"{cells} where the header has {width}", hint="a cell that holds the delimiter must be quoted")
+
+
+def _unnamed(cells: list[str], named: int) -> Finding | None:
+    """A finding when a cell under a column without a name holds something."""
+    for index in range(named, len(cells)):
+        if cells[index].strip():
+            return Finding(
+                "unnamed_column", f"a value under column {index + 1}, which has no name", hint="name the column in the header, or empty it"
+            ).on(f"#{index + 1}", cells[index])
+    return None

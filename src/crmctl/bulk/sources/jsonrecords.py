@@ -1,0 +1,86 @@
+"""One JSON value to one row: what may be a record, and how a record as an export writes it becomes a flat one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.sources.rows import Row
+from crmctl.models import jsontext
+
+RESOURCE_FIELDS = frozenset({"id", "objectId", "data", "createdAt", "updatedAt"})
+"""The fields of a record on the wire. An object of these only (and result columns, `_...`) carries its values under `data`."""
+
+HEADER_SAMPLE = 1000
+"""Records whose keys make the header of a JSON file."""
+
+
+def row_of(ordinal: int, first_line: int, last_line: int, raw: str, value: Any) -> Row:
+    """A row of one parsed value; what is not an object of valid text is a row with a problem."""
+    if not isinstance(value, dict):
+        return problem_row(
+            ordinal,
+            first_line,
+            last_line,
+            raw,
+            Finding("not_an_object", f"{_kind(value)} where a record was expected", hint="every record is a JSON object"),
+        )
+    if "\\u" in raw and not _is_text(value):
+        return problem_row(
+            ordinal,
+            first_line,
+            last_line,
+            raw,
+            Finding("invalid_text", "half a character (a lone surrogate such as \\ud800)", hint="the file was cut or written wrongly"),
+        )
+    return Row(ordinal, first_line, last_line, raw, [], _flat(value))
+
+
+def problem_row(ordinal: int, first_line: int, last_line: int, raw: str, problem: Finding) -> Row:
+    return Row(ordinal, first_line, last_line, raw, [], None, problem.at(ordinal, first_line, last_line))
+
+
+def json_problem(error: Exception) -> Finding:
+    """The finding for a text that is not one JSON value, or that names a key twice."""
+    if isinstance(error, RecursionError):
+        return Finding("invalid_json", "nested too deeply")
+    column = getattr(error, "colno", None)
+    if column is None:
+        code = "duplicate_key" if "twice" in str(error) else "invalid_json"
+        return Finding(code, f"{error}", hint="keep one of them" if code == "duplicate_key" else None)
+    reason = getattr(error, "msg", str(error))
+    return Finding("invalid_json", f"not JSON: {reason} at character {column}", hint="JSONL holds one whole object per line")
+
+
+def header_of(rows: list[Row]) -> list[str]:
+    """The keys of some rows, in order of first appearance."""
+    seen: dict[str, None] = {}
+    for row in rows:
+        seen.update(dict.fromkeys(row.value or {}))
+    return list(seen)
+
+
+def _flat(value: dict[str, Any]) -> dict[str, Any]:
+    data = value.get("data")
+    if not isinstance(data, dict) or not all(key in RESOURCE_FIELDS or key.startswith("_") for key in value):
+        return value
+    fields = {key: field for key, field in value.items() if key != "data"}
+    return value if fields.keys() & data.keys() else {**fields, **data}
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        jsontext.dumps(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "a number"

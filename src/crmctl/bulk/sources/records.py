@@ -1,0 +1,150 @@
+"""Lines to records of a delimited text: quoting, quoted line breaks, physical line numbers, original text. Knows no header and no file.
+
+A quote opens a quoted cell only as the cell's first character; anywhere else it is an ordinary character.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.sources.rows import RECORD_LIMIT
+from crmctl.errors import RejectedError
+
+CSV_FIELD_LIMIT = 100_000
+"""Longer lines bypass the standard library's parser: its field limit is a setting of the whole process, which is not ours to change."""
+
+
+class Record(NamedTuple):
+    """`cells` is None for a blank line. `raw` has no line ending. A record with a `problem` has the cells found before it."""
+
+    first_line: int
+    last_line: int
+    raw: str
+    cells: list[str] | None
+    problem: Finding | None = None
+
+
+def split_records(lines: Iterator[str], delimiter: str, quote: str | None) -> Iterator[Record]:
+    """Split physical lines (with their endings) into records.
+
+    Raises RejectedError when an open quote swallows more than the record limit. A quote that is never closed takes the rest of the
+    text into one last record with a problem.
+    """
+    number = 0
+    strict = csv.reader([], delimiter=delimiter, quotechar=quote, strict=True).dialect if quote else None
+    parse: Any = csv.reader
+    for line in lines:
+        number += 1
+        text = line.rstrip("\r\n")
+        if not text:
+            yield Record(number, number, text, None)
+        elif quote is None or quote not in text:
+            yield Record(number, number, text, text.split(delimiter))
+        else:
+            record = None
+            if len(text) <= CSV_FIELD_LIMIT:
+                try:
+                    record = Record(number, number, text, next(parse((text,), strict)))
+                except csv.Error:
+                    record = None
+            if record is None:
+                record = _Scan(lines, delimiter, quote, number).read(line)
+            number = record.last_line
+            yield record
+
+
+class _Scan:
+    """Reads one record that quotes make difficult: over several lines, very long, or malformed."""
+
+    def __init__(self, lines: Iterator[str], delimiter: str, quote: str, number: int) -> None:
+        self.lines = lines
+        self.delimiter = delimiter
+        self.quote = quote
+        self.first = self.number = number
+        self.text = ""
+        self.raw: list[str] = []
+        self.length = 0
+        self.cells: list[str] = []
+
+    def read(self, line: str) -> Record:
+        self._take(line)
+        pos = 0
+        while True:
+            if self.text.startswith(self.quote, pos):
+                opened = self.number
+                end = self._quoted(pos + 1, opened)
+                if end is None:
+                    return self._record(_unclosed(opened))
+                pos = end
+                if pos == len(self._body()):
+                    return self._record()
+                if not self.text.startswith(self.delimiter, pos):
+                    return self._record(_after_quote(self.number, len(self.cells), self._body()[pos : pos + 20]))
+                pos += 1
+            else:
+                end = self.text.find(self.delimiter, pos)
+                if end < 0:
+                    self.cells.append(self._body()[pos:])
+                    return self._record()
+                self.cells.append(self.text[pos:end])
+                pos = end + 1
+
+    def _quoted(self, pos: int, opened: int) -> int | None:
+        """Read a quoted cell from after its opening quote; the position after its closing quote, or None at the end of the text."""
+        quote = self.quote
+        pieces: list[str] = []
+        while True:
+            end = self.text.find(quote, pos)
+            if end < 0:
+                pieces.append(self.text[pos:])
+                line = next(self.lines, None)
+                if line is None:
+                    return None
+                self.number += 1
+                self._take(line)
+                if self.length > RECORD_LIMIT:
+                    problem = _unclosed(opened)
+                    raise RejectedError(
+                        f"{problem.message} within {RECORD_LIMIT // 1024 // 1024} MB",
+                        hint=problem.hint,
+                        code=problem.code,
+                        details={"line": opened},
+                    )
+                pos = 0
+            elif self.text.startswith(quote, end + 1):
+                pieces.append(self.text[pos : end + 1])
+                pos = end + 2
+            else:
+                pieces.append(self.text[pos:end])
+                self.cells.append("".join(pieces))
+                return end + 1
+
+    def _take(self, line: str) -> None:
+        self.text = line
+        self.length += len(line)
+        self.raw.append(line)
+
+    def _body(self) -> str:
+        return self.text.rstrip("\r\n")
+
+    def _record(self, problem: Finding | None = None) -> Record:
+        return Record(self.first, self.number, "".join(self.raw).rstrip("\r\n"), self.cells, problem)
+
+
+def _unclosed(line: int) -> Finding:
+    return Finding(
+        "unclosed_quote",
+        f"the quote opened on line {line} is never closed",
+        hint=f"close the quote that begins on line {line}, or give --quote none if quotes have no meaning in this file",
+    )
+
+
+def _after_quote(line: int, cell: int, text: str) -> Finding:
+    return Finding(
+        "text_after_quote",
+        f"text after the closing quote of cell {cell} on line {line}: {text!r}",
+        hint="a quote inside a quoted cell is written twice",
+    )
