@@ -28,9 +28,30 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-def loads(text: str | bytes | bytearray) -> Any:
-    """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON, NaN and Infinity included."""
-    return json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant)
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return document
+
+
+def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
+    """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON, NaN and Infinity included.
+
+    With `unique_keys`, an object that names a key twice is refused as well.
+    """
+    pairs_hook = _unique_pairs if unique_keys else None
+    return json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=pairs_hook)
+
+
+def scan(text: str, start: int = 0, *, unique_keys: bool = False) -> tuple[Any, int]:
+    """Parse the one JSON value that begins exactly at `start`; gives it and the position after it. Raises as `loads` does."""
+    return (_UNIQUE if unique_keys else _PLAIN).raw_decode(text, start)
+
+
+_PLAIN = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_constant)
+_UNIQUE = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
 
 
 def _encode(value: Any) -> Any:
