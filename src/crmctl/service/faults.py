@@ -1,0 +1,47 @@
+"""What the service's domain code raises: an error code, a sentence, details. HTTP numbers belong to the edge, never here."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class Fault(Exception):
+    """An error a caller of the service can act on; becomes `{error, message, details?}` on the wire."""
+
+    default_error: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, details: dict[str, Any] | None = None, *, error: str | None = None) -> None:
+        super().__init__(message)
+        self.error = error or self.default_error
+        self.message = message
+        self.details = details
+
+
+class BadRequest(Fault):
+    """The input must change; the message names the field."""
+
+    default_error = "bad_request"
+
+
+class NotFound(Fault):
+    """The addressed thing does not exist."""
+
+    default_error = "not_found"
+
+
+class Conflict(Fault):
+    """The input is well-formed but collides with what is stored: a unique value, a slug, something still in use."""
+
+    default_error = "conflict"
+
+
+class Forbidden(Fault):
+    """Refused whatever the input, such as changing a standard object."""
+
+    default_error = "forbidden"
+
+
+class Unavailable(Fault):
+    """The storage did not answer in time; nothing was written and the same request may be sent again."""
+
+    default_error = "unavailable"

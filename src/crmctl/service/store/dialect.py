@@ -1,0 +1,77 @@
+"""Every difference between the SQL engines, so that all other SQL is common to them. Text that is not SQL does not belong here."""
+
+# ruff: noqa: S608 - expressions come from this package only; values are always parameters
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Dialect(Protocol):
+    """How one engine spells what SQL leaves open. Expressions go in and come out as SQL text with `?` placeholders."""
+
+    identity: str
+    """Column type of a primary key the engine counts up and never gives out twice."""
+    sequence: str
+    """Column type of a primary key the engine counts up."""
+    text: str
+    """Column type of text that compares by code point."""
+    blob: str
+    keyed_table: str
+    """Suffix of a CREATE TABLE whose rows live in their primary key, where the engine has such tables."""
+    for_update: str
+    """Suffix of a SELECT that locks the rows it reads until the transaction ends."""
+    for_share: str
+    """Suffix of a SELECT whose rows must not change until the transaction ends."""
+
+    def contains(self, expression: str) -> str:
+        """True when the expression contains the one parameter."""
+        ...
+
+    def ends_with(self, expression: str) -> str:
+        """True when the expression ends with the parameter, given twice (for its length, then itself)."""
+        ...
+
+    def any_element(self, array: str, predicate: str) -> str:
+        """True when the predicate, written on `element.value`, holds for an element of a JSON array of strings."""
+        ...
+
+    def without_key(self, column: str) -> str:
+        """The JSON object in the column without the member whose key `key_parameter` made."""
+        ...
+
+    def key_parameter(self, key: str) -> str: ...
+
+    def table_by(self, table: str, index: str) -> str:
+        """The table in a FROM clause, read through this index where the engine can be told."""
+        ...
+
+
+class SqliteDialect:
+    identity = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    sequence = "INTEGER PRIMARY KEY"
+    text = "TEXT"
+    blob = "BLOB"
+    keyed_table = " WITHOUT ROWID"
+    # One writer at a time holds the whole database: there is nothing left to lock.
+    for_update = ""
+    for_share = ""
+
+    def contains(self, expression: str) -> str:
+        # Not LIKE: its pattern is limited to 50,000 bytes and would need its wildcards escaped.
+        return f"instr({expression}, ?) > 0"
+
+    def ends_with(self, expression: str) -> str:
+        return f"substr({expression}, -length(?)) = ?"
+
+    def any_element(self, array: str, predicate: str) -> str:
+        return f"EXISTS (SELECT 1 FROM json_each({array}) AS element WHERE {predicate})"
+
+    def without_key(self, column: str) -> str:
+        return f"json_remove({column}, ?)"
+
+    def key_parameter(self, key: str) -> str:
+        return f'$."{key}"'
+
+    def table_by(self, table: str, index: str) -> str:
+        return f"{table} INDEXED BY {index}"

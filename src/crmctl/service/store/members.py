@@ -1,0 +1,72 @@
+"""Members of the organisation. Read only through the interface; made at set-up and by administration."""
+
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from crmctl.service.faults import BadRequest, Conflict, NotFound
+from crmctl.service.store.checks import require_name
+from crmctl.service.store.timestamps import to_micros, to_wire
+from crmctl.service.store.tx import Tx
+from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.values.text import Invalid, fold, read_email
+
+_COLUMNS = "id, user_id, name, email, image, role, created_at"
+
+
+def list_members(tx: Tx) -> list[dict[str, Any]]:
+    """Oldest first."""
+    return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM member ORDER BY created_at, id")]
+
+
+def get_member(tx: Tx, member_id: str) -> dict[str, Any]:
+    """Raises NotFound."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM member WHERE id = ?", (canonical_uuid(member_id) or "",))
+    if row is None:
+        raise NotFound(f"there is no member with the id {member_id}")
+    return _wire(*row)
+
+
+def find_member_by_email(tx: Tx, email: str) -> dict[str, Any] | None:
+    """Case does not matter."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM member WHERE email_key = ?", (fold(email),))
+    return None if row is None else _wire(*row)
+
+
+def create_member(
+    tx: Tx, *, name: str, email: str, role: str = "member", image: str | None = None, ids: Callable[[], str], now: float
+) -> dict[str, Any]:
+    """Raises BadRequest, and Conflict when the email address is a member's already."""
+    require_name(name, "name")
+    require_name(role, "role")
+    try:
+        known_email = read_email(email)
+    except Invalid as error:
+        raise BadRequest(f"email {error}", {"field": "email"}) from None
+    if not known_email:
+        raise BadRequest("email must not be empty", {"field": "email"})
+    if find_member_by_email(tx, email) is not None:
+        raise Conflict(f"{email} is a member already", {"field": "email"})
+    row = (ids(), ids(), name, email, image, role, to_micros(now))
+    tx.execute(f"INSERT INTO member ({_COLUMNS}, email_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, fold(email)))
+    return _wire(*row)
+
+
+def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | None = None) -> dict[str, Any]:
+    """Raises NotFound and BadRequest."""
+    known = get_member(tx, member_id)
+    row = (require_name(name, "name"), require_name(role, "role"), image, known["id"])
+    tx.execute("UPDATE member SET name = ?, role = ?, image = ? WHERE id = ?", row)
+    return get_member(tx, member_id)
+
+
+def _wire(id: str, user_id: str, name: str, email: str, image: str | None, role: str, created_at: int) -> dict[str, Any]:
+    return {
+        "id": id,
+        "role": role,
+        "createdAt": to_wire(created_at),
+        "user": {"id": user_id, "name": name, "email": email, "image": image},
+    }

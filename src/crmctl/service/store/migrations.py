@@ -1,0 +1,80 @@
+"""The database's versions, in order. A published migration is never changed; a change of layout is a new one at the end.
+
+The tables of the records themselves are made at run time, one per object, by record_tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from crmctl.errors import ConfigError
+from crmctl.service.store.tx import Tx, required
+
+
+class _Writer(Protocol):
+    def write(self, fn: Callable[[Tx], None]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One step; runs in the same transaction as the note that it was done."""
+
+    name: str
+    apply: Callable[[Tx], None]
+
+
+def migrate(engine: _Writer, migrations: Sequence[Migration] | None = None) -> None:
+    """Bring the database to the newest version, all steps in one transaction; raises ConfigError when it is newer than this program."""
+    steps = MIGRATIONS if migrations is None else migrations
+
+    def upgrade(tx: Tx) -> None:
+        tx.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+        current = _version(tx)
+        if current > len(steps):
+            raise ConfigError(
+                f"the database has version {current}, this program knows versions up to {len(steps)}",
+                hint="upgrade crmctl, or point it at another data directory",
+            )
+        for version, step in enumerate(steps[current:], start=current + 1):
+            step.apply(tx)
+            tx.execute("INSERT INTO schema_version (version, name) VALUES (?, ?)", (version, step.name))
+
+    engine.write(upgrade)
+
+
+def _version(tx: Tx) -> int:
+    version: int = required(tx.one("SELECT coalesce(max(version), 0) FROM schema_version"))[0]
+    return version
+
+
+def _first_release(tx: Tx) -> None:
+    dialect = tx.dialect
+    text = dialect.text
+    for statement in (
+        # The primary key admits one row: a second process that sets up the same database at the same time fails.
+        f"""CREATE TABLE organisation (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), id {text} NOT NULL, name {text} NOT NULL,
+            created_at BIGINT NOT NULL)""",
+        f"""CREATE TABLE member (id {text} PRIMARY KEY, user_id {text} NOT NULL UNIQUE, name {text} NOT NULL, email {text} NOT NULL,
+            email_key {text} NOT NULL UNIQUE, image {text}, role {text} NOT NULL, created_at BIGINT NOT NULL)""",
+        f"""CREATE TABLE api_key (id {text} PRIMARY KEY, name {text} NOT NULL, secret_hash {text} NOT NULL UNIQUE, 
+            scopes {text}, created_by {text}, created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT)""",
+        f"""CREATE TABLE crm_object (number {dialect.identity}, id {text} NOT NULL UNIQUE, type {text} NOT NULL,
+            plural_name {text} NOT NULL, singular_name {text} NOT NULL, description {text} NOT NULL, slug {text} NOT NULL UNIQUE, is_active INTEGER NOT NULL,
+            created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)""",
+        f"""CREATE TABLE attribute (number {dialect.identity}, id {text} NOT NULL UNIQUE, object_id {text} NOT NULL, name {text} NOT NULL,
+            slug {text} NOT NULL, type {text} NOT NULL, is_required INTEGER NOT NULL, is_unique INTEGER NOT NULL, is_list INTEGER NOT NULL,
+            is_active INTEGER NOT NULL, display_order INTEGER NOT NULL, config {text}, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL,
+            UNIQUE (object_id, slug))""",
+        # Beside crm_object and not in it: the total changes with every write, the object almost never.
+        f"CREATE TABLE record_total (object_id {text} PRIMARY KEY, total BIGINT NOT NULL)",
+        f"""CREATE TABLE unique_value (attribute INTEGER NOT NULL, key {text} NOT NULL, record_id {text} NOT NULL,
+            PRIMARY KEY (attribute, key)){dialect.keyed_table}""",
+        f"""CREATE TABLE outbox (sequence {dialect.identity}, id {text} NOT NULL UNIQUE, type {text} NOT NULL,
+            payload {dialect.blob} NOT NULL, created_at BIGINT NOT NULL)""",
+    ):
+        tx.execute(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration("first release", _first_release),)

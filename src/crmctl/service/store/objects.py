@@ -1,0 +1,144 @@
+"""Objects: the data structures of the organisation. Each has its own table of records."""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
+from crmctl.service.store import record_tables
+from crmctl.service.store.attributes import list_attributes, referring_attributes
+from crmctl.service.store.checks import require_description, require_flag, require_name, require_slug, slug_from
+from crmctl.service.store.schema import load_schema
+from crmctl.service.store.timestamps import to_micros, to_wire
+from crmctl.service.store.tx import Tx, required
+from crmctl.service.values.choices import canonical_uuid
+
+STANDARD, CUSTOM = "standard", "custom"
+
+_COLUMNS = "id, type, plural_name, singular_name, description, slug, is_active, created_at, updated_at"
+
+
+def list_objects(tx: Tx) -> list[dict[str, Any]]:
+    """Active objects, oldest first."""
+    return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM crm_object WHERE is_active = 1 ORDER BY number")]
+
+
+def get_object(tx: Tx, object_id: str) -> dict[str, Any]:
+    """The object with its active `attributes`; inactive objects too. Raises NotFound."""
+    found = _get(tx, object_id)
+    return found | {"attributes": list_attributes(tx, found["id"])}
+
+
+def find_object_by_slug(tx: Tx, slug: str) -> dict[str, Any] | None:
+    """Without attributes; inactive objects too."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM crm_object WHERE slug = ?", (slug,))
+    return None if row is None else _wire(*row)
+
+
+def create_object(
+    tx: Tx,
+    *,
+    plural_name: str,
+    singular_name: str | None = None,
+    description: str | None = None,
+    slug: str | None = None,
+    type: str = CUSTOM,
+    ids: Callable[[], str],
+    now: float,
+) -> dict[str, Any]:
+    """A new object without attributes. The singular name defaults to the plural one, the slug is derived from that.
+
+    Raises BadRequest, and Conflict for a slug in use.
+    """
+    plural = require_name(plural_name, "pluralName")
+    singular = plural if singular_name is None else require_name(singular_name, "singularName")
+    text = require_description(description)
+    known_slug = slug_from(plural, "object") if slug is None else require_slug(slug)
+    if find_object_by_slug(tx, known_slug) is not None:
+        raise Conflict(f"there is an object with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
+    at = to_micros(now)
+    row = (ids(), type, plural, singular, text, known_slug, 1, at, at)
+    number = required(tx.one(f"INSERT INTO crm_object ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number", row))[0]
+    tx.execute("INSERT INTO record_total (object_id, total) VALUES (?, 0)", (row[0],))
+    record_tables.create_table(tx, number)
+    return _wire(*row)
+
+
+_UPDATABLE: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "pluralName": ("plural_name", require_name),
+    "description": ("description", require_description),
+    "isActive": ("is_active", lambda value, field: int(require_flag(value, field))),
+}
+
+
+def update_object(tx: Tx, object_id: str, changes: Mapping[str, Any], *, now: float) -> dict[str, Any]:
+    """`changes`: any of pluralName, description, isActive. Raises NotFound, BadRequest, and Forbidden for a standard object."""
+    found = _get_custom(tx, object_id, "changed")
+    strange = [field for field in changes if field not in _UPDATABLE]
+    if strange:
+        raise BadRequest(f"{', '.join(strange)} cannot be changed; what can is: {', '.join(_UPDATABLE)}", {"field": strange[0]})
+    columns = {_UPDATABLE[field][0]: _UPDATABLE[field][1](value, field) for field, value in changes.items()} | {
+        "updated_at": to_micros(now)
+    }
+    assignments = ", ".join(f"{column} = ?" for column in columns)
+    tx.execute(f"UPDATE crm_object SET {assignments} WHERE id = ?", (*columns.values(), found["id"]))
+    return _get(tx, object_id)
+
+
+def delete_object(tx: Tx, object_id: str) -> None:
+    """Deletes its attributes, records and their values, without an event per record.
+
+    Raises NotFound, Forbidden for a standard object, Conflict while attributes of other objects refer to it.
+    """
+    found = _get_custom(tx, object_id, "deleted")
+    referring = [attribute for attribute in referring_attributes(tx, found["id"]) if attribute["objectId"] != found["id"]]
+    if referring:
+        raise Conflict(
+            "other objects refer to this one; delete these reference attributes first: " + ", ".join(each["slug"] for each in referring),
+            {"attributes": [{"objectId": each["objectId"], "attributeId": each["id"], "slug": each["slug"]} for each in referring]},
+        )
+    schema = load_schema(tx, found["id"], tx.dialect.for_update)
+    record_tables.drop_table(tx, schema.number)
+    tx.execute("DELETE FROM unique_value WHERE attribute IN (SELECT number FROM attribute WHERE object_id = ?)", (schema.object_id,))
+    for table, key in (("attribute", "object_id"), ("record_total", "object_id"), ("crm_object", "id")):
+        tx.execute(f"DELETE FROM {table} WHERE {key} = ?", (schema.object_id,))
+
+
+def _get(tx: Tx, object_id: str) -> dict[str, Any]:
+    row = tx.one(f"SELECT {_COLUMNS} FROM crm_object WHERE id = ?", (canonical_uuid(object_id) or "",))
+    if row is None:
+        raise NotFound(f"there is no object with the id {object_id}")
+    return _wire(*row)
+
+
+def _get_custom(tx: Tx, object_id: str, action: str) -> dict[str, Any]:
+    found = _get(tx, object_id)
+    if found["type"] == STANDARD:
+        raise Forbidden(f"{found['slug']} is a standard object and cannot be {action}")
+    return found
+
+
+def _wire(
+    id: str,
+    type: str,
+    plural_name: str,
+    singular_name: str,
+    description: str,
+    slug: str,
+    is_active: int,
+    created_at: int,
+    updated_at: int,
+) -> dict[str, Any]:
+    return {
+        "id": id,
+        "type": type,
+        "pluralName": plural_name,
+        "singularName": singular_name,
+        "description": description,
+        "slug": slug,
+        "isActive": bool(is_active),
+        "createdAt": to_wire(created_at),
+        "updatedAt": to_wire(updated_at),
+    }

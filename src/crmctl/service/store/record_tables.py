@@ -1,0 +1,61 @@
+"""The table of one object's records: its name, columns and indexes. All DDL at run time is here.
+
+Per attribute there are two columns: `c<number>` holds what operators compare, `x<number>` the unfolded text where it differs from that.
+"""
+
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from crmctl.service.store.tx import Tx
+from crmctl.service.values.attribute import Attribute
+
+
+def table_name(object_number: int) -> str:
+    return f"record_{object_number}"
+
+
+def column(attribute: Attribute) -> str:
+    return f"c{attribute.number}"
+
+
+def exact_column(attribute: Attribute) -> str:
+    return f"x{attribute.number}"
+
+
+def order_index(table: str, field: str) -> str:
+    """The index that keeps a whole list in the order of created_at or updated_at."""
+    return f"{table}_{field}"
+
+
+def create_table(tx: Tx, object_number: int) -> None:
+    table = table_name(object_number)
+    text = tx.dialect.text
+    tx.execute(
+        f"""CREATE TABLE {table} (seq {tx.dialect.sequence}, id {text} NOT NULL UNIQUE, created_at BIGINT NOT NULL,
+            updated_at BIGINT NOT NULL, data {text} NOT NULL)"""
+    )
+    for field in ("created_at", "updated_at"):
+        tx.execute(f"CREATE INDEX {order_index(table, field)} ON {table} ({field}, seq)")
+
+
+def drop_table(tx: Tx, object_number: int) -> None:
+    tx.execute(f"DROP TABLE {table_name(object_number)}")
+
+
+def add_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
+    table = table_name(object_number)
+    for name in (column(attribute), exact_column(attribute)):
+        tx.execute(f"ALTER TABLE {table} ADD COLUMN {name} {tx.dialect.text}")
+    if attribute.is_indexed:
+        tx.execute(f"CREATE INDEX {table}_{column(attribute)} ON {table} ({column(attribute)}, created_at, seq)")
+
+
+def drop_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
+    """Also takes the attribute's values out of every record's data."""
+    table = table_name(object_number)
+    if attribute.is_indexed:
+        tx.execute(f"DROP INDEX {table}_{column(attribute)}")
+    tx.execute(f"UPDATE {table} SET data = {tx.dialect.without_key('data')}", (tx.dialect.key_parameter(attribute.slug),))
+    for name in (column(attribute), exact_column(attribute)):
+        tx.execute(f"ALTER TABLE {table} DROP COLUMN {name}")

@@ -1,0 +1,146 @@
+"""Records: read one, write one, write a hundred. Lists are in listing; what a write checks and stores is in writing."""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.models.records import BULK_LIMIT
+from crmctl.service.faults import BadRequest, Fault, NotFound
+from crmctl.service.store.listing import count_records, list_records
+from crmctl.service.store.schema import load_schema
+from crmctl.service.store.timestamps import to_wire
+from crmctl.service.store.tx import Tx
+from crmctl.service.store.writing import Change, Writing, check
+from crmctl.service.values.choices import canonical_uuid
+
+__all__ = [
+    "bulk_delete",
+    "bulk_write",
+    "count_records",
+    "create_record",
+    "delete_record",
+    "get_record",
+    "list_records",
+    "update_record",
+]
+
+CREATE, UPSERT = "create", "upsert"
+
+Ids = Callable[[], str]
+
+
+def get_record(tx: Tx, object_id: str, record_id: str) -> dict[str, Any]:
+    """Raises NotFound for the object or the record."""
+    schema = load_schema(tx, object_id)
+    row = tx.one(f"SELECT id, data, created_at, updated_at FROM {schema.table} WHERE id = ?", (canonical_uuid(record_id) or "",))
+    if row is None:
+        raise _no_record(record_id)
+    known_id, data, created_at, updated_at = row
+    wire = {"id": known_id, "objectId": schema.object_id, "data": jsontext.loads(data)}
+    return wire | {"createdAt": to_wire(created_at), "updatedAt": to_wire(updated_at)}
+
+
+def create_record(tx: Tx, object_id: str, data: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+    """Raises NotFound for the object, BadRequest naming every wrong attribute, Conflict (details: slug) for a unique value in use."""
+    return _write_one(tx, object_id, None, data, ids=ids, now=now)
+
+
+def update_record(tx: Tx, object_id: str, record_id: str, data: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+    """Merges `data` into the record, attribute by attribute; null clears. Raises as create_record, and NotFound for the record."""
+    return _write_one(tx, object_id, record_id, data, ids=ids, now=now)
+
+
+def delete_record(tx: Tx, object_id: str, record_id: str, *, ids: Ids, now: float) -> None:
+    """References to the record stay as they are. Raises NotFound."""
+    if bulk_delete(tx, object_id, [record_id], ids=ids, now=now) == 0:
+        raise _no_record(record_id)
+
+
+def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+    """Create, or update the items that have an id (`upsert`). A bad item fails alone; later items see what earlier ones did.
+
+    Returns `{created, updated, failed: [{index, error}]}`. Raises NotFound for the object, BadRequest for the request as a whole.
+    """
+    if mode not in (CREATE, UPSERT):
+        raise BadRequest("mode must be one of: create, upsert", {"field": "mode", "valid": [CREATE, UPSERT]})
+    _require_batch(items, "records")
+    schema = load_schema(tx, object_id, tx.dialect.for_share)
+    failed: dict[int, str] = {}
+    changes: dict[int, Change] = {}
+    for index, item in enumerate(items):
+        try:
+            data, record_id = _read_item(item, mode)
+            changes[index] = check(schema, data, record_id)
+        except Fault as fault:
+            failed[index] = fault.message
+    writing = Writing(tx, schema, ids=ids, now=now)
+    writing.prepare(list(changes.values()))
+    counts = {"created": 0, "updated": 0}
+    for index, change in changes.items():
+        try:
+            writing.apply(change)
+        except Fault as fault:
+            failed[index] = fault.message
+        else:
+            counts["updated" if change.record_id else "created"] += 1
+    writing.flush()
+    return counts | {"failed": [{"index": index, "error": failed[index]} for index in sorted(failed)]}
+
+
+def bulk_delete(tx: Tx, object_id: str, record_ids: Any, *, ids: Ids, now: float) -> int:
+    """How many were there to be deleted; unknown ids do nothing. Raises NotFound for the object, BadRequest."""
+    _require_batch(record_ids, "ids")
+    if not all(isinstance(record_id, str) for record_id in record_ids):
+        raise BadRequest("ids must be an array of record ids (UUIDs)", {"field": "ids"})
+    schema = load_schema(tx, object_id, tx.dialect.for_share)
+    writing = Writing(tx, schema, ids=ids, now=now)
+    known = (canonical_uuid(record_id) for record_id in record_ids)
+    found = list(writing.load(record_id for record_id in known if record_id).values())
+    for record in found:
+        writing.delete(record)
+    writing.flush()
+    return len(found)
+
+
+def _write_one(tx: Tx, object_id: str, record_id: str | None, data: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+    schema = load_schema(tx, object_id, tx.dialect.for_share)
+    known_id = None
+    if record_id is not None:
+        known_id = canonical_uuid(record_id)
+        if known_id is None:
+            raise _no_record(record_id)
+    writing = Writing(tx, schema, ids=ids, now=now)
+    if known_id is not None and known_id not in writing.load([known_id]):
+        raise _no_record(known_id)
+    change = check(schema, data, known_id)
+    writing.prepare([change])
+    record = writing.apply(change)
+    writing.flush()
+    return record.wire(schema.object_id)
+
+
+def _read_item(item: Any, mode: str) -> tuple[Any, str | None]:
+    """The data and, for an update, the canonical id of one item of a bulk request."""
+    if not isinstance(item, dict):
+        raise BadRequest("a record must be an object with data")
+    given_id = item.get("id") if mode == UPSERT else None
+    if given_id is None:
+        return item.get("data"), None
+    record_id = canonical_uuid(given_id)
+    if record_id is None:
+        raise BadRequest("id must be the id (UUID) of a record")
+    return item.get("data"), record_id
+
+
+def _require_batch(items: Any, field: str) -> None:
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        raise BadRequest(f"{field} must be an array", {"field": field})
+    if len(items) > BULK_LIMIT:
+        raise BadRequest(f"{field} must have at most {BULK_LIMIT} entries", {"field": field, "limit": BULK_LIMIT})
+
+
+def _no_record(record_id: str) -> NotFound:
+    return NotFound(f"there is no record with the id {record_id}")

@@ -1,0 +1,48 @@
+"""What a store function may ask of its transaction. No engine, no dialect beyond the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from crmctl.service.store.dialect import Dialect
+
+Params = Sequence[Any]
+Row = tuple[Any, ...]
+
+MAX_IN = 500
+"""Most values in one IN list; both engines allow far more, but the statement must stay cacheable and small."""
+
+
+class Tx(Protocol):
+    """One open transaction. SQL has `?` placeholders and holds no other question mark or percent sign."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        """Run a statement; the number of rows it touched."""
+        ...
+
+    def execute_many(self, sql: str, rows: Iterable[Params]) -> None: ...
+
+    def one(self, sql: str, params: Params = ()) -> Row | None:
+        """The first row, or None."""
+        ...
+
+    def all(self, sql: str, params: Params = ()) -> list[Row]: ...
+
+
+def all_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> Iterator[Row]:
+    """Rows of a statement that ends in `IN {}`, asked for any number of values."""
+    remaining = list(values)
+    for start in range(0, len(remaining), MAX_IN):
+        chunk = remaining[start : start + MAX_IN]
+        yield from tx.all(sql.format("(" + ", ".join("?" * len(chunk)) + ")"), [*before, *chunk])
+
+
+def required(row: Row | None) -> Row:
+    """For statements that always give a row, such as a count or an INSERT with RETURNING."""
+    if row is None:
+        raise LookupError("the statement gave no row")
+    return row

@@ -1,0 +1,56 @@
+"""Strings: what a stored string may hold, the folding every text comparison uses, and the plain string types."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+MAX_TEXT = 100_000
+MAX_EMAIL = 320
+MAX_PHONE = 100
+
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+
+
+class Invalid(ValueError):
+    """A value its attribute does not take; the text completes the sentence "<slug> ..."."""
+
+
+def fold(text: str) -> str:
+    """Case and composition removed (casefolded NFC): two texts that fold alike are alike to every operator but `equals`."""
+    if text.isascii():
+        return text.lower()
+    # Decomposed first, so that letters with the same accents fold alike however they were composed.
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def require_text(value: Any, limit: int = MAX_TEXT) -> str:
+    """Returns the string; raises Invalid for anything that is not one or that no database could hold."""
+    if not isinstance(value, str):
+        raise Invalid("must be a string")
+    if len(value) > limit:
+        raise Invalid(f"must have at most {limit:,} characters")
+    if "\x00" in value:
+        raise Invalid("must not contain a NUL character")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Invalid("must not contain half of a surrogate pair") from None
+    return value
+
+
+def read_text(value: Any) -> str:
+    return require_text(value)
+
+
+def read_email(value: Any) -> str:
+    text = require_text(value, MAX_EMAIL)
+    if text and not _EMAIL.fullmatch(text):
+        raise Invalid("must be an email address such as ada@example.com")
+    return text
+
+
+def read_phone(value: Any) -> str:
+    return require_text(value, MAX_PHONE)
