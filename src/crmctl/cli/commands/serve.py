@@ -1,0 +1,118 @@
+"""`crmctl serve`: runs the embedded service until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crmctl.cli.framework import CommandApp
+from crmctl.cli.runtime import Runtime
+from crmctl.errors import UsageError
+from crmctl.models import jsontext
+
+if TYPE_CHECKING:
+    from crmctl.service.server import Ready
+
+app = CommandApp()
+
+DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Directory of the service's data (default: crmctl's own).")]
+DatabaseOption = Annotated[str | None, typer.Option("--database-url", metavar="URL", help="Database to use instead of a file in --data.")]
+LOG_FORMATS = ("json", "text", "none")
+
+
+@app.command("serve", examples=["crmctl serve", "crmctl serve --data ./crm --port 8787 --rate-limit 0"])
+def run_service(
+    ctx: typer.Context,
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8787,
+    rate_limit: Annotated[int, typer.Option("--rate-limit", metavar="N", min=0, help="Requests per key and window; 0 is unlimited.")] = 100,
+    rate_window: Annotated[int, typer.Option("--rate-window", metavar="SECONDS", min=1, help="Length of the rate window.")] = 60,
+    public_url: Annotated[str | None, typer.Option("--public-url", metavar="URL", help="Address clients use, behind a proxy.")] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the addresses here once it listens.")
+    ] = None,
+    log: Annotated[str, typer.Option("--log", metavar="json|text|none", help="Log every request on stderr.")] = "none",
+) -> None:
+    """Run the embedded Customer Records Service.
+
+    The first start sets up an organization with people, companies and deals, and prints a full-access key, once. One JSON line on stdout
+    says that it listens: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
+    """
+    service = import_service()
+    runtime: Runtime = ctx.obj
+    settings = service.ServiceSettings(
+        data_dir=data_directory(runtime, data),
+        database_url=database_url,
+        host=host,
+        port=port,
+        rate_limit=rate_limit,
+        rate_window=rate_window,
+        public_url=public_url,
+        request_log=_request_log(runtime, log),
+    )
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+    try:
+        service.serve(settings, lambda ready: _announce(runtime, ready, ready_file))
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+def import_service() -> Any:
+    """The module that runs services. Raises UsageError when the optional libraries are not installed."""
+    try:
+        from crmctl.service import server
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("crmctl"):
+            raise
+        raise UsageError(
+            f"the embedded service is not installed ({error.name} is missing)", hint="pip install 'crmctl[service]'", code="not_installed"
+        ) from error
+    return server
+
+
+def data_directory(runtime: Runtime, data: Path | None) -> Path:
+    """Where the service's data is when --data does not say."""
+    return data if data is not None else runtime.paths.state / "service"
+
+
+def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
+    if ready_file is not None:
+        _write_whole(ready_file, jsontext.dumps(ready.document(with_key=False)) + "\n")
+    runtime.streams.write_out(jsontext.dumps(ready.document()) + "\n")
+    if not runtime.streams.stderr_is_terminal:
+        return
+    lines = ["", "  The Customer Records Service is running", "", f"  Address   {ready.base_url}", f"  Docs      {ready.base_url}/docs"]
+    if ready.api_key:
+        lines += [f"  API key   {ready.api_key}", "            shown this once: keep it safe", "", "  In another terminal"]
+        lines += [f"    crmctl auth login --base-url {ready.base_url}", "    crmctl records list people"]
+    runtime.streams.write_err("\n".join([*lines, "", "  Ctrl-C stops it", "", ""]))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Whoever waits for the file never sees half of it. Raises UsageError."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="--ready-file PATH") from error
+
+
+def _request_log(runtime: Runtime, log: str) -> Callable[[Mapping[str, Any]], None] | None:
+    if log not in LOG_FORMATS:
+        raise UsageError(f"--log must be one of: {', '.join(LOG_FORMATS)}", hint="crmctl serve --help")
+    if log == "none":
+        return None
+    if log == "json":
+        return lambda entry: runtime.streams.write_err(jsontext.dumps(entry) + "\n")
+    return lambda entry: runtime.streams.write_err(
+        f"{entry['time']} {entry['method']} {entry['path']} {entry['status']} {entry['ms']} ms {entry['keyId'] or '-'}\n"
+    )

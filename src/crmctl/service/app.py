@@ -1,0 +1,75 @@
+"""Puts the service together: routes, edge, errors, documentation. A further noun is one line in `_NOUNS`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+
+from crmctl import __version__
+from crmctl.clock import Clock
+from crmctl.service.context import Context, Ids
+from crmctl.service.http.admission import Admission
+from crmctl.service.http.edge import Edge
+from crmctl.service.http.errors import answer_for
+from crmctl.service.http.observing import Metrics, observer
+from crmctl.service.http.openapi import build_document
+from crmctl.service.routes import attributes, members, objects, probes, records
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store.engine import Engine
+from crmctl.service.store.rates import LocalRateWindows
+
+_NOUNS = (
+    objects.router,
+    attributes.router,
+    records.router,
+    members.router,
+)
+
+
+def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids) -> FastAPI:
+    """The whole service as an ASGI application on an opened, initialised engine."""
+    context = Context(settings, engine, clock, ids)
+    app = FastAPI(
+        title="Customer Records Service",
+        version=__version__,
+        description="Objects, attributes, records and members over JSON. Every endpoint needs an API key.",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    nouns = [noun(context) for noun in _NOUNS]
+    metrics = Metrics()
+
+    @cache
+    def document() -> dict[str, Any]:
+        return build_document(app, [endpoint for noun in nouns for endpoint in noun.endpoints])
+
+    routers = [*(noun.router for noun in nouns), probes.router(context, metrics, document)]
+    for router in routers:
+        app.include_router(router)
+    app.openapi = document  # type: ignore[method-assign]
+
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        answer = answer_for(error)
+        if error.status_code == 405:
+            answer.headers["Allow"] = ", ".join(_allowed_methods([route for router in routers for route in router.routes], request))
+        return answer
+
+    app.add_middleware(
+        Edge, context=context, admission=Admission(context, LocalRateWindows()), observe=observer(metrics, settings.request_log)
+    )
+    return app
+
+
+def _allowed_methods(routes: list[Any], request: Request) -> list[str]:
+    """Every method this path takes; the framework itself names only those of the first route that fits."""
+    methods = {method for route in routes if route.matches(request.scope)[0] is not Match.NONE for method in route.methods}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))

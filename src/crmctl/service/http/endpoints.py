@@ -1,0 +1,140 @@
+"""How one endpoint is declared: method, path, scope, shapes. Around each handler: scope check, query and body, one transaction, the answer.
+
+A handler is a plain function `handler(tx, call) -> document`; it runs on a thread, inside a transaction that is committed before the
+answer leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from crmctl.service.context import Context
+from crmctl.service.http import bodies, errors
+from crmctl.service.http.answers import Answer
+from crmctl.service.http.openapi import describe
+from crmctl.service.http.parameters import Filters, Parameter, read_query
+from crmctl.service.store.keys import Key
+from crmctl.service.store.tx import Tx
+
+PREFIX = "/api/v1"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What one route is: `body` is None where none is read, `optional_body` allows it to be empty."""
+
+    method: str
+    path: str
+    summary: str
+    answers: type[BaseModel]
+    scope: str
+    status: int = 200
+    writes: bool = False
+    body: type[bodies.Body] | None = None
+    optional_body: bool = False
+    query: Sequence[Parameter] = ()
+    filters: Filters | None = None
+    conflicts: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One admitted request, as a handler sees it."""
+
+    context: Context
+    key: Key
+    path: dict[str, Any]
+    query: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """The body's fields as the arguments of a store function."""
+        return {to_snake(name): value for name, value in self.body.items()}
+
+    def stamp(self) -> dict[str, Any]:
+        """What store functions that create things take besides: where ids come from and what time it is."""
+        return {"ids": self.context.ids, "now": self.now()}
+
+    def now(self) -> float:
+        return self.context.clock.now()
+
+    def id(self, name: str) -> str:
+        """A UUID of the path, in lower case."""
+        return str(self.path[name])
+
+
+Handler = Callable[[Tx, Call], Any]
+
+
+class Endpoints:
+    """The endpoints of one noun; `router` goes into the application."""
+
+    def __init__(self, context: Context, tag: str) -> None:
+        self.context = context
+        self.router = APIRouter(prefix=PREFIX, tags=[tag])
+        self.endpoints: list[Endpoint] = []
+
+    def add(self, method: str, path: str, *, answers: type[BaseModel], scope: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Decorator: registers a handler. The first line of its docstring is the summary; `options` are the other fields of Endpoint."""
+
+        def register(handler: Handler) -> Handler:
+            summary = (handler.__doc__ or "").split("\n", 1)[0].rstrip(".")
+            options.setdefault("writes", method != "GET")
+            endpoint = Endpoint(method, path, summary, answers, scope, **options)
+            name = getattr(handler, "__name__", path)
+            self.endpoints.append(endpoint)
+            self.router.add_api_route(path, _bind(self.context, endpoint, handler), methods=[method], name=name, **describe(endpoint, name))
+            return handler
+
+        return register
+
+
+def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
+    transact = context.engine.write if endpoint.writes else context.engine.read
+
+    def run(call: Call) -> Response:
+        return Answer(transact(lambda tx: handler(tx, call)), endpoint.status)
+
+    async def answer(request: Request) -> Response:
+        key = request.state.standing.key
+        if not key.allows(endpoint.scope):
+            raise errors.insufficient_scope(endpoint.scope)
+        query = read_query(request.scope["query_string"], endpoint.query, endpoint.filters)
+        raw = await read_body(request, context.settings.body_limit, context.settings.body_timeout) if endpoint.body else b""
+        return await run_in_threadpool(lambda: run(_call(key, request, query, raw)))
+
+    def _call(key: Any, request: Request, query: dict[str, Any], raw: bytes) -> Call:
+        body = bodies.shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
+        return Call(context, key, request.path_params, query, body)
+
+    return answer
+
+
+async def read_body(request: Request, limit: int, timeout: float) -> bytes:
+    """The whole body. A declared length over `limit` is refused before any of it is read; `timeout` bounds each pause, in seconds."""
+    declared = request.headers.get("content-length", "0")
+    if re.fullmatch("[0-9]+", declared) and int(declared) > limit:
+        raise errors.body_too_large(limit)
+    received = bytearray()
+    chunks = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(timeout):
+                received += await anext(chunks)
+        except StopAsyncIteration:
+            return bytes(received)
+        except TimeoutError:
+            raise errors.body_too_slow() from None
+        if len(received) > limit:
+            raise errors.body_too_large(limit)

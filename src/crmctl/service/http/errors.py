@@ -1,0 +1,108 @@
+"""Every refusal of the service as an HTTP answer: `{error, message, details?}`. The only place that knows statuses and error codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, Unavailable
+from crmctl.service.http.answers import Answer
+
+
+class Refusal(Exception):
+    """A request the HTTP edge itself refuses, with everything its answer needs."""
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        code: str,
+        message: str,
+        *,
+        details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.details = details
+        self.headers = dict(headers or {})
+
+
+def bad_request(message: str, field: str | None = None) -> Refusal:
+    """`field` is the parameter or the path of the body's field that is at fault."""
+    return Refusal(HTTPStatus.BAD_REQUEST, "bad_request", message, details={"field": field} if field else None)
+
+
+def unauthorized(message: str) -> Refusal:
+    return Refusal(HTTPStatus.UNAUTHORIZED, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
+
+
+def insufficient_scope(scope: str) -> Refusal:
+    return Refusal(HTTPStatus.FORBIDDEN, "insufficient_scope", f"this API key lacks the scope {scope}", details={"requiredScope": scope})
+
+
+def body_too_large(limit: int) -> Refusal:
+    return Refusal(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "payload_too_large",
+        f"the request body is over the limit of {limit} bytes",
+        details={"limit": limit},
+    )
+
+
+def body_too_slow() -> Refusal:
+    return Refusal(
+        HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request body did not arrive in time", headers={"Connection": "close"}
+    )
+
+
+def rate_limited(retry_after: int) -> Refusal:
+    return Refusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "rate_limited",
+        f"the rate limit of this API key is used up; try again in {retry_after} s",
+        details={"retryAfter": retry_after},
+        headers={"Retry-After": str(retry_after)},
+    )
+
+
+def answer_for(error: Exception) -> Answer:
+    """The answer to a request that ended in `error`; anything unforeseen is a 500 that says nothing about the inside."""
+    if isinstance(error, Refusal):
+        return _answer(error.status, error.code, error.message, error.details, error.headers)
+    if isinstance(error, Fault) and type(error) in _FAULTS:
+        headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else None
+        return _answer(_FAULTS[type(error)], error.error, error.message, error.details, headers)
+    if isinstance(error, HTTPException):
+        phrase = HTTPStatus(error.status_code).phrase
+        return _answer(
+            error.status_code, phrase.lower().replace(" ", "_"), _ROUTING_MESSAGES.get(error.status_code, phrase), headers=error.headers
+        )
+    return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "the service failed to answer this request")
+
+
+_FAULTS: dict[type[Fault], HTTPStatus] = {
+    BadRequest: HTTPStatus.BAD_REQUEST,
+    NotFound: HTTPStatus.NOT_FOUND,
+    Conflict: HTTPStatus.CONFLICT,
+    Forbidden: HTTPStatus.FORBIDDEN,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+_ROUTING_MESSAGES = {
+    404: "there is nothing at this path",
+    405: "this path does not take this method",
+}
+
+
+def _answer(
+    status: int, code: str, message: str, details: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    document: dict[str, Any] = {"error": code, "message": message}
+    if details is not None:
+        document["details"] = dict(details)
+    return Answer(document, status, headers)

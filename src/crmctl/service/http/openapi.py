@@ -1,0 +1,78 @@
+"""The OpenAPI document, honest to the last status code: what FastAPI is told about an endpoint, and the whole document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from crmctl.service.http.parameters import document_parameters
+from crmctl.service.http.schemas import ErrorBody
+
+if TYPE_CHECKING:
+    from crmctl.service.http.endpoints import Endpoint
+
+_REFERENCE = "#/components/schemas/{model}"
+RATE_HEADERS = {
+    "X-RateLimit-Limit": {"description": "Requests allowed in a window.", "schema": {"type": "integer"}},
+    "X-RateLimit-Remaining": {"description": "Requests left in this window.", "schema": {"type": "integer"}},
+    "X-RateLimit-Reset": {"description": "When the window ends, Unix seconds.", "schema": {"type": "integer"}},
+}
+RETRY_AFTER = {"Retry-After": {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+_MEANINGS = {
+    400: "Bad request: details.field names what is at fault",
+    401: "No valid API key",
+    403: "The key lacks the scope, or this cannot be changed",
+    404: "Not found",
+    408: "The body did not arrive in time",
+    409: "Conflict with what is stored",
+    413: "The body is over the limit",
+    429: "Rate limited",
+    500: "Internal server error",
+    503: "The storage did not answer in time; nothing was written",
+}
+
+
+def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
+    """The arguments of `add_api_route` that document an endpoint."""
+    refusals = {400, 401, 403, 429, 500, 503}
+    refusals |= {404} if "{" in endpoint.path else set()
+    refusals |= {408, 413} if endpoint.body else set()
+    refusals |= {409} if endpoint.conflicts else set()
+    responses: dict[int | str, dict[str, Any]] = {endpoint.status: {"model": endpoint.answers, "headers": RATE_HEADERS}}
+    for status in sorted(refusals):
+        headers = RATE_HEADERS | (RETRY_AFTER if status in (429, 503) else {})
+        responses[status] = {"model": ErrorBody, "description": _MEANINGS[status], "headers": headers}
+    names = re.findall(r"\{(\w+)", endpoint.path)
+    parameters = [{"name": one, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}} for one in names]
+    extra: dict[str, Any] = {
+        "parameters": parameters + document_parameters(endpoint.query, endpoint.filters),
+        "security": [{"apiKey": []}],
+        "x-required-scope": endpoint.scope,
+    }
+    if endpoint.body:
+        schema = {"$ref": _REFERENCE.format(model=endpoint.body.__name__)}
+        extra["requestBody"] = {"required": not endpoint.optional_body, "content": {"application/json": {"schema": schema}}}
+    return {
+        "summary": endpoint.summary,
+        "operation_id": name,
+        "status_code": endpoint.status,
+        "responses": responses,
+        "response_model": None,
+        "openapi_extra": extra,
+    }
+
+
+def build_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """The whole document: FastAPI's own, with the request bodies and the way to authenticate."""
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    models = {endpoint.body for endpoint in endpoints if endpoint.body}
+    _, bodies = models_json_schema([(model, "validation") for model in sorted(models, key=lambda m: m.__name__)], ref_template=_REFERENCE)
+    components = document.setdefault("components", {})
+    components["schemas"] = dict(sorted((components.get("schemas", {}) | bodies.get("$defs", {})).items()))
+    components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}}
+    return document

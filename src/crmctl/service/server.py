@@ -1,0 +1,183 @@
+"""One service process: binds, opens the data, sets up the organisation at the first start, serves until told to stop.
+
+Used by `crmctl serve`, by the demo and by tests; knows nothing of terminals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from crmctl.clock import Clock, SystemClock
+from crmctl.errors import UsageError
+from crmctl.models import jsontext
+from crmctl.service.app import create_app
+from crmctl.service.context import Ids
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import keys, organisation
+from crmctl.service.store.engine import Engine, open_engine
+from crmctl.service.store.tx import Tx
+
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep idle connections, so that it is the client who closes them and no request meets a closing one."""
+
+STOP_SECONDS = 10
+"""How long requests in flight may take to finish after a signal."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A service that listens; `api_key` only at the first start on its data."""
+
+    base_url: str
+    port: int
+    api_key: str | None
+
+    def document(self, *, with_key: bool = True) -> dict[str, Any]:
+        """`{"baseUrl", "consoleUrl", "apiKey"}`, the last only where there is one and it is wanted."""
+        document = {"baseUrl": self.base_url, "consoleUrl": f"{self.base_url}/console"}
+        return document | {"apiKey": self.api_key} if with_key and self.api_key else document
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def open_data(settings: ServiceSettings, clock: Clock, ids: Ids = new_id) -> Engine:
+    """The data a service works on, created and its organisation set up where that is not done yet. Raises ConfigError."""
+    engine = open_engine(settings.engine_url)
+    try:
+        engine.write(lambda tx: organisation.initialise(tx, ids=ids, now=clock.now()))
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def make_first_key(engine: Engine, clock: Clock, ids: Ids) -> str | None:
+    """A full-access key where there has never been a key, shown by nothing again; None afterwards."""
+
+    def make(tx: Tx) -> str | None:
+        if keys.list_keys(tx):
+            return None
+        return keys.create_key(tx, name="First key", scopes=None, ids=ids, now=clock.now())[1]
+
+    return engine.write(make)
+
+
+class Server:
+    """A service in this process. `run` blocks until `stop` is called or, on the main thread, a signal arrives."""
+
+    def __init__(self, settings: ServiceSettings, *, clock: Clock | None = None, ids: Ids = new_id) -> None:
+        """Raises UsageError when the address cannot be bound, ConfigError when the data cannot be opened."""
+        self.settings = settings
+        clock = clock or SystemClock()
+        # The address first: a first start that fails on it must not have shown its only key to nobody.
+        self._socket = bind(settings.host, settings.port)
+        try:
+            self.engine = open_data(settings, clock, ids)
+        except BaseException:
+            self._socket.close()
+            raise
+        api_key = make_first_key(self.engine, clock, ids)
+        port = self._socket.getsockname()[1]
+        self.ready = Ready(settings.base_url(port), port, api_key)
+        self._app = create_app(settings, self.engine, clock, ids)
+        self._uvicorn: _Uvicorn | None = None
+
+    def run(self, ready: Callable[[Ready], None]) -> None:
+        """Serve; `ready` is called once, when requests are answered. Requests in flight are finished before this returns."""
+        config = uvicorn.Config(
+            self._app,
+            http=_Protocol,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        self._uvicorn = _Uvicorn(config, lambda: ready(self.ready))
+        try:
+            self._uvicorn.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+            self.engine.close()
+
+    def stop(self) -> None:
+        """Ask `run` to finish; from any thread."""
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+
+
+def serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
+    """Run a service in this process until SIGTERM or SIGINT. Raises what Server raises."""
+    Server(settings).run(ready)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises UsageError."""
+    # The protocol is named because asyncio switches Nagle's delay off only where it is.
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        return listener
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"port {port} on {host} is in use", hint="stop what listens there, or choose another: --port 0 takes a free one"
+            ) from error
+        raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}", hint="--host, --port") from error
+
+
+class _Uvicorn(uvicorn.Server):
+    """Says when it listens, and ends quietly on a signal instead of raising it once more."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Protocol(H11Protocol):
+    """Refuses what is not HTTP in the service's own error form; such a request never reaches the application."""
+
+    def send_400_response(self, msg: str) -> None:
+        body = jsontext.dumps({"error": "bad_request", "message": "the request is not valid HTTP"}).encode()
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,45 @@
+"""What a running service is told when it starts. Plain values only; nothing here reads the environment or touches a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RequestLog = Callable[[Mapping[str, Any]], None]
+"""Takes one finished request: `time method path status ms keyId` (never the key)."""
+
+DATABASE_FILE = "service.db"
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """Settings of one service process.
+
+    `rate_limit` is requests per key in `rate_window` seconds, 0 means unlimited. `body_limit` is in bytes; `body_timeout` is the longest
+    pause, in seconds, between two pieces of a request's body. `public_url` is the address that clients use when it is not the bound one.
+    """
+
+    data_dir: Path = Path("crmctl-data")
+    database_url: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8787
+    rate_limit: int = 100
+    rate_window: int = 60
+    public_url: str | None = None
+    body_limit: int = 10 * 1024 * 1024
+    body_timeout: float = 30.0
+    request_log: RequestLog | None = None
+
+    @property
+    def engine_url(self) -> str:
+        """The database to open: the given one, else an SQLite file in the data directory."""
+        return self.database_url or f"sqlite:///{self.data_dir.absolute() / DATABASE_FILE}"
+
+    def base_url(self, port: int) -> str:
+        """The address of the service for its clients, without a trailing slash, when it listens on `port`."""
+        if self.public_url:
+            return self.public_url.rstrip("/")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
