@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 
+def shown(text: str, limit: int = 100) -> str:
+    """Text of a caller as a message may repeat it: not longer than needed, and always possible to encode."""
+    cut = text if len(text) <= limit else f"{text[:limit]}..."
+    return cut.encode(errors="backslashreplace").decode()
+
+
 class Fault(Exception):
     """An error a caller of the service can act on; becomes `{error, message, details?}` on the wire."""
 
     default_error: ClassVar[str] = "internal_error"
 
     def __init__(self, message: str, details: dict[str, Any] | None = None, *, error: str | None = None) -> None:
-        super().__init__(message)
+        self.message = shown(message, 2000)
+        super().__init__(self.message)
         self.error = error or self.default_error
-        self.message = message
         self.details = details
 
 

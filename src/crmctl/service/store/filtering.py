@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crmctl.models.filters import Condition, Operator
-from crmctl.service.faults import BadRequest
+from crmctl.service.faults import BadRequest, shown
 from crmctl.service.store import record_tables
 from crmctl.service.store.dialect import Dialect
 from crmctl.service.store.timestamps import micros_of
@@ -103,8 +103,8 @@ def _attribute_field(slug: str, attributes: Mapping[str, Attribute]) -> _Field:
     if attribute is None:
         valid = [*attributes, *_SYSTEM]
         raise BadRequest(
-            f"unknown attribute {slug!r} in a filter; filters can use: {', '.join(valid)}",
-            {"field": "attributeSlug", "slug": slug, "valid": valid},
+            f"unknown attribute {shown(slug)!r} in a filter; filters can use: {', '.join(valid)}",
+            {"field": "attributeSlug", "slug": shown(slug), "valid": valid},
         )
     family = KINDS[attribute.type].family
     return _Field(

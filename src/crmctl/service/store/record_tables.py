@@ -56,6 +56,8 @@ def drop_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
     table = table_name(object_number)
     if attribute.is_indexed:
         tx.execute(f"DROP INDEX {table}_{column(attribute)}")
-    tx.execute(f"UPDATE {table} SET data = {tx.dialect.without_key('data')}", (tx.dialect.key_parameter(attribute.slug),))
+    # The text search only narrows down which rows to rewrite.
+    strip = f"UPDATE {table} SET data = {tx.dialect.without_key('data')} WHERE {tx.dialect.contains('data')}"
+    tx.execute(strip, (tx.dialect.key_parameter(attribute.slug), f'"{attribute.slug}":'))
     for name in (column(attribute), exact_column(attribute)):
         tx.execute(f"ALTER TABLE {table} DROP COLUMN {name}")

@@ -71,12 +71,9 @@ class SqliteEngine:
     def read(self, fn: Callable[[SqliteTx], T]) -> T:
         connection = self._take_reader()
         try:
-            result = self._run(connection, "BEGIN", fn)
-        except BaseException:
-            connection.close()
-            raise
-        self._give_back(connection)
-        return result
+            return self._run(connection, "BEGIN", fn)
+        finally:
+            self._give_back(connection)
 
     def write(self, fn: Callable[[SqliteTx], T]) -> T:
         if not self._writing.acquire(timeout=self._busy_seconds):
@@ -101,7 +98,7 @@ class SqliteEngine:
                 result = fn(SqliteTx(connection))
                 connection.execute("COMMIT")
             except BaseException:
-                # A full disk may have ended the transaction already; then there is nothing to roll back.
+                # A failure such as a full disk may have ended the transaction already.
                 if connection.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
@@ -137,7 +134,8 @@ class SqliteEngine:
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._pooling:
-            if not self._closed and len(self._idle) < _IDLE_READERS:
+            # One that could not end its transaction would keep an old snapshot, and the log from being folded in.
+            if not self._closed and not connection.in_transaction and len(self._idle) < _IDLE_READERS:
                 self._idle.append(connection)
                 return
         connection.close()

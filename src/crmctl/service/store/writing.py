@@ -12,7 +12,7 @@ from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
-from crmctl.service.faults import BadRequest, Conflict, NotFound
+from crmctl.service.faults import BadRequest, Conflict, NotFound, shown
 from crmctl.service.store import outbox, record_tables
 from crmctl.service.store.organisation import organisation_id
 from crmctl.service.store.schema import Schema
@@ -39,13 +39,14 @@ class Change:
 
 @dataclass
 class StoredRecord:
-    """A record as this transaction will leave it. `keys`: the unique values it holds, by attribute number."""
+    """A record as this transaction will leave it. `keys`: the unique values it holds, by attribute number; `document`: its data as JSON."""
 
     id: str
     created_at: int
     updated_at: int
     data: dict[str, Any]
     keys: dict[int, tuple[str, ...]]
+    document: str = ""
     is_new: bool = False
     changed: dict[str, Projection] = field(default_factory=dict)
 
@@ -63,7 +64,7 @@ def check(schema: Schema, data: Any, record_id: str | None) -> Change:
     """Everything that needs no database; raises BadRequest naming every attribute at fault."""
     if not isinstance(data, dict):
         raise BadRequest("data must be an object", {"field": "data"})
-    unknown = [slug for slug in data if slug not in schema.attributes]
+    unknown = [shown(slug) for slug in data if slug not in schema.attributes]
     if unknown:
         valid = list(schema.attributes)
         raise BadRequest(
@@ -122,7 +123,7 @@ class Writing:
         sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}}{self._tx.dialect.for_update}"
         for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, dict.fromkeys(record_ids)):
             keys = {attribute.number: keys_in(attribute, column) for attribute, column in zip(unique, stored, strict=True)}
-            self._records[record_id] = StoredRecord(record_id, created_at, updated_at, jsontext.loads(data), keys)
+            self._records[record_id] = StoredRecord(record_id, created_at, updated_at, jsontext.loads(data), keys, data)
         return self._records
 
     def apply(self, change: Change) -> StoredRecord:
@@ -139,11 +140,11 @@ class Writing:
         if len(document.encode()) > MAX_DOCUMENT:
             raise BadRequest(f"the data of a record must have at most {MAX_DOCUMENT:,} bytes", {"field": "data"})
         self._take_keys(change, record)
-        record.data = merged
+        record.data, record.document = merged, document
         record.updated_at = self._at
         record.changed.update(change.projections)
         self._records[record.id] = record
-        self._event("record.updated" if change.record_id else "record.created", record, document)
+        self._event("record.updated" if change.record_id else "record.created", record)
         return record
 
     def delete(self, record: StoredRecord) -> None:
@@ -151,7 +152,7 @@ class Writing:
         del self._records[record.id]
         self._deleted.append(record.id)
         self._released.update((number, key) for number, keys in record.keys.items() for key in keys)
-        self._event("record.deleted", record, jsontext.dumps(record.data))
+        self._event("record.deleted", record)
 
     def flush(self) -> None:
         """Write everything, the events with it."""
@@ -205,7 +206,7 @@ class Writing:
         marks = ", ".join("?" * (4 + len(names)))
         rows = []
         for record in records:
-            row: list[Any] = [record.id, record.created_at, record.updated_at, jsontext.dumps(record.data)]
+            row: list[Any] = [record.id, record.created_at, record.updated_at, record.document]
             for attribute in attributes:
                 projection = record.changed.get(attribute.slug, EMPTY)
                 row += (projection.column, projection.exact)
@@ -214,7 +215,7 @@ class Writing:
 
     def _update(self, record: StoredRecord) -> None:
         # Only what changed: an index whose column is not named costs nothing.
-        columns: dict[str, Any] = {"updated_at": record.updated_at, "data": jsontext.dumps(record.data)}
+        columns: dict[str, Any] = {"updated_at": record.updated_at, "data": record.document}
         for slug, projection in record.changed.items():
             attribute = self._schema.attributes[slug]
             columns[record_tables.column(attribute)] = projection.column
@@ -222,10 +223,10 @@ class Writing:
         assignments = ", ".join(f"{column} = ?" for column in columns)
         self._tx.execute(f"UPDATE {self._schema.table} SET {assignments} WHERE id = ?", (*columns.values(), record.id))
 
-    def _event(self, event_type: str, record: StoredRecord, document: str) -> None:
+    def _event(self, event_type: str, record: StoredRecord) -> None:
         # The ids are our own and need no escaping; the document is JSON already.
         head = f'{{"organizationId":"{self._organisation}","recordId":"{record.id}","objectId":"{self._schema.object_id}","data":'
-        self._events.append((event_type, f"{head}{document}}}"))
+        self._events.append((event_type, f"{head}{record.document}}}"))
 
 
 def _existing(tx: Tx, attribute: Attribute, keys: set[str]) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
-from crmctl.service.faults import BadRequest
+from crmctl.service.faults import BadRequest, shown
 
 _OPERATORS = {str(operator): operator for operator in Operator}
 
@@ -21,11 +21,11 @@ def read_condition(slug: Any, operator: Any, value: Any) -> Condition:
         raise BadRequest("a filter needs an attribute slug", {"field": "attributeSlug"})
     if not isinstance(operator, str) or operator not in _OPERATORS:
         raise BadRequest(
-            f"unknown operator {operator!r} in the filter on {slug!r}; the operators are: {', '.join(_OPERATORS)}",
-            {"field": "operator", "slug": slug, "valid": list(_OPERATORS)},
+            f"unknown operator {shown(str(operator))!r} in the filter on {shown(slug)!r}; the operators are: {', '.join(_OPERATORS)}",
+            {"field": "operator", "slug": shown(slug), "valid": list(_OPERATORS)},
         )
     if isinstance(value, bool | int | float | Decimal):
         value = jsontext.dumps(value)
     if not isinstance(value, str):
-        raise BadRequest(f"the filter on {slug!r} needs a value given as a string", {"field": "value", "slug": slug})
+        raise BadRequest(f"the filter on {shown(slug)!r} needs a value given as a string", {"field": "value", "slug": shown(slug)})
     return Condition(slug, _OPERATORS[operator], value)
