@@ -108,7 +108,6 @@ class Session:
         `path` is relative to the API (`/objects`, `objects` and `/api/v1/objects` are one), its segments percent-encoded. `body` is a JSON
         value, or bytes that are JSON already. `idempotent` overrides what the method says; `reads` marks a POST that changes nothing;
         `watch` hears of every attempt before it leaves.
-        `watch` hears of every attempt before it leaves.
 
         Raises DeniedError, NotFoundError, RejectedError, RateLimitedError, ServiceError, NetworkError.
         """

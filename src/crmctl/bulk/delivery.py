@@ -1,0 +1,121 @@
+"""Carries the rows of a job to the service: gathers them into batches and keeps a few requests in flight.
+
+What an answer means is decided in `sending`; reading and validating rows is not done here.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crmctl.bulk.batches import DEFAULT_BYTES, Batch, Batcher, Entry
+from crmctl.bulk.interrupts import Interrupt
+from crmctl.bulk.journal import Journal
+from crmctl.bulk.lease import HEARTBEAT_SECONDS
+from crmctl.bulk.sender import Progress, Sender, Task, Writer
+from crmctl.bulk.sending import Verdict
+from crmctl.bulk.states import BatchState
+from crmctl.bulk.transit import TICK_SECONDS, Stopped, Transit
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError
+from crmctl.models.records import BULK_LIMIT
+
+GRACE_SECONDS = 5.0
+"""How long requests in flight may take to end after an interrupt."""
+
+
+@dataclass(frozen=True)
+class DeliveryOptions:
+    """`max_failures`: stop after so many refused rows. `doubt`: statuses below 500 after which a batch may still have been applied."""
+
+    concurrency: int = 2
+    max_rows: int = BULK_LIMIT
+    max_bytes: int = DEFAULT_BYTES
+    max_failures: int | None = None
+    doubt: frozenset[int] = frozenset()
+
+
+class Delivery:
+    """One run of sending. Afterwards `error` says what ended it early (an interrupt too), `notes` what the user should know."""
+
+    def __init__(
+        self, writer: Writer, journal: Journal, options: DeliveryOptions, clock: Clock, progress: Progress, interrupt: Interrupt
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._batcher = Batcher(options.max_rows, options.max_bytes)
+        self._transit = Transit(journal.next_number(), interrupt, options.max_failures)
+        self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
+        sender = Sender(writer, journal, self._transit, self._batcher, clock, progress, options.doubt)
+        # Daemons: a sender that waits for the rate limit must not keep a program alive that was told to end.
+        self._threads = [threading.Thread(target=self._work, args=(sender,), daemon=True) for _ in range(options.concurrency)]
+        self._beat_due = clock.monotonic() + HEARTBEAT_SECONDS
+
+    @property
+    def error(self) -> CrmctlError | None:
+        return self._transit.error
+
+    @property
+    def notes(self) -> list[str]:
+        return self._transit.notes
+
+    def run(self, entries: Iterable[Entry]) -> None:
+        """Send all entries in input order, or as many as there is reason to."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._hand_out(entries)
+            self._wait()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._transit.crash = error
+        for number, batch in self._transit.close(GRACE_SECONDS).items():
+            self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
+        if self._transit.crash is not None:
+            raise self._transit.crash
+
+    def _hand_out(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._offer(self._batcher.feed(entry))
+            if self._transit.is_stopping:
+                return
+        self._offer(self._batcher.flush())
+        for _ in self._threads:
+            self._put(None)
+
+    def _offer(self, batch: Batch | None) -> None:
+        if batch is not None:
+            self._put(Task(self._transit.next_number(), batch))
+
+    def _put(self, task: Task | None) -> None:
+        """Wait until a sender has room, or sending is to stop."""
+        while not self._transit.is_stopping:
+            try:
+                self._queue.put(task, timeout=TICK_SECONDS)
+                return
+            except queue.Full:
+                self._beat()
+
+    def _wait(self) -> None:
+        """Until every sender is through, or sending is to stop."""
+        for thread in self._threads:
+            while thread.is_alive() and not self._transit.is_stopping:
+                thread.join(TICK_SECONDS)
+                self._beat()
+
+    def _beat(self) -> None:
+        if self._clock.monotonic() >= self._beat_due:
+            self._journal.beat()
+            self._beat_due = self._clock.monotonic() + HEARTBEAT_SECONDS
+
+    def _work(self, sender: Sender) -> None:
+        try:
+            while (task := self._queue.get()) is not None:
+                sender.deliver(task)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._transit.crash = self._transit.crash or error

@@ -1,0 +1,307 @@
+"""The memory of a job: one SQLite file, written before and after every request, so that a crash at any point loses and doubles nothing.
+
+Rows are ordinals, batches are digests; payloads and keys are not in it. No HTTP and no decisions here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk import lease
+from crmctl.bulk.batches import Batch
+from crmctl.bulk.sending import Verdict
+from crmctl.bulk.states import DOUBTFUL, BatchState, JobState, RowState
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, UsageError
+from crmctl.models import jsontext
+
+FILE_NAME = "journal.sqlite"
+FORMAT = 1
+
+_TABLES = """
+CREATE TABLE job (
+    one INTEGER PRIMARY KEY CHECK (one = 1), header TEXT NOT NULL, state TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0,
+    requests INTEGER NOT NULL DEFAULT 0, elapsed REAL NOT NULL DEFAULT 0
+);
+CREATE TABLE batch (
+    no INTEGER PRIMARY KEY, parent INTEGER, first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL,
+    state TEXT NOT NULL, attempt INTEGER NOT NULL, sent_at REAL NOT NULL, sent_mono REAL NOT NULL,
+    created INTEGER NOT NULL DEFAULT 0, updated INTEGER NOT NULL DEFAULT 0, reason TEXT
+);
+CREATE TABLE row (ordinal INTEGER PRIMARY KEY, batch INTEGER, state TEXT, record_id TEXT, error TEXT);
+CREATE INDEX row_state ON row (state) WHERE state IS NOT NULL;
+CREATE TABLE event (at REAL NOT NULL, kind TEXT NOT NULL, batch INTEGER, note TEXT);
+CREATE VIEW doubtful AS SELECT * FROM batch WHERE state IN ('SENDING', 'IN_DOUBT', 'UNKNOWN');
+CREATE VIEW taken AS
+    SELECT ordinal FROM row LEFT JOIN batch ON batch.no = row.batch
+    WHERE row.state IS NOT NULL OR batch.state IS NULL OR batch.state NOT IN ('PLANNED', 'BISECT');
+"""
+"""`doubtful`: batches that may or may not be in the service. `taken`: rows that must not be sent."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a job is about, fixed when it starts. `plan` is everything besides the input that decides the payloads, as JSON values."""
+
+    job: str
+    object: str
+    object_id: str
+    origin: str
+    mode: str
+    input: str
+    """The file as the user named it, `-` for stdin."""
+    path: str
+    """Where the bytes are: the absolute path, or the spooled copy."""
+    sha256: str
+    size: int
+    schema: str
+    """Digest of the object's attributes."""
+    created_at: float
+    version: str
+    plan: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RowEntry:
+    """What the journal knows of one row; `record_id` is the id given in an upsert or learnt later."""
+
+    state: RowState
+    record_id: str | None = None
+    error: str | None = None
+
+
+class Journal:
+    """Opened by one process for work (`hold`), or by any for reading. Safe for several threads of that process."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        """Open an existing journal. Raises UsageError when there is none or it is of another format."""
+        self.folder = folder
+        self._clock = clock
+        self._lock = threading.RLock()
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise UsageError(f"no job in {folder}")
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+        self._db.execute("PRAGMA synchronous = FULL")
+        if self._db.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+            self._db.close()
+            raise UsageError(f"{path} was written by another version of crmctl")
+        self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
+
+    @classmethod
+    def create(cls, folder: Path, header: Header, clock: Clock) -> Journal:
+        """Start the journal of a new job in `folder`, which is made for it (0700)."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / FILE_NAME
+        path.touch(mode=0o600, exist_ok=False)
+        db = sqlite3.connect(path, isolation_level=None)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(f"BEGIN; {_TABLES} {lease.TABLE}; PRAGMA user_version = {FORMAT}; COMMIT;")
+        db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
+        db.close()
+        return cls(folder, clock)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep every other process off this job. Raises UsageError when one works on it."""
+        with self._transaction():
+            lease.acquire(self._db, self._clock.now())
+        try:
+            yield
+        finally:
+            with self._transaction():
+                lease.release(self._db)
+
+    def beat(self) -> None:
+        with self._transaction():
+            lease.beat(self._db, self._clock.now())
+
+    @property
+    def is_running(self) -> bool:
+        with self._lock:
+            return lease.is_held(self._db, self._clock.now())
+
+    # -- the job ---------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> JobState:
+        return JobState(self._one("SELECT state FROM job"))
+
+    def set_state(self, state: JobState) -> None:
+        self._write("UPDATE job SET state = ?", state)
+
+    def add_effort(self, requests: int, elapsed: float) -> None:
+        """Add what this run cost besides the batches: requests that only read, and seconds."""
+        self._write("UPDATE job SET requests = requests + ?, elapsed = elapsed + ?", requests, elapsed)
+
+    def effort(self) -> tuple[int, float]:
+        """Requests and seconds of all runs so far; every attempt of a batch is a request."""
+        with self._lock:
+            row = self._db.execute("SELECT requests + (SELECT COALESCE(SUM(attempt), 0) FROM batch), elapsed FROM job").fetchone()
+        return int(row[0]), float(row[1])
+
+    def note(self, kind: str, text: str, batch: int | None = None) -> None:
+        self._write("INSERT INTO event VALUES (?, ?, ?, ?)", self._clock.now(), kind, batch, text)
+
+    # -- the check before anything is sent -------------------------------------------------------------------------------------------
+
+    def restart_check(self) -> None:
+        """Forget an unfinished check of the input."""
+        with self._transaction():
+            self._db.execute("DELETE FROM row")
+            self._db.execute("UPDATE job SET rows = 0")
+
+    def record_check(self, rows: int, rejected: Iterable[tuple[int, str]]) -> None:
+        """Write down that `rows` more rows were read, and which of them are rejected and why."""
+        with self._transaction():
+            entries = ((ordinal, RowState.REJECTED, error) for ordinal, error in rejected)
+            self._db.executemany("INSERT INTO row (ordinal, state, error) VALUES (?, ?, ?)", entries)
+            self._db.execute("UPDATE job SET rows = rows + ?", (rows,))
+
+    # -- batches ---------------------------------------------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        return int(self._one("SELECT COALESCE(MAX(no), 0) + 1 FROM batch"))
+
+    def begin(self, number: int, batch: Batch, *, parent: int | None = None) -> None:
+        """Make a batch durable as SENDING; must return before its first byte is sent (I1).
+
+        Raises CrmctlError, and writes nothing, when a row of it may already be in the service (I2, I3).
+        """
+        with self._transaction():
+            self._assert_free(batch)
+            now, mono = self._clock.now(), self._clock.monotonic()
+            self._db.execute(
+                "INSERT INTO batch (no, parent, first, last, size, digest, state, attempt, sent_at, sent_mono) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
+                (number, parent, batch.ordinals[0], batch.ordinals[-1], len(batch), batch.digest, BatchState.SENDING, now, mono),
+            )
+            rows = [(entry.ordinal, number, entry.id) for entry in batch.entries]
+            self._db.executemany("INSERT OR REPLACE INTO row (ordinal, batch, record_id) VALUES (?, ?, ?)", rows)
+
+    def again(self, number: int) -> None:
+        """Another attempt of a batch whose last one was definitely refused, or which may be written twice."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE batch SET state = ?, attempt = attempt + 1, sent_at = ?, sent_mono = ? WHERE no = ?",
+                (BatchState.SENDING, self._clock.now(), self._clock.monotonic(), number),
+            )
+
+    def settle(self, number: int, batch: Batch, verdict: Verdict) -> None:
+        """Write down what became of a batch that was SENDING."""
+        with self._transaction():
+            done = self._db.execute(
+                "UPDATE batch SET state = ?, created = ?, updated = ?, reason = ? WHERE no = ? AND state = ?",
+                (verdict.state, verdict.created, verdict.updated, verdict.reason or None, number, BatchState.SENDING),
+            )
+            if done.rowcount != 1:
+                raise CrmctlError(f"batch {number} was settled twice")
+            ordinals = batch.ordinals
+            failed = [(RowState.FAILED, error, ordinals[index]) for index, error in verdict.failures.items()]
+            self._db.executemany("UPDATE row SET state = ?, error = ? WHERE ordinal = ?", failed)
+            if verdict.state is not BatchState.CONFIRMED:
+                self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?)", (self._clock.now(), verdict.state, number, verdict.reason))
+
+    def recover(self) -> int:
+        """Batches a dead process left as SENDING are in doubt; returns how many there were."""
+        with self._transaction():
+            reason = "the program ended while it was sent"
+            found = self._db.execute(
+                "UPDATE batch SET state = ?, reason = ? WHERE state = ?", (BatchState.IN_DOUBT, reason, BatchState.SENDING)
+            )
+            return found.rowcount
+
+    def _assert_free(self, batch: Batch) -> None:
+        ordinals = set(batch.ordinals)
+        taken = ordinals & self._taken(min(ordinals), max(ordinals))
+        if taken or len(ordinals) != len(batch):
+            raise CrmctlError(f"row {min(taken, default=0)} was about to be sent a second time")
+
+    def taken(self, first: int, last: int) -> set[int]:
+        """Ordinals in first..last that must not be sent: they have an outcome, are in doubt, or were rejected."""
+        with self._lock:
+            return self._taken(first, last)
+
+    def _taken(self, first: int, last: int) -> set[int]:
+        found = self._db.execute("SELECT ordinal FROM taken WHERE ordinal BETWEEN ? AND ?", (first, last))
+        return {ordinal for (ordinal,) in found}
+
+    # -- what became of the rows -----------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[RowState, int]:
+        """How many rows are in each state; their sum is the rows read so far (I4)."""
+        with self._lock:
+            rows = int(self._one("SELECT rows FROM job"))
+            counts = dict.fromkeys(RowState, 0)
+            for state, number in self._db.execute("SELECT state, COUNT(*) FROM row WHERE state IS NOT NULL GROUP BY state"):
+                counts[RowState(state)] = number
+            sums = self._db.execute(
+                "SELECT COALESCE(SUM(created), 0), COALESCE(SUM(updated), 0), (SELECT COALESCE(SUM(size), 0) FROM doubtful) FROM batch"
+            ).fetchone()
+        counts[RowState.CREATED] += sums[0]
+        counts[RowState.UPDATED] += sums[1]
+        counts[RowState.IN_DOUBT] += sums[2]
+        counts[RowState.UNSENT] = rows - sum(counts.values())
+        if counts[RowState.UNSENT] < 0:
+            raise CrmctlError("the journal accounts for more rows than were read")
+        return counts
+
+    def rows(self, first: int, last: int) -> Mapping[int, RowEntry]:
+        """The entries of the rows first..last; a row without one is unsent."""
+        found: dict[int, RowEntry] = {}
+        with self._lock:
+            cursor = self._db.execute(
+                "SELECT ordinal, row.state, record_id, error, batch.state, batch.created, batch.updated, batch.reason "
+                "FROM row LEFT JOIN batch ON batch.no = row.batch WHERE ordinal BETWEEN ? AND ?",
+                (first, last),
+            )
+            for ordinal, state, record_id, error, batch_state, created, updated, reason in cursor:
+                if state is not None:
+                    found[ordinal] = RowEntry(RowState(state), record_id, error)
+                elif batch_state in DOUBTFUL:
+                    found[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
+                elif batch_state == BatchState.CONFIRMED:
+                    was_update = updated and (record_id or not created)
+                    found[ordinal] = RowEntry(RowState.UPDATED if was_update else RowState.CREATED, record_id)
+        return found
+
+    def doubtful(self) -> list[tuple[int, float]]:
+        """Number and Unix time of the last send of every batch in doubt."""
+        with self._lock:
+            return self._db.execute("SELECT no, sent_at FROM doubtful ORDER BY no").fetchall()
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether any row was ever on its way."""
+        return bool(self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state NOT IN ('PLANNED', 'BISECT'))"))
+
+    # -- the database ----------------------------------------------------------------------------------------------------------------
+
+    def _one(self, query: str) -> Any:
+        with self._lock:
+            return self._db.execute(query).fetchone()[0]
+
+    def _write(self, statement: str, *values: Any) -> None:
+        with self._transaction():
+            self._db.execute(statement, values)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")

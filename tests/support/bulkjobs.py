@@ -1,0 +1,74 @@
+"""Bulk jobs for tests: prepared payloads, a journal in a folder, and one call that runs an import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.importing import ImportOptions, RunResult, run_import
+from crmctl.bulk.journal import Header, Journal
+from crmctl.bulk.sender import Writer
+from crmctl.clock import Clock
+from tests.support.bulkserver import OBJECT_ID
+from tests.support.clock import FakeClock
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A validated row."""
+
+    ordinal: int
+    data: dict[str, Any]
+    id: str | None = None
+    findings: Sequence[Finding] = ()
+
+
+@dataclass
+class Silent:
+    """Progress that nobody sees; `notes` and `done` keep what was said."""
+
+    notes: list[str] = field(default_factory=list)
+    done: int = 0
+
+    def start(self, label: str, total: int | None = None) -> None:
+        self.done = 0
+
+    def advance(self, n: int = 1) -> None:
+        self.done += n
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def finish(self) -> None:
+        pass
+
+
+def prepared(count: int, *, bad: Sequence[int] = ()) -> list[Prepared]:
+    """Rows 1..count with a distinct `n`; those in `bad` are locally invalid."""
+    finding = Finding("bad_value", "not a number", column="n")
+    return [Prepared(n, {"n": n}, findings=(finding,) if n in bad else ()) for n in range(1, count + 1)]
+
+
+def header(*, mode: str = "create", job: str = "job-1", origin: str = "http://127.0.0.1") -> Header:
+    return Header(
+        job=job, object="people", object_id=OBJECT_ID, origin=origin, mode=mode, input="people.csv", path="people.csv",
+        sha256="00", size=0, schema="s", created_at=0.0, version="1",
+    )  # fmt: skip
+
+
+def new_journal(folder: Path, *, mode: str = "create", clock: Clock | None = None) -> Journal:
+    return Journal.create(folder, header(mode=mode), clock or FakeClock())
+
+
+def run(
+    writer: Writer, journal: Journal, rows: Sequence[Prepared], options: ImportOptions | None = None, *, clock: Clock | None = None
+) -> RunResult:
+    """One run of an import job over prepared rows."""
+
+    def payloads() -> Iterator[Prepared]:
+        return iter(rows)
+
+    return run_import(writer, journal, payloads, options or ImportOptions(), clock or FakeClock(), Silent(), lambda _: None)

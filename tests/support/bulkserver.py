@@ -1,0 +1,220 @@
+"""A small records service over a real socket that keeps what it is given and misbehaves when told to: the ground truth for bulk tests.
+
+with BulkServer() as server:
+    server.faults[2] = Fault(applies=True, drop=True)   # the third bulk request is applied, and never answered
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from crmctl.client.crm import Crm
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
+from crmctl.clock import Clock
+from crmctl.config.credentials import Credential
+from tests.support.clock import FakeClock
+
+OBJECT_ID = "0b7ecf00-0000-4000-8000-000000000001"
+
+
+@dataclass
+class Fault:
+    """What becomes of one write request: `applies` says whether its rows are written. `drop` gives no answer at all.
+
+    `hold` is waited for before answering. Otherwise `status` and `body` (JSON value or raw bytes) replace the answer.
+    """
+
+    applies: bool = False
+    drop: bool = False
+    status: int = 500
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    hold: threading.Event | None = None
+
+
+class BulkServer:
+    """`records` are the rows, in order of creation. `faults` is by number of the write request, from 0.
+
+    `refuse_row(data)` gives the message of a row's failure, `refuse_batch(records)` a `(status, message)` for a whole request.
+    `before_page(n)` runs before the n-th list answer (from 0) is made.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.faults: dict[int, Fault] = {}
+        self.writes: list[dict[str, Any]] = []
+        self.reads: list[dict[str, list[str]]] = []
+        self.deletes: list[list[str]] = []
+        self.refuse_row: Callable[[dict[str, Any]], str | None] = lambda _: None
+        self.refuse_batch: Callable[[list[dict[str, Any]]], tuple[int, str] | None] = lambda _: None
+        self.before_page: Callable[[int], None] = lambda _: None
+        self.order_ties: Callable[[dict[str, Any]], Any] = lambda record: record["id"]
+        self.arrived = threading.Semaphore(0)
+        self.lock = threading.RLock()
+        self._clients: list[Crm] = []
+        self._created = 0
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http.daemon_threads = True
+        self.origin = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.session.close()
+        self._http.shutdown()
+        self._http.server_close()
+
+    def crm(self, clock: Clock | None = None, *, timeout: float = 5.0, max_wait: float = 300.0) -> Crm:
+        """The real client, talking to this server."""
+        credential = Credential("key-that-must-not-leak", "test", self.origin)
+        crm = Crm(Session(self.origin, credential, HttpxTransport(), clock=clock or FakeClock(), timeout=timeout, max_wait=max_wait))
+        self._clients.append(crm)
+        return crm
+
+    def seed(self, rows: list[dict[str, Any]], created_at: Callable[[int], str] | None = None) -> list[str]:
+        """Put records there directly; returns their ids."""
+        return [self.add(data, created_at(n) if created_at else None)["id"] for n, data in enumerate(rows)]
+
+    def add(self, data: dict[str, Any], created_at: str | None = None) -> dict[str, Any]:
+        with self.lock:
+            self._created += 1
+            moment = created_at or f"2026-01-01T00:00:00.{self._created:06d}Z"
+            record = {
+                "id": str(uuid.UUID(int=self._created)),
+                "objectId": OBJECT_ID,
+                "data": data,
+                "createdAt": moment,
+                "updatedAt": moment,
+            }
+            self.records.append(record)
+            return record
+
+    def values(self, slug: str) -> Counter[Any]:
+        """How often each value of an attribute is there."""
+        with self.lock:
+            return Counter(record["data"].get(slug) for record in self.records)
+
+    # -- what the service does -------------------------------------------------------------------------------------------------------
+
+    def write(self, body: dict[str, Any]) -> tuple[int, Any]:
+        with self.lock:
+            if (refusal := self.refuse_batch(body["records"])) is not None:
+                return refusal[0], {"error": "bad_request", "message": refusal[1]}
+            created, updated, failed = 0, 0, []
+            known = {record["id"]: record for record in self.records}
+            for index, entry in enumerate(body["records"]):
+                message = self.refuse_row(entry["data"])
+                target = entry.get("id") if body.get("mode") == "upsert" else None
+                if message is None and target is not None and target not in known:
+                    message = "not a record of the organization"
+                if message is not None:
+                    failed.append({"index": index, "error": message})
+                elif target is not None:
+                    known[target]["data"].update(entry["data"])
+                    updated += 1
+                else:
+                    self.add(entry["data"])
+                    created += 1
+            return 200, {"created": created, "updated": updated, "failed": failed}
+
+    def page(self, query: dict[str, list[str]]) -> dict[str, Any]:
+        with self.lock:
+            number = len(self.reads)
+            self.reads.append(query)
+        self.before_page(number)
+        with self.lock:
+            limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
+            key = {"created_at": "createdAt", "updated_at": "updatedAt"}[query.get("sort", ["created_at"])[0]]
+            rows = sorted(self.records, key=self.order_ties)
+            rows.sort(key=lambda record: str(record[key]), reverse=query.get("order", ["desc"])[0] == "desc")
+            pagination = {"total": len(rows), "limit": limit, "offset": offset}
+            return {"records": rows[offset : offset + limit], "pagination": pagination}
+
+    def delete(self, ids: list[str]) -> dict[str, Any]:
+        with self.lock:
+            before = len(self.records)
+            self.records = [record for record in self.records if record["id"] not in set(ids)]
+            return {"deleted": before - len(self.records)}
+
+
+def _handler(server: BulkServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one packet per answer: two would wait 40 ms for each other
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            tail = url.path.split("/records")[-1].strip("/")
+            if not tail:
+                self._answer(200, server.page(parse_qs(url.query)))
+                return
+            with server.lock:
+                found = next((record for record in server.records if record["id"] == tail), None)
+            self._answer(200 if found else 404, found or {"error": "not_found", "message": "no such record"})
+
+        def do_POST(self) -> None:
+            body = json.loads(self._body())
+            with server.lock:
+                fault = server.faults.get(len(server.writes))
+                server.writes.append(body)
+            server.arrived.release()
+            if fault is None:
+                self._answer(*server.write(body))
+                return
+            if fault.applies:
+                server.write(body)
+            self._misbehave(fault)
+
+        def do_DELETE(self) -> None:
+            ids = json.loads(self._body())["ids"]
+            with server.lock:
+                fault = server.faults.get(len(server.deletes))
+                server.deletes.append(ids)
+            if fault is None:
+                self._answer(200, server.delete(ids))
+                return
+            if fault.applies:
+                server.delete(ids)
+            self._misbehave(fault)
+
+        def _misbehave(self, fault: Fault) -> None:
+            if fault.hold is not None:
+                fault.hold.wait(30)
+            if fault.drop:
+                self.close_connection = True
+                self.connection.close()
+                return
+            self._answer(fault.status, fault.body if fault.body is not None else {"error": "fault", "message": "as told"}, fault.headers)
+
+        def _body(self) -> bytes:
+            return self.rfile.read(int(self.headers["Content-Length"]))
+
+        def _answer(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
+            content = document if isinstance(document, bytes) else json.dumps(document).encode()
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            try:
+                self.end_headers()
+                self.wfile.write(content)
+                self.wfile.flush()
+            except OSError:
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    return Handler
