@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from crmctl.cli.framework import run_command
+from crmctl.cli.preview import WouldSend
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser
 from crmctl.output.streams import Streams
@@ -14,8 +14,7 @@ from crmctl.output.streams import Streams
 
 def run_process(arguments: Sequence[str]) -> int:
     """Run with this process's own streams and environment."""
-    streams = Streams(sys.stdin, sys.stdout, sys.stderr, os.environ)
-    return run(arguments, Runtime(streams, dict(os.environ), list(arguments)))
+    return run(arguments, Runtime(Streams.of_process(), dict(os.environ), list(arguments)))
 
 
 def run(arguments: Sequence[str], runtime: Runtime) -> int:
@@ -24,8 +23,9 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
         code = run_command(arguments, runtime)
         runtime.close()
         return code
-    except BrokenPipeError:
-        runtime.streams.abandon_stdout()
+    except WouldSend as preview:
+        preview.show(runtime)
+        runtime.close()
         return ExitCode.OK
     except KeyboardInterrupt:
         return _report(runtime, InterruptedByUser("interrupted"))
@@ -45,8 +45,5 @@ def _unexpected(error: Exception, runtime: Runtime) -> CrmctlError:
 
 
 def _report(runtime: Runtime, error: CrmctlError) -> int:
-    try:
-        runtime.messages.report_error(error)
-    except BrokenPipeError:
-        runtime.streams.abandon_stdout()
+    runtime.messages.report_error(error)
     return error.exit_code

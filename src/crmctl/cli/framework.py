@@ -46,13 +46,30 @@ def _with_common(parameters: Sequence[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command that takes the common options; its epilog holds its examples, one a line."""
+    """A command that takes the common options; its epilog holds its examples, one a line.
+
+    `writes` says whether it changes data of the service: yes, no, or None when the command decides by itself (and then guards itself).
+    `local` commands must work whatever the settings are.
+    """
+
+    writes: bool | None = False
+    local = False
 
     def __init__(self, name: str | None, **settings: Any) -> None:
         self.own_params = list(settings.get("params") or ())
         settings["params"] = _with_common(self.own_params)
         settings["context_settings"] = CONTEXT | (settings.get("context_settings") or {})
         super().__init__(name, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        runtime = ctx.obj
+        if runtime.dry_run and self.writes is False:
+            raise UsageError(f"{ctx.command_path} writes nothing to the service: --dry-run has nothing to show", hint="leave --dry-run out")
+        if not self.local:
+            runtime.check_options()
+        if self.writes:
+            runtime.guard_write()
+        return super().invoke(ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(help_text.render(_command_page(self, ctx), formatter.width))
@@ -103,9 +120,14 @@ class CommandApp(typer.Typer):
     def __init__(self, help: str = "") -> None:
         super().__init__(cls=Group, help=help, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
-    def command(self, name: str | None = None, *, examples: Sequence[str] = (), **settings: Any) -> Callable[[Any], Any]:
-        """Register a command. `examples` are whole command lines; each is shown in its help and executed by a test."""
-        settings.setdefault("cls", Command)
+    def command(
+        self, name: str | None = None, *, examples: Sequence[str] = (), writes: bool | None = False, local: bool = False, **settings: Any
+    ) -> Callable[[Any], Any]:
+        """Register a command. `examples` are whole command lines; each is shown in its help and executed by a test.
+
+        `writes=True` puts the command behind the one guard of read-only and protected profiles and gives it `--dry-run`.
+        """
+        settings.setdefault("cls", type("Command", (Command,), {"writes": writes, "local": local}))
         settings.setdefault("epilog", "\n".join(examples) or None)
         return super().command(name, **settings)
 

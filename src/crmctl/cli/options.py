@@ -36,7 +36,7 @@ def common_options(
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="Slug or id of the object, for example people.")]
 RecordArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the record.")]
 FilterOption = Annotated[
-    list[str] | None, typer.Option("--filter", metavar="CONDITION", help="Only records that match; may be repeated (all must match).")
+    list[str] | None, typer.Option("--filter", metavar="CONDITION", help="Only records that match; repeat to narrow further.")
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -47,3 +47,12 @@ DataOption = Annotated[
 ]
 SortOption = Annotated[str | None, typer.Option("--sort", metavar="created_at|updated_at", help="Sort by creation or by last change.")]
 OrderOption = Annotated[str | None, typer.Option("--order", metavar="asc|desc", help="Oldest or newest first.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", help="Show this many; 50 unless given.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Show all of them.")]
+OffsetOption = Annotated[int, typer.Option("--offset", metavar="N", help="Skip this many first.")]
+PlainSetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Set any other field, named as in JSON; may be repeated. FIELD:=JSON is taken as JSON."
+    ),
+]

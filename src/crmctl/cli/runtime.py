@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from crmctl.clock import Clock, SystemClock
-from crmctl.errors import CrmctlError
+from crmctl.errors import CrmctlError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.client.crm import Crm
     from crmctl.client.directory import Directory
+    from crmctl.client.session import Session
     from crmctl.config.credentials import Credential
     from crmctl.config.paths import Paths
     from crmctl.config.settings import Settings
@@ -55,6 +56,58 @@ class Runtime:
         """The format of stdout: what was asked for, else a table for a person and JSON for a program."""
         return self.settings.output.value or ("table" if self.streams.stdout_is_terminal else "json")
 
+    def check_options(self) -> None:
+        """Find out about wrong options and broken settings before anything happens. Raises UsageError and ConfigError."""
+        self.streams.color_mode = self.settings.color.value
+        _ = self.emitter
+
+    def guard_write(self) -> None:
+        """The one guard every write passes before its first request.
+
+        Raises UsageError when this run, or its profile, may not write; a protected profile asks for its name on a terminal.
+        """
+        if self.dry_run:
+            return
+        if self.settings.read_only.value:
+            source = self.settings.read_only.source
+            raise UsageError(f"writes are refused: read-only is set ({source})", hint=f"unset {source} to write", code="read_only")
+        if not self.settings.protected.value:
+            return
+        name = self.settings.profile.value
+        if not self.prompter.can_ask:
+            raise UsageError(
+                f"the profile {name!r} is protected: writes need its name typed on a terminal",
+                hint=f"run this on a terminal, or lift the protection: crmctl config unset protected --profile {name}",
+                code="protected_profile",
+            )
+        self.prompter.typed(f"The profile {name!r} ({self.settings.base_url.value}) is protected.", name)
+
+    def confirm(self, question: str, stake: Callable[[], str] | None = None) -> None:
+        """Ask before something is lost; --yes and --dry-run answer. `stake` says what is lost with it, and is only asked when a person is.
+
+        Raises UsageError naming --yes where nobody can be asked, InterruptedByUser when the answer is no.
+        """
+        if self.dry_run or self.assume_yes:
+            return
+        extra = f" and {stake()}" if stake is not None and self.prompter.can_ask else ""
+        self.prompter.confirm(f"{question}{extra}?")
+
+    def done(self, document: Any, sentence: str) -> None:
+        """The result of an action that has no resource to show: a sentence for a person, the document for a program."""
+        if self.output_format == "table":
+            self.messages.success(sentence)
+        else:
+            self.emitter.emit_result(document)
+
+    @property
+    def needs_columns(self) -> bool:
+        """Whether the output depends on the attributes of an object; JSON as the service sent it does not."""
+        return self.output_format in ("table", "csv", "tsv") or bool(self.flags.get("fields"))
+
+    def schema_changed(self) -> None:
+        """Forget cached objects and attributes."""
+        self.directory.forget()
+
     @property
     def dry_run(self) -> bool:
         return bool(self.flags.get("dry_run"))
@@ -68,15 +121,25 @@ class Runtime:
         """Notes, warnings and the error. Never fails: a run whose settings are broken must still be able to say so."""
         from crmctl.output.messages import Messages
 
-        machine = self._format_for_messages() != "table"
+        self.streams.color_mode = self._color_mode()
+        machine = self.message_format != "table"
         return Messages(self.streams, quiet=bool(self.flags.get("quiet")), verbose=bool(self.flags.get("verbose")), machine=machine)
 
-    def _format_for_messages(self) -> str:
+    @property
+    def message_format(self) -> str:
+        """The output format even when the settings are broken: what errors, and the commands that repair settings, go by."""
         try:
             chosen = self.flags.get("output") or ("json" if self.flags.get("json") else None) or self._format_in_arguments()
             return chosen or self.output_format
         except CrmctlError:
             return "table" if self.streams.stdout_is_terminal else "json"
+
+    def _color_mode(self) -> str:
+        try:
+            return self.settings.color.value
+        except CrmctlError:
+            given = self.flags.get("color")
+            return given if given in ("always", "never") else "auto"
 
     def _format_in_arguments(self) -> str | None:
         """The format a command line asks for that could not be parsed: its usage error should still come in that format."""
@@ -108,7 +171,9 @@ class Runtime:
         from crmctl.client.connect import connect
 
         self.settings.require_base_url()
-        return connect(
+        for warning in self.settings.warnings:
+            self.messages.warn(warning)
+        crm = connect(
             self.settings,
             self.credential,
             self.paths,
@@ -117,6 +182,11 @@ class Runtime:
             note=self.messages.note,
             lane=lane,
         )
+        if self.dry_run:
+            from crmctl.cli.preview import PreviewSession
+
+            crm.session = cast("Session", PreviewSession(crm.session))
+        return crm
 
     @cached_property
     def directory(self) -> Directory:
@@ -136,6 +206,8 @@ class Runtime:
             fields=[name.strip() for name in fields.split(",") if name.strip()] if fields else None,
             query=self.flags.get("query"),
             excel_safe=bool(self.flags.get("excel_safe")),
+            messages=self.messages,
+            clock=self.clock,
         )
 
     @cached_property

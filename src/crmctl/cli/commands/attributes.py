@@ -1,0 +1,120 @@
+"""`crmctl attributes`: the fields of an object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crmctl.cli.framework import CommandApp
+from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
+from crmctl.cli.targets import on_attribute, on_object, plain_fields, records_at_stake
+from crmctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.models.attributes import Attribute
+
+app = CommandApp("List and manage the attributes, the fields, of an object.")
+
+AttributeArgument = Annotated[str, typer.Argument(metavar="ATTR", help="Slug or id of the attribute, for example email.")]
+
+
+@app.command("list", examples=["crmctl attributes list people", "crmctl attributes list people --include-inactive --fields slug,type"])
+def list_attributes(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    include_inactive: Annotated[bool, typer.Option("--include-inactive", help="Also attributes that are switched off.")] = False,
+) -> None:
+    """List the attributes of an object."""
+    from crmctl.output.views import ATTRIBUTES
+
+    runtime: Runtime = ctx.obj
+    found = on_object(runtime, object_name, lambda target: runtime.crm.list_attributes(target, include_inactive=include_inactive))
+    runtime.emitter.emit_items(found, ATTRIBUTES)
+
+
+@app.command("get", examples=["crmctl attributes get people email", "crmctl attributes get deals stage -q config.options"])
+def get_attribute(ctx: typer.Context, object_name: ObjectArgument, attribute: AttributeArgument) -> None:
+    """Show one attribute."""
+    _emit(ctx.obj, on_attribute(ctx.obj, object_name, attribute, ctx.obj.crm.get_attribute))
+
+
+@app.command(
+    "create",
+    writes=True,
+    examples=[
+        "crmctl attributes create projects --name Budget --type currency",
+        "crmctl attributes create projects --name Size --type select --option small --option large --required",
+        "crmctl attributes create projects --name Owner --type reference --allowed-object people --dry-run",
+    ],
+)
+def create_attribute(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What people call it.")] = None,
+    type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="text, email, number, select, reference ...")] = None,
+    required: Annotated[bool, typer.Option("--required", help="Every record must have a value.")] = False,
+    unique: Annotated[bool, typer.Option("--unique", help="No two records may have the same value.")] = False,
+    is_list: Annotated[bool, typer.Option("--list", help="Holds several values.")] = False,
+    options: Annotated[list[str] | None, typer.Option("--option", metavar="VALUE", help="One option of a select; repeat for each.")] = None,
+    allowed_object: Annotated[str | None, typer.Option("--allowed-object", metavar="OBJECT", help="What a reference points to.")] = None,
+    assignments: PlainSetOption = None,
+    data: DataOption = None,
+) -> None:
+    """Create an attribute.
+
+    Types: text, email, number, phone_number, checkbox, name, address, currency, date, select, list, reference.
+    """
+    runtime: Runtime = ctx.obj
+    config: dict[str, Any] = {"options": options} if options else {}
+    if allowed_object:
+        config["allowed_object_id"] = runtime.directory.object_id(allowed_object)
+    given = {"name": name, "type": type, "isRequired": required or None, "isUnique": unique or None, "isList": is_list or None}
+    fields = {"isRequired": False, "isUnique": False} | plain_fields(runtime, given | {"config": config or None}, assignments, data)
+    _check_config(fields)
+    _emit(runtime, on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields)), changed=True)
+
+
+def _check_config(fields: dict[str, Any]) -> None:
+    missing = [flag for flag, key in (("--name", "name"), ("--type", "type")) if not fields.get(key)]
+    config = fields.get("config") or {}
+    if fields.get("type") == "select" and not config.get("options"):
+        missing.append("--option")
+    if fields.get("type") == "reference" and not config.get("allowed_object_id"):
+        missing.append("--allowed-object")
+    if missing:
+        raise UsageError(f"an attribute of this kind needs {', '.join(missing)}", hint="crmctl attributes create --help")
+
+
+@app.command("update", writes=True, examples=["crmctl attributes update projects stage --name Phase"])
+def update_attribute(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    attribute: AttributeArgument,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The new name.")],
+) -> None:
+    """Rename an attribute; nothing else about it can be changed."""
+    runtime: Runtime = ctx.obj
+    renamed = on_attribute(
+        runtime, object_name, attribute, lambda target, found: runtime.crm.update_attribute(target, found, {"name": name})
+    )
+    _emit(runtime, renamed, changed=True)
+
+
+@app.command("delete", writes=True, examples=["crmctl attributes delete projects stage --yes"])
+def delete_attribute(ctx: typer.Context, object_name: ObjectArgument, attribute: AttributeArgument) -> None:
+    """Delete an attribute and its values in all records; asks first."""
+    runtime: Runtime = ctx.obj
+    runtime.confirm(f"Delete the attribute {attribute} of {object_name}", lambda: f"its values in {records_at_stake(runtime, object_name)}")
+    on_attribute(runtime, object_name, attribute, runtime.crm.delete_attribute)
+    runtime.schema_changed()
+    runtime.done({"deleted": 1}, f"deleted the attribute {attribute} of {object_name}")
+
+
+def _emit(runtime: Runtime, attribute: Attribute, *, changed: bool = False) -> None:
+    from crmctl.output.views import ATTRIBUTES
+
+    if changed:
+        runtime.schema_changed()
+    runtime.emitter.emit_item(attribute, ATTRIBUTES)

@@ -1,0 +1,102 @@
+"""`crmctl config`: settings and profiles in config.toml. Keys are not settings: see `auth`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crmctl.cli.framework import CommandApp
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+
+app = CommandApp("Read and change settings and profiles.")
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Name of the setting: base_url, output, timeout, protected ...")]
+GlobalOption = Annotated[bool, typer.Option("--global", help="At the top level, for all profiles, instead of the current profile.")]
+
+
+@app.command("list", examples=["crmctl config list", "crmctl config list --profile work -o json"])
+def list_settings(ctx: typer.Context) -> None:
+    """Show every setting, its value, and where the value came from."""
+    from crmctl.output.views import generic_view
+
+    runtime: Runtime = ctx.obj
+    rows = [{"key": name, "value": setting.value, "source": setting.source} for name, setting in runtime.settings.items()]
+    runtime.emitter.emit_items(rows, generic_view(rows, "settings"))
+
+
+@app.command("get", examples=["crmctl config get base_url", "crmctl config get output -o json"])
+def get_setting(ctx: typer.Context, key: KeyArgument) -> None:
+    """Show one setting."""
+    from crmctl.config.keys import find_key
+
+    runtime: Runtime = ctx.obj
+    folded = key.replace("-", "_")
+    if folded == "default_profile":
+        value: Any = runtime.settings.file.default_profile
+        document = {"key": folded, "value": value, "source": "config.toml" if value else "default"}
+    else:
+        name = folded if folded == "profile" else find_key(folded).name
+        setting = getattr(runtime.settings, name)
+        document = {"key": name, "value": setting.value, "source": setting.source}
+    runtime.emitter.emit_result(document, text=_shown(document["value"]))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@app.command(
+    "set",
+    local=True,
+    examples=["crmctl config set output table", "crmctl config set timeout 60 --global", "crmctl config set protected false"],
+)
+def set_setting(
+    ctx: typer.Context,
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value.")],
+    everywhere: GlobalOption = False,
+) -> None:
+    """Change a setting of the current profile, or of all with --global."""
+    from crmctl.config.keys import TOP_LEVEL_ONLY
+
+    runtime: Runtime = ctx.obj
+    folded = key.replace("-", "_")
+    profile = None if everywhere or folded in TOP_LEVEL_ONLY else runtime.settings.profile.value
+    file = runtime.settings.file.set_value(folded, value, profile)
+    stored = (file.profiles[profile] if profile else file.top)[folded]
+    runtime.done({"key": folded, "value": stored, "profile": profile}, f"{folded} is now {_shown(stored)} {_place(profile)}")
+
+
+@app.command("unset", local=True, examples=["crmctl config unset timeout", "crmctl config unset output --global"])
+def unset_setting(ctx: typer.Context, key: KeyArgument, everywhere: GlobalOption = False) -> None:
+    """Remove a setting of the current profile, or the one for all with --global."""
+    from crmctl.config.keys import TOP_LEVEL_ONLY
+
+    runtime: Runtime = ctx.obj
+    folded = key.replace("-", "_")
+    profile = None if everywhere or folded in TOP_LEVEL_ONLY else runtime.settings.profile.value
+    runtime.settings.file.unset_value(folded, profile)
+    runtime.done({"key": folded, "value": None, "profile": profile}, f"{folded} is not set {_place(profile)} any more")
+
+
+def _place(profile: str | None) -> str:
+    return f"in profile {profile}" if profile else "for all profiles"
+
+
+@app.command("path", local=True, examples=["crmctl config path"])
+def show_paths(ctx: typer.Context) -> None:
+    """Show where settings, state and caches are kept."""
+    runtime: Runtime = ctx.obj
+    paths = runtime.paths
+    document = {"config": str(paths.config_file), "state": str(paths.state), "cache": str(paths.cache)}
+    if runtime.message_format == "table":
+        runtime.streams.write_out(f"{paths.config_file}\n")
+    else:
+        runtime.emitter.emit_result(document)

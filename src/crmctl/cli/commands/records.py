@@ -1,0 +1,185 @@
+"""`crmctl records`: the records of an object, one at a time or page by page. Many at once belong to `bulk`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from crmctl.cli.framework import CommandApp
+from crmctl.cli.listing import ORDERS, SORTS, Window, one_of, show_pages, window
+from crmctl.cli.options import (
+    AllOption,
+    DataOption,
+    FilterOption,
+    LimitOption,
+    ObjectArgument,
+    OffsetOption,
+    OrderOption,
+    RecordArgument,
+    SetOption,
+    SortOption,
+)
+from crmctl.cli.targets import check_columns, on_object, parse_filters, read_fields, record_columns
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.client.crm import Crm
+    from crmctl.client.shapes import Page
+    from crmctl.models.filters import Condition
+    from crmctl.models.records import Record
+
+app = CommandApp("List, search, count, read and change the records of an object.")
+
+NEWEST = "$(crmctl records list people --limit 1 -o ids)"
+
+
+@app.command(
+    "list",
+    examples=[
+        "crmctl records list people",
+        "crmctl records list people --filter 'email endsWith @acme.com' --fields name,email",
+        "crmctl records list deals --filter 'amount>=1000' --sort updated_at --all -o csv",
+    ],
+)
+def list_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    filters: FilterOption = None,
+    limit: LimitOption = None,
+    every: AllOption = False,
+    offset: OffsetOption = 0,
+    sort: SortOption = None,
+    order: OrderOption = None,
+) -> None:
+    """List records, newest first unless sorted otherwise.
+
+    Shows 50 unless --limit or --all asks for more; how conditions are written: crmctl help filters.
+    """
+    _list(ctx.obj, object_name, filters, window(limit, every, offset), sort, order, search=False)
+
+
+@app.command(
+    "search",
+    examples=[
+        "crmctl records search people --filter 'name~ada'",
+        "crmctl records search deals --filter 'stage=won' --filter 'amount>1000' --all",
+    ],
+)
+def search_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    filters: FilterOption = None,
+    limit: LimitOption = None,
+    every: AllOption = False,
+    offset: OffsetOption = 0,
+    sort: SortOption = None,
+    order: OrderOption = None,
+) -> None:
+    """Search records with a search body instead of a query.
+
+    Same flags and same result as `records list`; for conditions too long for an address.
+    """
+    _list(ctx.obj, object_name, filters, window(limit, every, offset), sort, order, search=True)
+
+
+def _list(
+    runtime: Runtime,
+    object_name: str,
+    filters: list[str] | None,
+    part: Window,
+    sort: str | None,
+    order: str | None,
+    *,
+    search: bool,
+) -> None:
+    sort, order = one_of("--sort", sort, SORTS), one_of("--order", order, ORDERS)
+    conditions = parse_filters(runtime, object_name, filters)
+
+    def fetch(target: str, limit: int, offset: int) -> Page[Record]:
+        call = runtime.crm.search_records if search else runtime.crm.list_records
+        return call(target, filters=conditions, sort=sort, order=order, limit=limit, offset=offset)
+
+    show_pages(
+        runtime,
+        lambda limit, offset: on_object(runtime, object_name, lambda target: fetch(target, limit, offset)),
+        part,
+        lambda sample: record_columns(runtime, object_name, sample),
+    )
+
+
+@app.command("count", examples=["crmctl records count people", "crmctl records count deals --filter 'stage=won' -o json"])
+def count_records(ctx: typer.Context, object_name: ObjectArgument, filters: FilterOption = None) -> None:
+    """Count records."""
+    runtime: Runtime = ctx.obj
+    conditions = parse_filters(runtime, object_name, filters)
+    count = on_object(runtime, object_name, lambda target: _count(runtime.crm, target, conditions))
+    runtime.emitter.emit_result({"count": count}, text=str(count))
+
+
+def _count(crm: Crm, target: str, conditions: list[Condition]) -> int:
+    """The service's own total, else as many as its pages hold."""
+    first = crm.list_records(target, filters=conditions, limit=1)
+    if first.total is not None:
+        return first.total
+    from crmctl.client.paging import iterate
+
+    pages = iterate(lambda limit, offset: crm.list_records(target, filters=conditions, order="asc", limit=limit, offset=offset))
+    return sum(len(page.items) for page in pages)
+
+
+@app.command("get", examples=[f"crmctl records get people {NEWEST}", f"crmctl records get people {NEWEST} -q data.email"])
+def get_record(ctx: typer.Context, object_name: ObjectArgument, record_id: RecordArgument) -> None:
+    """Show one record."""
+    runtime: Runtime = ctx.obj
+    record = on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, record_id))
+    runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
+
+
+@app.command(
+    "create",
+    writes=True,
+    examples=[
+        "crmctl records create people --set email=ada@acme.com --set name.first=Ada --set name.last=Lovelace",
+        """crmctl records create people --data '{"email": "grace@acme.com"}' --dry-run""",
+        """echo '{"email": "alan@acme.com"}' | crmctl records create people --data -""",
+    ],
+)
+def create_record(ctx: typer.Context, object_name: ObjectArgument, assignments: SetOption = None, data: DataOption = None) -> None:
+    """Create one record.
+
+    Values of --set are typed by the attribute; --set wins over --data.
+    """
+    runtime: Runtime = ctx.obj
+    fields = read_fields(runtime, object_name, assignments, data)
+    check_columns(runtime, object_name)
+    record = on_object(runtime, object_name, lambda target: runtime.crm.create_record(target, fields))
+    runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
+
+
+@app.command(
+    "update",
+    writes=True,
+    examples=[
+        f"crmctl records update people {NEWEST} --set email=ada@example.com",
+        f"crmctl records update people {NEWEST} --set phone= --dry-run",
+    ],
+)
+def update_record(
+    ctx: typer.Context, object_name: ObjectArgument, record_id: RecordArgument, assignments: SetOption = None, data: DataOption = None
+) -> None:
+    """Change fields of one record; the others stay as they are."""
+    runtime: Runtime = ctx.obj
+    fields = read_fields(runtime, object_name, assignments, data)
+    check_columns(runtime, object_name)
+    record = on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, record_id, fields))
+    runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
+
+
+@app.command("delete", writes=True, examples=[f"crmctl records delete people {NEWEST} --yes"])
+def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_id: RecordArgument) -> None:
+    """Delete one record; asks first."""
+    runtime: Runtime = ctx.obj
+    runtime.confirm(f"Delete record {record_id} from {object_name}")
+    on_object(runtime, object_name, lambda target: runtime.crm.delete_record(target, record_id))
+    runtime.done({"deleted": 1}, f"deleted record {record_id}")

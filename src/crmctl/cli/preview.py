@@ -1,0 +1,66 @@
+"""`--dry-run`: a session that lets reads through and shows a write instead of sending it. Every write command gets it for free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from crmctl.models import jsontext
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.client.answers import Answer
+    from crmctl.client.session import Session
+
+API = "/api/v1"
+
+
+class WouldSend(Exception):
+    """Not an error: the write that a dry run has arrived at, which ends the run."""
+
+    def __init__(self, method: str, path: str, body: Any) -> None:
+        super().__init__(f"{method} {path}")
+        self.method = method
+        self.path = path
+        self.body = body
+
+    def show(self, runtime: Runtime) -> None:
+        """Print method, path and body: for a person as they would be on the wire, else as `{"dryRun", "method", "path", "body"}`."""
+        if runtime.output_format == "table":
+            text = f"{self.method} {self.path}\n"
+            if self.body is not None:
+                text += jsontext.dumps(self.body, indent=2) + "\n"
+            runtime.streams.write_out(text)
+        else:
+            runtime.emitter.emit_result({"dryRun": True, "method": self.method, "path": self.path, "body": self.body})
+        runtime.messages.note("dry run: nothing was sent")
+
+
+class PreviewSession:
+    """Stands in for a Session. Requests that only read are sent; the first that would write raises WouldSend."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def request(self, method: str, path: str, *, body: Any = None, reads: bool | None = None, **options: Any) -> Answer:
+        if reads or method in ("GET", "HEAD"):
+            return self._session.request(method, path, body=body, reads=True, **options)
+        raise would_send(method, path, body, options.get("query", ()))
+
+    def exchange(self, method: str, path: str, *, body: Any = None, **options: Any) -> Answer:
+        if method in ("GET", "HEAD"):
+            return self._session.exchange(method, path, body=body, **options)
+        raise would_send(method, path, body, options.get("query", ()))
+
+
+def would_send(method: str, path: str, body: Any, query: Any = ()) -> WouldSend:
+    """The preview of one write; `path` as a Session takes it, bytes are shown as the JSON they hold."""
+    from urllib.parse import urlencode
+
+    path = "/" + path.lstrip("/")
+    full = path if path == API or path.startswith(f"{API}/") else API + path
+    pairs = list(query)
+    content = jsontext.loads(body) if isinstance(body, bytes) else body
+    return WouldSend(method, f"{full}?{urlencode(pairs)}" if pairs else full, content)
