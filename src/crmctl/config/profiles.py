@@ -35,19 +35,17 @@ class ConfigFile:
             raise ConfigError(
                 f"{path} is not valid TOML: {error}", hint="repair that line, or move the file away and run `crmctl auth login`"
             ) from error
+        except _Misfit as error:
+            raise ConfigError(f"{path}: {error.message}", hint=error.hint or f"correct it in {path}", code=error.code) from error
 
     @classmethod
     def _checked(cls, path: Path, document: dict[str, Any]) -> ConfigFile:
         profiles = document.pop("profiles", {})
         if not isinstance(profiles, dict) or not all(isinstance(values, dict) for values in profiles.values()):
-            raise ConfigError(f"{path}: profiles must be tables such as [profiles.work]", hint=f"edit {path}")
+            raise _Misfit("profiles must be tables such as [profiles.work]")
         for name in profiles:
-            _check(parse_profile_name, name, f"{path}: the profile name {name!r}")
-        top = {key: _checked_value(path, key, value, None) for key, value in document.items()}
-        checked = {
-            name: {key: _checked_value(path, key, value, name) for key, value in values.items()} for name, values in profiles.items()
-        }
-        return cls(path, top, checked)
+            _check(parse_profile_name, name, f"the profile name {name!r}")
+        return cls(path, _checked_values(document, None), {name: _checked_values(values, name) for name, values in profiles.items()})
 
     @property
     def default_profile(self) -> str | None:
@@ -59,7 +57,7 @@ class ConfigFile:
         `value` may be text: it is parsed by the key's own type. Raises ConfigError for an unknown key or a value that does not fit.
         """
         key = key.replace("-", "_")
-        parsed = _checked_value(self.path, key, value, profile)
+        parsed = _checked_values({key: value}, profile)[key]
 
         def change(document: TOMLDocument) -> None:
             _table(document, profile)[key] = int(parsed) if isinstance(parsed, float) and parsed.is_integer() else parsed
@@ -110,21 +108,25 @@ def _reason(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
+class _Misfit(ConfigError):
+    """A key or a value that the configuration cannot have, before it is known whether it stood in the file."""
+
+
 def _check(parse: Callable[[Any], Any], value: Any, where: str) -> Any:
     try:
         return parse(value)
     except ValueError as error:
-        raise ConfigError(f"{where} {error}, not {value!r}") from error
+        raise _Misfit(f"{where} {error}, not {value!r}") from error
 
 
-def _checked_value(path: Path, key: str, value: Any, profile: str | None) -> Any:
+def _checked_values(values: dict[str, Any], profile: str | None) -> dict[str, Any]:
+    """The values of one profile, or of the top level, in their own types."""
+    parsers = {**({} if profile else TOP_LEVEL_ONLY), **{name: key.parse for name, key in KEYS.items()}}
     place = f"[profiles.{profile}]" if profile else "the top level"
-    if profile is None and key in TOP_LEVEL_ONLY:
-        return _check(TOP_LEVEL_ONLY[key], value, f"{path}: {key}")
-    if key not in KEYS:
-        valid = [*KEYS] if profile else [*TOP_LEVEL_ONLY, "profiles", *KEYS]
-        raise ConfigError(f"{path}: unknown key {key!r} at {place}", hint=f"valid keys there: {', '.join(valid)}", code="unknown_key")
-    return _check(KEYS[key].parse, value, f"{path}: {key} at {place}")
+    for key in values:
+        if key not in parsers:
+            raise _Misfit(f"unknown key {key!r} at {place}", hint=f"valid keys there: {', '.join(parsers)}", code="unknown_key")
+    return {key: _check(parsers[key], value, f"{key} at {place}") for key, value in values.items()}
 
 
 def _table(document: TOMLDocument, profile: str | None) -> Any:
