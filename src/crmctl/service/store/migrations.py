@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from crmctl.errors import ConfigError
+from crmctl.service.store import activities
 from crmctl.service.store.tx import Tx, required
 
 
@@ -77,4 +78,7 @@ def _first_release(tx: Tx) -> None:
         tx.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration("first release", _first_release),)
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration("first release", _first_release),
+    Migration("activities", activities.create_tables),
+)

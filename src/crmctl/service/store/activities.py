@@ -1,0 +1,231 @@
+"""Activities: what happened with records and people. Links and participants are checked when they are made.
+
+A record that is deleted later stays named in the activity: the history of who met whom is not rewritten.
+"""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.store import outbox, record_tables
+from crmctl.service.store.checks import invalid, require_description, require_name
+from crmctl.service.store.organisation import organisation_id
+from crmctl.service.store.timestamps import micros_of, to_micros, to_wire
+from crmctl.service.store.tx import Tx, all_in, required
+from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.values.dates import parse_instant
+from crmctl.service.values.text import Invalid
+
+PEOPLE = "people"
+"""The standard object whose records can take part in an activity."""
+
+MOST_LINKS = 100
+
+_COLUMNS = "id, title, summary, activity_date, linked_records, participants, created_by, created_at, updated_at"
+
+Ids = Callable[[], str]
+Pairs = Sequence[Mapping[str, str]]
+
+
+def create_tables(tx: Tx) -> None:
+    """The migration that brings activities."""
+    text = tx.dialect.text
+    tx.execute(
+        f"""CREATE TABLE activity (number {tx.dialect.identity}, id {text} NOT NULL UNIQUE, title {text} NOT NULL, summary {text} NOT NULL,
+            activity_date BIGINT NOT NULL, linked_records {text} NOT NULL, participants {text} NOT NULL, created_by {text} NOT NULL,
+            created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)"""
+    )
+    tx.execute(
+        f"""CREATE TABLE activity_link (record_id {text} NOT NULL, object_id {text} NOT NULL, activity BIGINT NOT NULL,
+            PRIMARY KEY (record_id, object_id, activity)){tx.dialect.keyed_table}"""
+    )
+    tx.execute("CREATE INDEX activity_link_object ON activity_link (object_id, activity)")
+    tx.execute("CREATE INDEX activity_link_activity ON activity_link (activity)")
+
+
+def list_activities(
+    tx: Tx, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
+) -> list[dict[str, Any]]:
+    """Newest first; only those linked to the record, and to a record of the object, where given."""
+    linked = {"record_id": record_id, "object_id": object_id}
+    given = {column: value for column, value in linked.items() if value is not None}
+    condition = " AND ".join(f"{column} = ?" for column in given)
+    where = f"WHERE number IN (SELECT activity FROM activity_link WHERE {condition}) " if given else ""
+    sql = f"SELECT {_COLUMNS} FROM activity {where}ORDER BY number DESC LIMIT ? OFFSET ?"
+    return [_wire(*row) for row in tx.all(sql, (*given.values(), limit, offset))]
+
+
+def get_activity(tx: Tx, activity_id: str) -> dict[str, Any]:
+    """Raises NotFound."""
+    return _wire(*_row(tx, _COLUMNS, activity_id))
+
+
+def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, ids: Ids, now: float) -> dict[str, Any]:
+    """`fields` as in the specification 4.4; only the title is needed, the date defaults to now. `created_by` is a member's id.
+
+    Raises BadRequest naming the field, also for a link or participant that does not exist.
+    """
+    values = _checked(tx, {"title": None, "activityDate": None} | dict(fields), {}, now)
+    author = jsontext.dumps(_author(tx, created_by))
+    at = to_micros(now)
+    row: dict[str, Any] = {"id": ids(), "summary": "", "linked_records": "[]", "participants": "[]"}
+    row |= {"created_by": author, "created_at": at, "updated_at": at}
+    row |= values
+    columns = ", ".join(row)
+    marks = ", ".join("?" * len(row))
+    number = required(tx.one(f"INSERT INTO activity ({columns}) VALUES ({marks}) RETURNING number", tuple(row.values())))[0]
+    _link(tx, number, jsontext.loads(row["linked_records"]))
+    created = get_activity(tx, row["id"])
+    _announce(tx, "activity.created", created, ids, now)
+    return created
+
+
+def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], *, ids: Ids, now: float) -> dict[str, Any]:
+    """Changes only the fields given. A link that was there already may point at a record deleted since. Raises NotFound, BadRequest."""
+    known = get_activity(tx, activity_id)
+    columns = _checked(tx, fields, known, now) | {"updated_at": to_micros(now)}
+    assignments = ", ".join(f"{column} = ?" for column in columns)
+    tx.execute(f"UPDATE activity SET {assignments} WHERE id = ?", (*columns.values(), known["id"]))
+    if "linkedRecords" in fields:
+        number = _row(tx, "number", activity_id)[0]
+        tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
+        _link(tx, number, fields["linkedRecords"])
+    updated = get_activity(tx, activity_id)
+    _announce(tx, "activity.updated", updated, ids, now)
+    return updated
+
+
+def delete_activity(tx: Tx, activity_id: str, *, ids: Ids, now: float) -> None:
+    """Raises NotFound."""
+    known = get_activity(tx, activity_id)
+    number = _row(tx, "number", activity_id)[0]
+    tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
+    tx.execute("DELETE FROM activity WHERE number = ?", (number,))
+    _announce(tx, "activity.deleted", known, ids, now)
+
+
+def _checked(tx: Tx, fields: Mapping[str, Any], known: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Columns for the given wire fields."""
+    columns: dict[str, Any] = {}
+    if "title" in fields:
+        columns["title"] = require_name(fields["title"], "title")
+    if "summary" in fields:
+        columns["summary"] = require_description(fields["summary"], "summary")
+    if "activityDate" in fields:
+        columns["activity_date"] = _instant(fields["activityDate"], now)
+    if "linkedRecords" in fields:
+        links = _pairs(fields["linkedRecords"], "linkedRecords", "objectId", "recordId")
+        _check_links(tx, [link for link in links if link not in known.get("linkedRecords", ())])
+        columns["linked_records"] = jsontext.dumps(links)
+    if "participants" in fields:
+        participants = _pairs(fields["participants"], "participants", "type", "id")
+        _check_participants(tx, [each for each in participants if each not in known.get("participants", ())])
+        columns["participants"] = jsontext.dumps(participants)
+    return columns
+
+
+def _instant(value: Any, now: float) -> int:
+    if value is None:
+        return to_micros(now)  # "when" is the one field that always has an answer
+    try:
+        if not isinstance(value, str):
+            raise Invalid("must be an ISO 8601 timestamp (2026-01-31T09:30:00Z)")
+        return micros_of(parse_instant(value))
+    except Invalid as problem:
+        raise invalid("activityDate", problem) from None
+
+
+def _pairs(value: Any, field: str, *keys: str) -> list[dict[str, str]]:
+    """A list of objects with just these two keys, ids in lower case, none twice."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(value) > MOST_LINKS:
+        raise invalid(field, f"must be an array of at most {MOST_LINKS} objects {{{', '.join(keys)}}}")
+    pairs: list[dict[str, str]] = []
+    for position, item in enumerate(value):
+        if not isinstance(item, dict) or set(item) != set(keys) or not all(isinstance(item[key], str) for key in keys):
+            raise invalid(f"{field}[{position}]", f"must be an object {{{', '.join(keys)}}}")
+        pair = {key: canonical_uuid(item[key]) or item[key] for key in keys}
+        if pair not in pairs:
+            pairs.append(pair)
+    return pairs
+
+
+def _check_links(tx: Tx, links: Pairs) -> None:
+    for object_id in {link["objectId"] for link in links}:
+        wanted = {link["recordId"] for link in links if link["objectId"] == object_id}
+        _require_records(tx, "linkedRecords", object_id, wanted)
+
+
+def _check_participants(tx: Tx, participants: Pairs) -> None:
+    strange = next((each["type"] for each in participants if each["type"] not in ("user", "person")), None)
+    if strange is not None:
+        raise BadRequest(f"participants: the type must be user or person, not {strange}", {"field": "participants"})
+    users = {each["id"] for each in participants if each["type"] == "user"}
+    known = {user for (user,) in all_in(tx, "SELECT user_id FROM member WHERE user_id IN {}", users)}
+    if users - known:
+        raise BadRequest(f"participants: there is no member with the user id {min(users - known)}", {"field": "participants"})
+    people = {each["id"] for each in participants if each["type"] == "person"}
+    if people:
+        row = tx.one("SELECT id FROM crm_object WHERE slug = ?", (PEOPLE,))
+        _require_records(tx, "participants", row[0] if row else "", people)
+
+
+def _require_records(tx: Tx, field: str, object_id: str, wanted: set[str]) -> None:
+    row = tx.one("SELECT number FROM crm_object WHERE id = ?", (object_id,))
+    if row is None:
+        raise BadRequest(f"{field}: there is no object with the id {object_id}", {"field": field})
+    found = {each for (each,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", wanted)}
+    if wanted - found:
+        raise BadRequest(f"{field}: there is no record with the id {min(wanted - found)}", {"field": field})
+
+
+def _link(tx: Tx, number: int, links: Pairs) -> None:
+    pairs = {(str(link["recordId"]).lower(), str(link["objectId"]).lower()) for link in links or ()}
+    rows = [(record_id, object_id, number) for record_id, object_id in sorted(pairs)]
+    tx.execute_many("INSERT INTO activity_link (record_id, object_id, activity) VALUES (?, ?, ?)", rows)
+
+
+def _author(tx: Tx, member_id: str | None) -> dict[str, Any]:
+    """Who made it: the member a key was made by; the owner for keys of nobody in particular."""
+    row = tx.one("SELECT user_id, name, email FROM member WHERE id = ?", (member_id,)) if member_id else None
+    row = row or tx.one("SELECT user_id, name, email FROM member ORDER BY created_at, id LIMIT 1")
+    user_id, name, email = required(row)
+    return {"id": user_id, "name": name, "email": email}
+
+
+def _announce(tx: Tx, event_type: str, activity: Mapping[str, Any], ids: Ids, now: float) -> None:
+    payload = {
+        "organizationId": organisation_id(tx),
+        "activityId": activity["id"],
+        "title": activity["title"],
+        "linkedRecords": activity["linkedRecords"],
+    }
+    outbox.append(tx, event_type, payload, ids=ids, now=now)
+
+
+def _row(tx: Tx, columns: str, activity_id: str) -> tuple[Any, ...]:
+    row = tx.one(f"SELECT {columns} FROM activity WHERE id = ?", (canonical_uuid(activity_id) or "",))
+    if row is None:
+        raise NotFound(f"there is no activity with the id {activity_id}")
+    return row
+
+
+def _wire(
+    id: str, title: str, summary: str, activity_date: int, linked: str, participants: str, author: str, created_at: int, updated_at: int
+) -> dict[str, Any]:
+    return {
+        "id": id,
+        "title": title,
+        "summary": summary,
+        "activityDate": to_wire(activity_date),
+        "linkedRecords": jsontext.loads(linked),
+        "participants": jsontext.loads(participants),
+        "createdBy": jsontext.loads(author),
+        "createdAt": to_wire(created_at),
+        "updatedAt": to_wire(updated_at),
+    }
