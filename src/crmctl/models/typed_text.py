@@ -1,0 +1,361 @@
+"""Text a person or a file gives, to the wire value of an attribute: `--set slug=value` and the cells of an import share these rules.
+
+Nothing is guessed: a text with two readings is refused with the way to say which one is meant. No I/O.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from crmctl.errors import RejectedError, UsageError
+from crmctl.models import jsontext
+from crmctl.models.attributes import Attribute, AttributeType
+
+TRUE_WORDS = frozenset({"true", "yes", "y", "t", "1", "on", "x"})
+FALSE_WORDS = frozenset({"false", "no", "n", "f", "0", "off"})
+MAX_DIGITS = 1000
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_COMMA_NUMBER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:\.[0-9]{3})+)(?:,[0-9]+)?")
+_COMMA_AS_DECIMAL = re.compile(r"[+-]?[0-9.]*,(?:[0-9]{1,2}|[0-9]{4,})|[+-]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+")
+_SPREADSHEET = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE]\+?[0-9]+")
+_MONEY = re.compile(r"(?P<before>[A-Z]{3})\s?(?P<amount>[^A-Za-z]+)|(?P<plain>[^A-Za-z]+?)\s?(?P<after>[A-Z]{3})")
+_DATE = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+_EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
+_PHONE = re.compile(r"[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """What the user declared about the text: how list cells are split, the decimal mark, the date format (strptime directives)."""
+
+    list_separator: str = ","
+    decimal_comma: bool = False
+    date_format: str | None = None
+
+
+PLAIN = TextRules()
+Reader = Callable[[str], Any]
+
+
+def typed(text: str, attribute: Attribute, list_separator: str = ",") -> Any:
+    """The wire value of a text for an attribute. Raises RejectedError, which names the attribute, for a text that does not fit its type."""
+    try:
+        return reader(attribute, TextRules(list_separator))(text)
+    except RejectedError as error:
+        raise RejectedError(f"{attribute.slug}: {error.message}", hint=error.hint, code=error.code) from None
+
+
+def reader(attribute: Attribute, rules: TextRules = PLAIN) -> Reader:
+    """A function from text to the wire value of `attribute`; it raises RejectedError. An unknown type takes its text as it is."""
+    if attribute.type == AttributeType.LIST:
+        return lambda text: split_list(text, rules.list_separator)
+    read = _single_reader(attribute, rules)
+    if attribute.is_list:
+        return lambda text: [read(element) if isinstance(element, str) else element for element in split_list(text, rules.list_separator)]
+    return read
+
+
+def _single_reader(attribute: Attribute, rules: TextRules) -> Reader:
+    match attribute.type:
+        case AttributeType.NUMBER:
+            return lambda text: read_number(text, decimal_comma=rules.decimal_comma)
+        case AttributeType.CURRENCY:
+            return lambda text: read_currency(text, decimal_comma=rules.decimal_comma)
+        case AttributeType.DATE:
+            return lambda text: read_date(text, rules.date_format)
+        case AttributeType.SELECT:
+            return select_reader(attribute.options)
+        case kind:
+            return _READERS.get(kind or "", str)
+
+
+def split_list(text: str, separator: str) -> list[Any]:
+    """The elements of a list given as a JSON array, else split at the separator; blanks around elements and empty elements are dropped."""
+    if text.lstrip().startswith("["):
+        try:
+            value = jsontext.loads(text)
+        except ValueError:
+            value = None
+        if isinstance(value, list):
+            return value
+    return [element for part in text.split(separator) if (element := part.strip())]
+
+
+def read_number(text: str, *, decimal_comma: bool = False) -> int | float | Decimal:
+    """An exact number: int where it is whole, float where a float holds it exactly, else Decimal."""
+    if len(text) < 16 and text.isdigit() and text.isascii():
+        return int(text)
+    stripped = text.strip()
+    if decimal_comma:
+        if not _COMMA_NUMBER.fullmatch(stripped):
+            hint = "with a decimal comma a point only groups thousands: 1.234,5" if "." in stripped else "for example 1234,5"
+            raise RejectedError("not a number with a decimal comma", hint=hint, code="invalid_number")
+        stripped = stripped.replace(".", "").replace(",", ".")
+    elif not _NUMBER.fullmatch(stripped):
+        raise _not_a_number(stripped)
+    if len(stripped) > MAX_DIGITS:
+        raise RejectedError(f"more than {MAX_DIGITS} digits", code="invalid_number")
+    exact = Decimal(stripped)
+    if exact == exact.to_integral_value() and abs(exact.adjusted()) < MAX_DIGITS and "e" not in stripped.lower():
+        return int(exact)
+    near = float(stripped)
+    return near if Decimal(repr(near)) == exact else exact
+
+
+def _not_a_number(text: str) -> RejectedError:
+    if _COMMA_AS_DECIMAL.fullmatch(text):
+        return RejectedError(
+            "not a number: a comma as decimal mark was not declared", hint="write 1234.5, or give --decimal-comma", code="decimal_comma"
+        )
+    if re.fullmatch(r"[+-]?[0-9][0-9,.'\s]*", text):
+        return RejectedError(
+            "not a number: thousands separators can be misread",
+            hint="write 1234.5 without them, or give --decimal-comma for 1.234,5",
+            code="invalid_number",
+        )
+    return RejectedError("not a number", hint="digits with an optional decimal point, for example 1234.5", code="invalid_number")
+
+
+def read_currency(text: str, *, decimal_comma: bool = False) -> Any:
+    """An amount as a number; an amount with an ISO code, or a JSON object, as `{amount, currency}` or the object itself."""
+    if (value := _json_object(text)) is not None:
+        return value
+    match = _MONEY.fullmatch(text.strip())
+    if match is None:
+        return read_number(text, decimal_comma=decimal_comma)
+    amount = read_number(match["amount"] or match["plain"], decimal_comma=decimal_comma)
+    return {"amount": amount, "currency": match["before"] or match["after"]}
+
+
+def read_date(text: str, format: str | None = None) -> str:
+    """An ISO date as it is (a full ISO timestamp too), or a date in the declared format as ISO. Never passes through a time zone."""
+    stripped = text.strip()
+    if format is not None:
+        return _declared_date(stripped, format)
+    match = _DATE.fullmatch(stripped)
+    if match is None:
+        hint = "write 2026-01-31, or declare the form: --date-format %d/%m/%Y (day first) or %m/%d/%Y (month first)"
+        raise RejectedError("not an ISO date", hint=hint, code="invalid_date")
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
+    _check_day(year, month, day)
+    if hour > 23 or minute > 59 or second > 60:
+        raise RejectedError("no such time of day", code="invalid_date")
+    return stripped
+
+
+@lru_cache(maxsize=4096)
+def _declared_date(text: str, format: str) -> str:
+    try:
+        parsed = time.strptime(text, format)
+    except ValueError:
+        raise RejectedError(f"not a date of the form {format}", code="invalid_date") from None
+    return _check_day(parsed.tm_year, parsed.tm_mon, parsed.tm_mday)
+
+
+def _check_day(year: int, month: int, day: int) -> str:
+    try:
+        return date(year, month, day).isoformat()
+    except ValueError:
+        raise RejectedError("no such day in the calendar", code="invalid_date") from None
+
+
+def date_directives(format: str) -> str:
+    """A declared date format as strptime directives: `%d/%m/%Y` as it is, `DD/MM/YYYY` translated.
+
+    Raises RejectedError for a format without day, month and year.
+    """
+    directives = format if "%" in format else re.sub(r"yyyy|yy|mm|dd", lambda match: _LETTER_FORMAT[match[0]], format.lower())
+    complete = all(any(directive in directives for directive in group) for group in (("%d", "%e"), ("%m", "%b", "%B"), ("%Y", "%y")))
+    if not complete:
+        raise RejectedError(
+            f"the date format {format} does not hold day, month and year", hint="for example %d/%m/%Y", code="invalid_date_format"
+        )
+    return directives.replace("%e", "%d")
+
+
+def read_checkbox(text: str) -> bool:
+    word = text.strip().lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise RejectedError("not a yes or no", hint="true, false, yes, no, y, n, 1, 0, on or off", code="invalid_checkbox")
+
+
+def read_email(text: str) -> str:
+    address = text.strip()
+    domain = address.rpartition("@")[2]
+    if not _EMAIL.fullmatch(address) or domain.startswith((".", "-")) or domain.endswith((".", "-")) or ".." in domain:
+        raise RejectedError("not an email address", hint="for example ada@example.com", code="invalid_email")
+    return address
+
+
+def read_phone(text: str) -> Any:
+    """A phone number as it was typed; a JSON object as it is. A spreadsheet's 1.23E+11 has lost digits and is refused."""
+    if (value := _json_object(text)) is not None:
+        return value
+    stripped = text.strip()
+    if is_spreadsheet_number(stripped):
+        raise RejectedError(
+            "a spreadsheet has turned this number into its scientific form",
+            hint="format the column as text and export again",
+            code="spreadsheet_number",
+        )
+    if sum(character.isdigit() for character in stripped) < 2 or not _PHONE.fullmatch(stripped):
+        raise RejectedError("not a phone number", hint="for example +44 20 7946 0958", code="invalid_phone")
+    return stripped
+
+
+def read_reference(text: str) -> Any:
+    identifier = text.strip()
+    if _UUID.fullmatch(identifier):
+        return identifier
+    if (value := _json_object(text)) is not None:
+        return value
+    raise RejectedError("not a record id", hint="a reference takes the id (UUID) of a record", code="invalid_reference")
+
+
+def read_composite(text: str) -> Any:
+    """A JSON object as it is, any other text as one string."""
+    value = _json_object(text)
+    return text if value is None else value
+
+
+def select_reader(options: list[str]) -> Reader:
+    """A reader for a select: an option, exactly or as the only one equal without case; the service's spelling is the value."""
+    exact = {option: option for option in options}
+    folded: dict[str, list[str]] = {}
+    for option in exact:
+        folded.setdefault(option.strip().casefold(), []).append(option)
+
+    def read(text: str) -> str:
+        if text in exact or not exact:
+            return text
+        matches = folded.get(text.strip().casefold(), [])
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise RejectedError(
+                f"fits several options without case: {', '.join(matches)}", hint="spell the option exactly", code="unknown_option"
+            )
+        near = difflib.get_close_matches(text, options, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"options: {', '.join(options[:20])}{', ...' if len(options) > 20 else ''}"
+        raise RejectedError("not an option", hint=hint, code="unknown_option")
+
+    return read
+
+
+def is_spreadsheet_number(text: str) -> bool:
+    """Whether a text looks like a long number that a spreadsheet has shortened (1.23E+11)."""
+    return ("E" in text or "e" in text) and _SPREADSHEET.fullmatch(text) is not None
+
+
+def is_record_id(text: str) -> bool:
+    return _UUID.fullmatch(text) is not None
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = jsontext.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+_READERS: dict[str, Reader] = {
+    AttributeType.EMAIL: read_email,
+    AttributeType.PHONE_NUMBER: read_phone,
+    AttributeType.CHECKBOX: read_checkbox,
+    AttributeType.NAME: read_composite,
+    AttributeType.ADDRESS: read_composite,
+    AttributeType.REFERENCE: read_reference,
+}
+
+COMPOSITE_TYPES = frozenset({AttributeType.NAME, AttributeType.ADDRESS, AttributeType.CURRENCY, AttributeType.PHONE_NUMBER})
+"""Types whose value may be an object, so that `slug.part` can name a part of it."""
+
+
+def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute], list_separator: str = ",") -> dict[str, Any]:
+    """The data of a record from `slug=value`, `slug.part=value`, `slug=` (null) and `slug:=JSON`.
+
+    Raises UsageError for a malformed assignment, an unknown slug or one given twice; RejectedError for a value that does not fit.
+    """
+    data: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    known = {attribute.slug: attribute for attribute in attributes}
+    for assignment in assignments:
+        target, value, is_json = _split_assignment(assignment)
+        slug, part = split_target(target, known)
+        attribute = known.get(slug)
+        if attribute is None:
+            raise _unknown_slug(slug, known)
+        if part is not None and attribute.type not in COMPOSITE_TYPES:
+            raise UsageError(
+                f"{slug} is a {attribute.type} attribute and has no parts, so {target} means nothing", hint=f"--set {slug}=VALUE"
+            )
+        if is_json:
+            wire = _assigned_json(target, value)
+        elif part is None:
+            wire = typed(value, attribute, list_separator) if value else None
+        else:
+            wire = part_value(attribute, part, value) if value else None
+        place = data if part is None else parts.setdefault(slug, {})
+        key = slug if part is None else part
+        if key in place or (slug in data and slug in parts):
+            raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")
+        place[key] = wire
+    return data | parts
+
+
+def split_target(target: str, known: Container[str]) -> tuple[str, str | None]:
+    """Slug and part of `slug.part`; a slug that itself holds a dot stays whole."""
+    slug, dot, part = target.partition(".")
+    return (target, None) if target in known or not dot or not part else (slug, part)
+
+
+def part_value(attribute: Attribute, part: str, text: str) -> Any:
+    """The wire value of one part of a composite: text, except the amount of money."""
+    if attribute.type == AttributeType.CURRENCY and part in ("amount", "value"):
+        return read_number(text)
+    return text
+
+
+def _split_assignment(assignment: str) -> tuple[str, str, bool]:
+    left, equals, value = assignment.partition("=")
+    is_json = left.endswith(":")
+    target = left.removesuffix(":").strip()
+    if not equals or not target:
+        raise UsageError(
+            f"--set takes slug=value, not {assignment!r}", hint="for example --set name.first=Ada, --set amount=12.5, --set tags:='[\"a\"]'"
+        )
+    return target, value, is_json
+
+
+def _assigned_json(target: str, text: str) -> Any:
+    try:
+        return jsontext.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{target}:= takes JSON: {error}", hint=f"--set {target}=VALUE takes plain text") from None
+
+
+def _unknown_slug(slug: str, known: Iterable[str]) -> UsageError:
+    near = difflib.get_close_matches(slug, list(known), n=1, cutoff=0.6)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return UsageError(
+        f"there is no attribute {slug}", hint=f"{meant}the attributes are: {', '.join(sorted(known))}", code="unknown_attribute"
+    )
