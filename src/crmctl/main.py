@@ -1,4 +1,4 @@
-"""The process edge: answers `--version` before anything is imported, runs the command line, turns one error into text and an exit code."""
+"""The process edge: answers `--version` and completion scripts before the command line is imported, else runs it and exits with its code."""
 
 import sys
 
@@ -9,6 +9,13 @@ def main() -> None:
         from crmctl import __version__
 
         sys.stdout.write(f"crmctl {__version__}\n")
+        sys.exit(0)
+    if sys.argv[1:3] == ["completion", "values"]:
+        import os
+
+        from crmctl.cli.completions.values import print_values
+
+        print_values(sys.argv[3:], os.environ)
         sys.exit(0)
     from crmctl.cli.app import run_process
 

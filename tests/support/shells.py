@@ -1,0 +1,73 @@
+"""Real interactive shells on a pseudo-terminal that have loaded a completion script: what they would insert at the end of a line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pexpect
+
+from tests.support.cli import CRMCTL, environment
+from tests.support.programs import find_program
+
+READY = "ready> "
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+BASH = """
+PS1='{ready}'; PS2=; export PATH={folder}:$PATH
+bind 'set enable-bracketed-paste off'; bind 'set bell-style none'; bind '"\\C-t": insert-completions'
+source {script}
+"""
+ZSH = """
+PS1='{ready}'; PS2=; PROMPT_EOL_MARK=; unsetopt prompt_sp prompt_cr beep; zle_bracketed_paste=(); export PATH={folder}:$PATH
+fpath=({home} $fpath); autoload -Uz compinit; compinit -u -D
+zstyle ':completion:*' completer _complete; zstyle ':completion:all-matches::::' completer _all_matches _complete
+zstyle ':completion:all-matches:*' insert yes
+zle -C all-matches complete-word _generic; bindkey -e; bindkey '^T' all-matches; bindkey '^I' complete-word
+source {script}
+"""
+
+
+class Shell:
+    """An interactive bash or zsh. `all_of(line)` inserts every candidate, `one_of(line)` does what the TAB key does."""
+
+    def __init__(self, name: str, script: Path, folder: Path) -> None:
+        program = find_program(name)
+        assert program is not None
+        options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[name]
+        setup = folder / f"setup.{name}"
+        setup.write_text({"bash": BASH, "zsh": ZSH}[name].format(ready=READY, folder=CRMCTL.parent, home=folder, script=script))
+        self.terminal = pexpect.spawn(
+            str(program), options, env=environment({"PS1": READY}), dimensions=(50, 4000), timeout=20, encoding="utf-8", echo=False
+        )
+        self.terminal.sendline(f"source {setup}; print_ready() {{ echo is''set; }}; print_ready")
+        self.terminal.expect("isset")
+        self.terminal.expect_exact(READY)
+
+    def all_of(self, line: str) -> list[str]:
+        """The words that replace the last word of `line` when all candidates are inserted; the word itself where there are none."""
+        words = self._words(line, "\x14")
+        return words[len(line.split(" ")) - 1 :]
+
+    def one_of(self, line: str) -> str:
+        """The line after the TAB key; it ends with a blank where its last word is complete."""
+        return " ".join(self._words(line, "\t@")).removesuffix("@")
+
+    def _words(self, line: str, keys: str) -> list[str]:
+        """Type the line and the keys, then have the shell itself print the words of what is on its command line."""
+        self.terminal.send(f"{line}{keys}\x01printf 'word:%s\\n' \r")
+        self.terminal.expect(r"word:([\s\S]*?)" + READY)
+        printed = CONTROL.sub("", f"word:{self.terminal.match.group(1)}")
+        return [line.removeprefix("word:") for line in printed.splitlines() if line.startswith("word:")]
+
+    def close(self) -> None:
+        self.terminal.close(force=True)
+
+
+def fish_candidates(script: Path, line: str) -> list[str]:
+    """What fish would offer at the end of `line`, without the descriptions."""
+    program = find_program("fish")
+    assert program is not None
+    command = f"set -gx PATH {CRMCTL.parent} $PATH; source {script}; complete -C {line!r}"
+    run = subprocess.run([program, "--no-config", "-c", command], env=environment(), capture_output=True, text=True, timeout=30, check=True)
+    return [row.partition("\t")[0] for row in run.stdout.splitlines()]
