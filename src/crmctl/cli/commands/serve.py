@@ -44,9 +44,9 @@ def run_service(
     The first start sets up an organization with people, companies and deals, and prints a full-access key, once. One JSON line on stdout
     says that it listens: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
     """
-    service = import_service()
+    server = import_service()
     runtime: Runtime = ctx.obj
-    settings = service.ServiceSettings(
+    settings = server.ServiceSettings(
         data_dir=data_directory(runtime, data),
         database_url=database_url,
         host=host,
@@ -59,7 +59,7 @@ def run_service(
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
     try:
-        service.serve(settings, lambda ready: _announce(runtime, ready, ready_file))
+        server.serve(settings, lambda ready: _announce(runtime, ready, ready_file))
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)

@@ -24,6 +24,7 @@ from crmctl.service.http import bodies, errors
 from crmctl.service.http.answers import Answer
 from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
+from crmctl.service.shapes import Body
 from crmctl.service.store.keys import Key
 from crmctl.service.store.tx import Tx
 
@@ -41,7 +42,7 @@ class Endpoint:
     scope: str
     status: int = 200
     writes: bool = False
-    body: type[bodies.Body] | None = None
+    body: type[Body] | None = None
     optional_body: bool = False
     query: Sequence[Parameter] = ()
     filters: Filters | None = None
@@ -115,7 +116,7 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
         return await run_in_threadpool(lambda: run(_call(key, request, query, raw)))
 
     def _call(key: Any, request: Request, query: dict[str, Any], raw: bytes) -> Call:
-        body = bodies.shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
+        body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
         return Call(context, key, request.path_params, query, body)
 
     return answer

@@ -32,9 +32,9 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
 
-def bad_request(message: str, field: str | None = None) -> Refusal:
-    """`field` is the parameter or the path of the body's field that is at fault."""
-    return Refusal(HTTPStatus.BAD_REQUEST, "bad_request", message, details={"field": field} if field else None)
+def bad_request(message: str, field: str | None = None) -> BadRequest:
+    """`field` is the parameter that is at fault."""
+    return BadRequest(message, {"field": field} if field else None)
 
 
 def unauthorized(message: str) -> Refusal:

@@ -9,8 +9,8 @@ from pydantic.alias_generators import to_camel
 
 from crmctl.models.attributes import AttributeType
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
-from crmctl.service.http.bodies import Body
 from crmctl.service.http.parameters import LARGEST_OFFSET, OPERATORS
+from crmctl.service.shapes import Body
 from crmctl.service.store.checks import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
 
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]

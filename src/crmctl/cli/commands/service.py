@@ -1,0 +1,157 @@
+"""`crmctl service`: administers an embedded service's own data, whether it runs or not: keys, and definitions as one YAML file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, import_service
+from crmctl.cli.framework import CommandApp
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.service.store.engine import Engine
+    from crmctl.service.store.keys import Key
+
+app = CommandApp("Administer an embedded service's own data.")
+keys = CommandApp("Create, list and revoke API keys.")
+app.add_typer(keys, name="keys")
+
+
+@keys.command("create", examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])
+def create_key(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the key is for.")],
+    scope: Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", help="A scope the key gets; may be repeated.")] = None,
+    full_access: Annotated[bool, typer.Option("--full-access", help="Every scope.")] = False,
+    expires: Annotated[str | None, typer.Option("--expires", metavar="DATE|30d", help="When the key ends (default: never).")] = None,
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Create an API key and show it, this once.
+
+    Give the scopes it needs, or --full-access. The key itself is stored nowhere: only a hash is.
+    """
+    if bool(scope) == full_access:
+        raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
+    runtime: Runtime = ctx.obj
+    _refuse_dry_run(runtime)
+    with _opened(runtime, data, database_url) as engine:
+        from crmctl.service.expiry import parse_expiry
+        from crmctl.service.server import new_id
+        from crmctl.service.store import keys as store
+
+        now = runtime.clock.now()
+        end = parse_expiry(expires, now) if expires else None
+        scopes = None if full_access else frozenset(scope or ())
+        key, secret = engine.write(lambda tx: store.create_key(tx, name=name, scopes=scopes, expires_at=end, ids=new_id, now=now))
+    described = _describe(key)
+    runtime.emitter.emit_item({field: described[field] for field in ("id", "name", "scopes", "expiresAt")} | {"key": secret})
+
+
+@keys.command("list", examples=["crmctl service keys list"])
+def list_keys(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+    """List the API keys, never the keys themselves; revoked ones too."""
+    runtime: Runtime = ctx.obj
+    with _opened(runtime, data, database_url) as engine:
+        from crmctl.service.store import keys as store
+
+        found = engine.read(store.list_keys)
+    runtime.emitter.emit_items([_describe(key) for key in found])
+
+
+@keys.command("revoke", examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
+def revoke_key(
+    ctx: typer.Context,
+    key_id: Annotated[str, typer.Argument(metavar="KEY-ID", help="Id of the key, as keys list shows it.")],
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Revoke an API key; its next request is refused. A revoked key never comes back."""
+    runtime: Runtime = ctx.obj
+    _refuse_dry_run(runtime)
+    with _opened(runtime, data, database_url) as engine:
+        from crmctl.service.store import keys as store
+
+        key = engine.write(lambda tx: store.revoke_key(tx, key_id, now=runtime.clock.now()))
+    runtime.emitter.emit_item(_describe(key))
+
+
+@app.command("load", examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
+def load_definitions(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The definitions file, - for stdin.")],
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Bring members, objects and attributes to what a YAML file says.
+
+    Creates what is missing and renames what is called differently; never deletes. All of the file is loaded or nothing; loading it again
+    changes nothing. --dry-run says what would happen.
+    """
+    runtime: Runtime = ctx.obj
+    text = _read_text(runtime, file)
+    with _opened(runtime, data, database_url) as engine:
+        from crmctl.service.definitions.document import parse_document
+        from crmctl.service.definitions.loading import load_document
+        from crmctl.service.server import new_id
+
+        summary = load_document(engine, parse_document(text), clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
+    runtime.emitter.emit_result(summary)
+
+
+@app.command("dump", examples=["crmctl service dump > crm.yaml"])
+def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+    """Print members, objects and attributes as a YAML file that load takes back."""
+    runtime: Runtime = ctx.obj
+    with _opened(runtime, data, database_url) as engine:
+        from crmctl.service.definitions.document import format_document
+        from crmctl.service.definitions.dumping import dump_sections
+
+        sections = engine.read(dump_sections)
+    asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else "yaml")
+    if asked == "yaml":
+        runtime.streams.write_out(format_document(sections))
+    else:
+        runtime.emitter.emit_result(sections)
+
+
+@contextlib.contextmanager
+def _opened(runtime: Runtime, data: Path | None, database_url: str | None) -> Iterator[Engine]:
+    """The data of a service, set up where it is new; its faults become errors of the command line."""
+    server = import_service()
+    from crmctl.service import faults
+    from crmctl.service.settings import ServiceSettings
+
+    try:
+        settings = ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
+        with contextlib.closing(server.open_data(settings, runtime.clock)) as engine:
+            yield engine
+    except faults.Fault as fault:
+        kinds: dict[type[faults.Fault], type[CrmctlError]] = {faults.NotFound: NotFoundError, faults.Unavailable: ServiceError}
+        raise kinds.get(type(fault), RejectedError)(fault.message, code=fault.error, details=fault.details) from fault
+
+
+def _describe(key: Key) -> dict[str, Any]:
+    from crmctl.models.scopes import SCOPES
+
+    return key.wire() | {"scopes": sorted(SCOPES if key.scopes is None else key.scopes)}
+
+
+def _refuse_dry_run(runtime: Runtime) -> None:
+    if runtime.dry_run:
+        raise UsageError("keys have no --dry-run: there is no request to show", hint="crmctl service keys list")
+
+
+def _read_text(runtime: Runtime, file: str) -> str:
+    try:
+        return runtime.streams.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is not UTF-8 text", hint="save it as UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}", hint="crmctl service load FILE.yaml") from error

@@ -1,0 +1,99 @@
+"""The definitions file: its shape, reading it from YAML and writing it. What its entries do to a service is in loading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from crmctl.service.faults import BadRequest
+from crmctl.service.shapes import Body, check_shape
+
+NOT_YET = ("reports", "workflows")
+"""Sections of the file format that this version has nothing to put into."""
+
+
+class MemberDefinition(Body):
+    name: str
+    email: str
+    role: str = "member"
+    image: str | None = None
+
+
+class AttributeDefinition(Body):
+    """In `config`, a reference names its object by slug as `allowed_object`, so that a file fits any service."""
+
+    name: str
+    slug: str
+    type: str
+    config: dict[str, Any] | None = None
+    is_required: bool = False
+    is_unique: bool = False
+    is_list: bool = False
+
+
+class ObjectDefinition(Body):
+    slug: str
+    plural_name: str
+    singular_name: str | None = None
+    description: str | None = None
+    attributes: list[AttributeDefinition] = Field(default_factory=list)
+
+
+class Document(Body):
+    members: list[MemberDefinition] = Field(default_factory=list)
+    objects: list[ObjectDefinition] = Field(default_factory=list)
+
+
+def parse_document(text: str) -> Document:
+    """Raises BadRequest, with the line where it is not YAML, with the path of the field where an entry is wrong."""
+    import yaml
+
+    try:
+        raw = yaml.load(text, _unique_key_loader())  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise BadRequest("the file is not YAML: " + " ".join(str(error).split())) from None
+    except RecursionError:
+        raise BadRequest("the file is nested too deeply") from None
+    if raw is None:
+        return Document()
+    if not isinstance(raw, dict):
+        raise BadRequest("the file must hold sections such as members: and objects:")
+    early = [section for section in NOT_YET if raw.get(section)]
+    if early:
+        raise BadRequest(f"this version cannot load {' and '.join(early)} yet; take the section out of the file")
+    document = check_shape(Document, {section: entries or [] for section, entries in raw.items() if section not in NOT_YET})
+    assert isinstance(document, Document)
+    _refuse_repeats("members", [member.email for member in document.members])
+    _refuse_repeats("objects", [each.slug for each in document.objects])
+    for each in document.objects:
+        _refuse_repeats(f"objects[{each.slug}].attributes", [attribute.slug for attribute in each.attributes])
+    return document
+
+
+def format_document(sections: dict[str, Any]) -> str:
+    """The file as text."""
+    import yaml
+
+    return str(yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, width=120))
+
+
+def _refuse_repeats(where: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise BadRequest(f"{where} names {name} twice")
+
+
+def _unique_key_loader() -> Any:
+    """PyYAML keeps the last of two equal keys without a word; a definitions file must not lose an entry that way."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            repeated = next((key for key in keys if keys.count(key) > 1), None)
+            if repeated is not None:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {repeated!r} is there twice", node.start_mark)
+            return dict(super().construct_mapping(node, deep))
+
+    return Loader
