@@ -1,23 +1,13 @@
-"""`-o csv` and `-o tsv`: a header row, then one row per item; quoting as in RFC 4180, lines end in a bare line feed as Unix tools expect.
-
-Missing and null values are empty cells, nested values are JSON. `excel_safe` puts an apostrophe before what a spreadsheet would run.
-"""
+"""`-o csv` and `-o tsv`: a header row, then one row per item. How a row reads as text is in `models.delimited_text`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
-from crmctl.models import jsontext
+from crmctl.models.delimited_text import delimited_row
 from crmctl.output.rendering import Item, Rendering
 from crmctl.output.views import Path, View, generic_view, value_at
-
-_QUOTED = {"csv": re.compile(r'[",\r\n]|^\s|\s$'), "tsv": re.compile(r'["\t\r\n]|^\s|\s$')}
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-_PLAIN_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
 def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
@@ -51,15 +41,4 @@ def value(value: Any, how: Rendering) -> str:
 
 
 def _row(values: Sequence[Any], how: Rendering) -> str:
-    cells = [_cell(value, how) for value in values]
-    # One empty cell alone would read as a blank line.
-    return (_DELIMITERS[how.format].join(cells) if cells != [""] else '""') + "\n"
-
-
-def _cell(value: Any, how: Rendering) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else jsontext.dumps(value)
-    if how.excel_safe and text.startswith(_FORMULA) and not isinstance(value, int | float | Decimal) and not _PLAIN_NUMBER.fullmatch(text):
-        text = f"'{text}"
-    return '"' + text.replace('"', '""') + '"' if _QUOTED[how.format].search(text) else text
+    return delimited_row(values, how.format, excel_safe=how.excel_safe)
