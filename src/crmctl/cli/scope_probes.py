@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError, UsageError
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError
 from crmctl.models.scopes import SCOPES
 
 if TYPE_CHECKING:
@@ -58,8 +58,11 @@ def check_scope_name(scope: str) -> str:
     raise UsageError(f"there is no scope {scope!r}", hint=f"valid scopes: {', '.join(near or SCOPES)}", code="unknown_scope")
 
 
-def may(session: Session, scope: str) -> bool:
-    """Whether the key has the scope. Raises DeniedError when the key is not valid at all, and the errors of a service that fails."""
+def may(session: Session, scope: str) -> bool | None:
+    """Whether the key has the scope; None when this service does not offer what would tell.
+
+    Raises DeniedError when the key is not valid at all, and the errors of a service that fails.
+    """
     probe = PROBES[scope]
     try:
         session.request(probe.method, probe.path, body=probe.body)
@@ -69,7 +72,7 @@ def may(session: Session, scope: str) -> bool:
         raise
     except (NotFoundError, RejectedError) as error:
         if probe.is_list or error.status in (405, 408):
-            raise _no_such_endpoint(scope, probe, error) from error
+            return None
     return True
 
 
@@ -83,15 +86,3 @@ def prove_key(session: Session) -> None:
     except DeniedError as error:
         if not (error.status == 403 and (error.code == "insufficient_scope" or error.required_scope)):
             raise
-
-
-def _no_such_endpoint(scope: str, probe: Probe, error: CrmctlError) -> CrmctlError:
-    from crmctl.errors import ServiceError
-
-    path = probe.path.partition("?")[0]
-    return ServiceError(
-        f"cannot tell whether the key has {scope}: the service answers {error.status} to {probe.method} {path}",
-        code="cannot_tell",
-        status=error.status,
-        hint="this service may not offer that part of the interface",
-    )

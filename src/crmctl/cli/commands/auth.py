@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.errors import ExitCode, UsageError
+from crmctl.errors import ExitCode, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -75,7 +75,8 @@ def status(
 
         granted = {scope: may(runtime.crm.session, scope) for scope in PROBES}
         result["scopes"] = [scope for scope, allowed in granted.items() if allowed]
-        result["missingScopes"] = [scope for scope, allowed in granted.items() if not allowed]
+        result["missingScopes"] = [scope for scope, allowed in granted.items() if allowed is False]
+        result["unknownScopes"] = [scope for scope, allowed in granted.items() if allowed is None]
     runtime.emitter.emit_item(result)
 
 
@@ -124,6 +125,10 @@ def can_i(
     runtime: Runtime = ctx.obj
     scope = check_scope_name(scope)
     allowed = may(runtime.crm.session, scope)
+    if allowed is None:
+        raise ServiceError(
+            f"cannot tell whether the key has {scope}: this service does not offer what the scope is for", code="cannot_tell"
+        )
     answer = "yes" if allowed else "no"
     if runtime.settings.output.value in (None, "table"):
         runtime.streams.write_out(f"{answer}\n")  # also in a pipe: the word is what scripts compare

@@ -1,0 +1,143 @@
+"""`crmctl api`: any endpoint of the service, raw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crmctl.cli.framework import CommandApp
+from crmctl.errors import ServiceError, UsageError
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.client.answers import Answer
+
+app = CommandApp()
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+READS = ("GET", "HEAD", "OPTIONS")
+PAGE = 100
+
+
+@app.command(
+    "api",
+    writes=None,
+    examples=[
+        "crmctl api GET objects",
+        "crmctl api members -i",
+        "crmctl api GET activities --paginate",
+        """echo '{"slug": "trips", "singularName": "Trip", "pluralName": "Trips"}' | crmctl api POST objects --input - --dry-run""",
+    ],
+)
+def call_endpoint(
+    ctx: typer.Context,
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="GET, POST, PATCH, DELETE ...; GET when left out.")],
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Path under /api/v1, with its query if it has one.")] = None,
+    input: Annotated[str | None, typer.Option("--input", metavar="FILE|-", help="Send the JSON in this file, or from stdin.")] = None,
+    include: Annotated[bool, typer.Option("--include", "-i", help="Print status and headers before the body.")] = False,
+    paginate: Annotated[bool, typer.Option("--paginate", help="Follow the pages of a list and print one joined list.")] = False,
+) -> None:
+    """Call any endpoint of the service directly.
+
+    `objects`, `/objects` and `/api/v1/objects` are the same path. The answer is printed as it came, as JSON unless --output says otherwise.
+    """
+    from crmctl.cli.targets import read_input
+
+    runtime: Runtime = ctx.obj
+    verb, address = _target(method, path)
+    body = _json_body(read_input(runtime, input), input) if input is not None else None
+    if paginate and (verb != "GET" or include):
+        raise UsageError("--paginate is for GET alone, without --include")
+    if verb not in READS:
+        runtime.guard_write()
+    if verb == "DELETE":
+        runtime.confirm(f"Send DELETE {address}")
+    if runtime.settings.output.value is None:
+        runtime.emitter.format = "json"
+    if paginate:
+        runtime.emitter.emit_pages(_pages(runtime, address))
+    else:
+        _print(runtime, runtime.crm.session.request(verb, address, body=body), include=include)
+
+
+def _target(method: str, path: str | None) -> tuple[str, str]:
+    """The verb and the percent-encoded path. Raises UsageError for a verb that is none."""
+    from urllib.parse import quote
+
+    verb, address = ("GET", method) if path is None else (method.upper(), path)
+    if verb not in METHODS:
+        raise UsageError(f"{method!r} is not a method", hint=f"methods: {', '.join(METHODS)}")
+    if path is None and address.upper() in METHODS:
+        raise UsageError("the path is missing", hint=f"for example: crmctl api {address.upper()} objects")
+    return verb, quote(address, safe="%/:?#[]@!$&'()*+,;=~")
+
+
+def _json_body(content: bytes, source: str | None) -> bytes:
+    from crmctl.models import jsontext
+
+    try:
+        jsontext.loads(content)
+    except ValueError as error:
+        raise UsageError(f"{'stdin' if source == '-' else source} is not JSON: {error}", code="unreadable_file") from error
+    return content
+
+
+def _print(runtime: Runtime, answer: Answer, *, include: bool) -> None:
+    from crmctl.models import jsontext
+
+    if include:
+        head = [f"HTTP {answer.status}", *(f"{name}: {value}" for name, value in answer.headers.items())]
+        runtime.streams.write_out("\n".join(head) + "\n\n")
+    if answer.is_empty:
+        return
+    try:
+        document = jsontext.loads(answer.content)
+    except ValueError:
+        text = answer.content.decode("utf-8", "replace")
+        runtime.streams.write_out(text if text.endswith("\n") else f"{text}\n")
+        return
+    runtime.emitter.emit_result(document)
+
+
+def _pages(runtime: Runtime, address: str) -> Iterator[list[dict[str, Any]]]:
+    """The items page by page. The first request is sent as it was given: lists without pages know no limit and offset.
+
+    Ends at the stated total, else at a page that is not full, is empty, or is the one before again.
+    """
+    from urllib.parse import parse_qsl, urlsplit
+
+    parts = urlsplit(address)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    rest = [pair for pair in query if pair[0] not in ("limit", "offset")]
+    offset = int(given["offset"]) if given.get("offset", "").isdecimal() else 0
+    sizes = (int(given["limit"]),) if given.get("limit", "").isdecimal() else (20, 50, PAGE)
+    before: list[Any] = []
+    while True:
+        document = runtime.crm.session.request("GET", parts.path, query=query).json()
+        items = _items_of(document)
+        if not items or items == before:
+            return
+        yield items
+        before, offset = items, offset + len(items)
+        total = _total_of(document)
+        if offset >= total if total is not None else len(items) not in sizes:
+            return
+        query = [*rest, ("limit", given.get("limit", str(PAGE))), ("offset", str(offset))]
+
+
+def _items_of(document: Any) -> list[dict[str, Any]]:
+    if isinstance(document, dict):
+        lists = [value for value in document.values() if isinstance(value, list)]
+        document = lists[0] if len(lists) == 1 else None
+    if not isinstance(document, list) or not all(isinstance(item, dict) for item in document):
+        raise ServiceError("the answer is not a list that could be joined", code="unreadable_answer", hint="leave --paginate out")
+    return document
+
+
+def _total_of(document: Any) -> int | None:
+    pagination = document.get("pagination") if isinstance(document, dict) else None
+    total = pagination.get("total") if isinstance(pagination, dict) else None
+    return total if isinstance(total, int) else None
