@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from crmctl.errors import ConfigError
 from crmctl.service.faults import Unavailable
 from crmctl.service.store.dialect import SqliteDialect
 from crmctl.service.store.tx import Params, Row
@@ -55,7 +56,7 @@ class SqliteTx:
 class SqliteEngine:
     """Thread-safe. `read` sees one snapshot; `write` is all or nothing and on disk when it returns.
 
-    Raises Unavailable when another process keeps the write lock for longer than `busy_seconds`.
+    Raises ConfigError for a file that cannot be opened, Unavailable when another process keeps the write lock for longer than `busy_seconds`.
     """
 
     def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS) -> None:
@@ -65,8 +66,11 @@ class SqliteEngine:
         self._writing = threading.Lock()
         self._pooling = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
-        self._create_private_file()
-        self._writer = self._connect()
+        try:
+            self._create_private_file()
+            self._writer = self._connect()
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"cannot open the database {self.path}: {error}") from error
 
     def read(self, fn: Callable[[SqliteTx], T]) -> T:
         connection = self._take_reader()
@@ -79,6 +83,8 @@ class SqliteEngine:
         if not self._writing.acquire(timeout=self._busy_seconds):
             raise Unavailable("the service is busy writing; try again")
         try:
+            if self._closed:
+                raise Unavailable("the service is shutting down")
             return self._run(self._writer, "BEGIN IMMEDIATE", fn)
         finally:
             self._writing.release()
@@ -118,8 +124,12 @@ class SqliteEngine:
         connection = sqlite3.connect(
             self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        for pragma in _PRAGMAS:
-            connection.execute(pragma)
+        try:
+            for pragma in _PRAGMAS:
+                connection.execute(pragma)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _take_reader(self) -> sqlite3.Connection:

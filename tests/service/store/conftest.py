@@ -1,0 +1,79 @@
+"""A real database in a file, and the calls of the store as one would make them from a route."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from crmctl.models.filters import Condition
+from crmctl.service.store import attributes, objects, organisation, records
+from crmctl.service.store.engine import Engine, Tx, open_engine
+from crmctl.service.values.conditions import read_condition
+from tests.support.clock import FakeClock
+
+T = TypeVar("T")
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+@dataclass
+class Store:
+    """An engine with a clock and ids filled in."""
+
+    engine: Engine
+    path: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def read(self, fn: Callable[[Tx], T]) -> T:
+        return self.engine.read(fn)
+
+    def write(self, fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return self.engine.write(lambda tx: fn(tx, *args, **named, ids=new_id, now=self.clock.now()))
+
+    def rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        return self.engine.read(lambda tx: tx.all(sql, params))
+
+    def object(self, slug: str = "things", *definitions: dict[str, Any]) -> str:
+        """A custom object with these attributes; its id."""
+        made = self.write(objects.create_object, plural_name=slug, slug=slug)["id"]
+        for definition in definitions:
+            self.write(attributes.create_attribute, made, **{"name": definition.get("slug", "field")} | definition)
+        return str(made)
+
+    def attribute(self, object_id: str, slug: str) -> dict[str, Any]:
+        found = self.read(lambda tx: attributes.list_attributes(tx, object_id))
+        return next(each for each in found if each["slug"] == slug)
+
+    def standard(self, slug: str) -> str:
+        found = self.read(lambda tx: objects.find_object_by_slug(tx, slug))
+        assert found is not None
+        return str(found["id"])
+
+    def create(self, object_id: str, **data: Any) -> dict[str, Any]:
+        return self.write(records.create_record, object_id, data)
+
+    def find(self, object_id: str, *conditions: tuple[str, str, Any], **paging: Any) -> list[dict[str, Any]]:
+        """The data of what matches, oldest first unless asked otherwise."""
+        read: list[Condition] = [read_condition(*condition) for condition in conditions]
+        found, total = self.read(lambda tx: records.list_records(tx, object_id, read, **{"order": "asc", "limit": 10_000} | paging))
+        if not paging:
+            assert total == len(found)
+        return found
+
+    def total(self, object_id: str, *conditions: tuple[str, str, Any]) -> int:
+        return self.read(lambda tx: records.count_records(tx, object_id, [read_condition(*condition) for condition in conditions]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(open_engine(tmp_path / "crm.db"), tmp_path / "crm.db")
+    made.write(organisation.initialise)
+    yield made
+    made.engine.close()

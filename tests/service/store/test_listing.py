@@ -1,0 +1,121 @@
+"""Paging, order, totals: whichever plan is chosen, the answer is that of a sorted Python list."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.store import attributes, records
+from tests.service.store.conftest import Store, new_id
+
+ROWS = 700
+
+
+@pytest.fixture
+def people(store: Store) -> tuple[Store, str]:
+    """Seven hundred records; a hundred share each creation time, some were updated later."""
+    chance = random.Random(7)
+    object_id = store.object(
+        "folk",
+        {"slug": "n", "type": "number"},
+        {"slug": "rare", "type": "number"},
+        {"slug": "label", "type": "text"},
+        {"slug": "kind", "type": "select", "config": {"options": ["x", "y"]}},
+    )
+    for start in range(0, ROWS, 100):
+        store.clock.advance(1)
+        items = [
+            {"data": {"n": start + n, "label": f"Row {start + n}", "kind": "xy"[n % 2]} | ({"rare": n} if n == 50 else {})}
+            for n in range(100)
+        ]
+        store.write(records.bulk_write, object_id, "create", items)
+    everything = store.find(object_id)
+    for record in chance.sample(everything, 40):
+        store.clock.advance(1)
+        store.write(records.update_record, object_id, record["id"], {"label": "changed"})
+    return store, object_id
+
+
+CONDITIONS = [
+    [],
+    [("kind", "equals", "x")],
+    [("kind", "notEquals", "x")],
+    [("n", "greaterThan", "10")],
+    [("n", "lessThan", "5")],
+    [("rare", "isNotEmpty", "true")],
+    [("rare", "isEmpty", "true")],
+    [("label", "contains", "ROW 1")],
+    [("label", "notContains", "row")],
+    [("label", "equals", "Row 5")],
+    [("label", "equals", "row 5")],
+    [("kind", "equals", "y"), ("n", "greaterThanOrEqual", "350")],
+    [("kind", "isEmpty", "true")],
+]
+
+
+@pytest.mark.parametrize("conditions", CONDITIONS, ids=lambda conditions: " and ".join(" ".join(each) for each in conditions) or "all")
+def test_pages_from_both_ends_and_the_middle(people: tuple[Store, str], conditions: list[tuple[str, str, str]]) -> None:
+    store, object_id = people
+    sequence = {each["id"]: position for position, each in enumerate(store.find(object_id))}
+    for sort, field in (("created_at", "createdAt"), ("updated_at", "updatedAt")):
+        matching = store.find(object_id, *conditions)
+        ascending = sorted(matching, key=lambda each: (each[field], sequence[each["id"]]))
+        for order, expected in (("asc", ascending), ("desc", ascending[::-1])):
+            count = len(expected)
+            for offset in {0, 1, count // 2, max(0, count - 60), max(0, count - 1), count, count + 10}:
+                page = store.find(object_id, *conditions, sort=sort, order=order, limit=50, offset=offset)
+                assert page == expected[offset : offset + 50]
+    assert store.total(object_id, *conditions) == len(matching)
+
+
+def test_the_matches_are_those_of_a_plain_search(people: tuple[Store, str]) -> None:
+    store, object_id = people
+    data = [each["data"] for each in store.find(object_id)]
+    numbers = lambda found: [each["data"]["n"] for each in found]  # noqa: E731
+    assert len(data) == ROWS
+    assert numbers(store.find(object_id, ("n", "lessThan", "5"))) == [0, 1, 2, 3, 4]
+    assert numbers(store.find(object_id, ("rare", "isNotEmpty", "true"))) == list(range(50, ROWS, 100))
+    assert numbers(store.find(object_id, ("kind", "notEquals", "x"))) == [each["n"] for each in data if each["kind"] == "y"]
+    assert numbers(store.find(object_id, ("label", "notContains", "row"))) == [each["n"] for each in data if "Row" not in each["label"]]
+    assert store.total(object_id, ("rare", "isEmpty", "true")) == ROWS - 7
+
+
+def test_every_plan_can_be_carried_out(store: Store) -> None:
+    """The order's index is forced by name: it must exist for each object and sort, and the rows must not be sorted again."""
+    object_id = store.object("things", {"slug": "n", "type": "number"})
+    number = store.rows("SELECT number FROM crm_object WHERE id = ?", object_id)[0][0]
+    for field in ("created_at", "updated_at"):
+        steps = store.rows(
+            f"EXPLAIN QUERY PLAN SELECT seq FROM record_{number} INDEXED BY record_{number}_{field} ORDER BY {field} DESC, seq DESC LIMIT 5"
+        )
+        assert not [step for *_, step in steps if "TEMP B-TREE" in step]
+    column = store.rows("SELECT number FROM attribute WHERE object_id = ?", object_id)[0][0]
+    steps = store.rows(f"EXPLAIN QUERY PLAN SELECT count(*) FROM record_{number} WHERE c{column} > '2'")
+    assert any("COVERING INDEX" in step for *_, step in steps)
+    steps = store.rows(
+        f"EXPLAIN QUERY PLAN SELECT seq FROM record_{number} WHERE c{column} = '2' ORDER BY created_at DESC, seq DESC LIMIT 5"
+    )
+    assert not [step for *_, step in steps if "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize("paging", [{"sort": "name"}, {"order": "up"}, {"limit": -1}, {"offset": -1}])
+def test_wrong_paging_is_refused_by_name(store: Store, paging: dict[str, object]) -> None:
+    with pytest.raises(BadRequest, match=next(iter(paging))):
+        store.find(store.standard("people"), **paging)
+
+
+def test_an_unknown_object_is_not_found(store: Store) -> None:
+    for object_id in (new_id(), "people", "", "\ud800"):
+        with pytest.raises(NotFound):
+            store.find(object_id)
+
+
+def test_an_attribute_made_later_is_empty_on_older_records(store: Store) -> None:
+    things = store.object("things")
+    old = store.create(things)
+    store.write(attributes.create_attribute, things, name="Late", type="number", is_required=True)
+    new = store.create(things, late=1)
+    assert store.find(things, ("late", "isEmpty", "true")) == [old]
+    assert store.find(things, ("late", "equals", "1.0")) == [new]
