@@ -1,0 +1,227 @@
+"""One row to the data of one record: reads its cells by the mapping, joins the parts of composites, checks what is required.
+
+A row is built from itself alone, except that column watches remember what they saw. Duplicates and counting are validation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.forms import Form, compose, learn_form, part_name
+from crmctl.bulk.mapping import Column, Mapping, Mode, Role
+from crmctl.bulk.sources.rows import Row
+from crmctl.bulk.values import ValueOptions, check_blank_policy, doubt_about, finding_of, is_blank, value_reader
+from crmctl.bulk.watching import DateWatch, NumberWatch
+from crmctl.errors import RejectedError, UsageError
+from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.typed_text import is_record_id, part_value
+
+
+class Built(NamedTuple):
+    """The record of a row: wire data, id (upsert), findings, and how many attributes are cleared by blank cells."""
+
+    data: dict[str, Any]
+    id: str | None
+    findings: list[Finding]
+    clears: int
+
+
+class Cell(NamedTuple):
+    """How one column is read. `keeps_text`: a plain text, for which doubts are only warnings."""
+
+    column: Column
+    attribute: Attribute
+    slug: str
+    part: str | None
+    read: Callable[[Any], Any]
+    keeps_text: bool
+    numbers: NumberWatch | None
+    dates: DateWatch | None
+
+
+class RowBuilder:
+    """Builds the rows of one file. Raises UsageError for two columns that fill the same part, RejectedError for a bad date format."""
+
+    def __init__(self, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> None:
+        check_blank_policy(options.blank)
+        self._mapping = mapping
+        self._options = options
+        self._clear = options.blank == "clear"
+        self._forms = {attribute.slug: learn_form(attribute, options.samples) for attribute in attributes}
+        self._attributes = {attribute.slug: attribute for attribute in attributes}
+        self._required = [attribute for attribute in attributes if attribute.is_required and attribute.is_active is not False]
+        self._blanks = frozenset({"", *options.null_strings})
+        self._cells: dict[str, Cell] = {}
+        self.id_column = next((column for column in mapping.columns if column.role is Role.RECORD_ID), None)
+        self._plan = [self._cell(column) for column in mapping.columns if column.role is Role.ATTRIBUTE]
+        self._headers = {cell.slug: cell.column.label for cell in self._plan}
+        targets = [(cell.slug, cell.part) for cell in self._plan]
+        for target in targets:
+            if targets.count(target) > 1:
+                raise UsageError(
+                    f"two columns fill {target[0]}.{target[1]}", hint="leave one out: --map 'COLUMN='", code="duplicate_target"
+                )
+
+    @property
+    def date_watches(self) -> dict[str, DateWatch]:
+        """By column label, the watches of date columns."""
+        return {cell.column.label: cell.dates for cell in self._plan if cell.dates is not None}
+
+    def build(self, row: Row) -> Built:
+        """The record of one row. A row with an error has findings that say so; its data is then not to be used."""
+        if row.problem is not None:
+            return Built({}, None, [row.problem], 0)
+        work = _Work(dict(self._mapping.constants))
+        record_id = None
+        if row.value is None:
+            cells = row.cells
+            for cell in self._plan:
+                self._fill(work, cell, cells[cell.column.index or 0])
+            if self.id_column is not None:
+                record_id = self._record_id(work, cells[self.id_column.index or 0], self.id_column.label)
+        else:
+            record_id = self._from_object(work, row.value)
+        for slug, parts in work.parts.items():
+            value = compose(self._attributes[slug], parts, self._forms[slug]) if any(part is not None for part in parts.values()) else None
+            work.data[slug] = value
+            work.clears += value is None
+        self._check_required(work, is_update=self._mapping.mode is Mode.UPSERT and record_id is not None)
+        if not work.findings and record_id is None and work.data.keys() <= self._mapping.constants.keys():
+            work.findings.append(Finding("empty_row", "every cell is empty, so there is nothing to write", hint="delete the row"))
+        findings = [finding.at(row.ordinal, row.first_line, row.last_line) for finding in work.findings] if work.findings else work.findings
+        return Built(work.data, record_id, findings, work.clears)
+
+    def _cell(self, column: Column) -> Cell:
+        attribute = column.attribute
+        if attribute is None:
+            raise ValueError(f"the column {column.label} fills no attribute")
+        slug, form = attribute.slug, self._forms[attribute.slug]
+        rules = self._options.rules_for(column.header, slug)
+        read = value_reader(attribute, rules, form)
+        part = None
+        if column.part is not None:
+            part, read = self._part_reader(attribute, column.part, form)
+        kind = attribute.type
+        numeric = kind in (AttributeType.NUMBER, AttributeType.CURRENCY) and not rules.decimal_comma
+        dates = DateWatch(declared=rules.date_format is not None) if kind == AttributeType.DATE and not attribute.is_list else None
+        keeps_text = kind in (AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS)
+        return Cell(column, attribute, slug, part, read, keeps_text, NumberWatch() if numeric else None, dates)
+
+    @staticmethod
+    def _part_reader(attribute: Attribute, part: str, form: Form) -> tuple[str, Callable[[Any], Any]]:
+        name = part_name(attribute, part, form)
+        return name, lambda value: part_value(attribute, name, value) if isinstance(value, str) else value
+
+    def _fill(self, work: _Work, cell: Cell, value: Any) -> None:
+        """Read one cell into the record, or note what is wrong with it."""
+        if value is None or (isinstance(value, str) and value in self._blanks):
+            self._blank(work, cell)
+            return
+        try:
+            wire = cell.read(value)
+        except RejectedError as error:
+            if is_blank(value, cell.attribute, self._options):
+                self._blank(work, cell)
+                return
+            self._refuse(work, cell, value, error)
+            return
+        if isinstance(value, str):
+            if cell.keeps_text:
+                if (doubt := doubt_about(value)) is not None:
+                    work.findings.append(doubt.on(cell.column.label, value))
+            elif cell.numbers is not None:
+                if (contradiction := cell.numbers.see(value, None)) is not None:
+                    work.findings.append(contradiction.on(cell.column.label, value))
+            elif cell.dates is not None:
+                cell.dates.see(value, wire)
+        if cell.part is None:
+            work.data[cell.slug] = wire
+        else:
+            work.parts.setdefault(cell.slug, {})[cell.part] = wire
+
+    def _blank(self, work: _Work, cell: Cell) -> None:
+        if not self._clear:
+            return
+        if cell.part is None:
+            work.data[cell.slug] = None
+            work.clears += 1
+        else:
+            work.parts.setdefault(cell.slug, {})[cell.part] = None
+
+    def _refuse(self, work: _Work, cell: Cell, value: Any, error: RejectedError) -> None:
+        label = cell.column.label
+        work.refused.add(cell.slug)
+        work.findings.append(finding_of(error).on(label, value))
+        if isinstance(value, str):
+            if cell.numbers is not None and (contradiction := cell.numbers.see(value, error.code)) is not None:
+                work.findings.append(contradiction.on(label, value))
+            if cell.dates is not None:
+                cell.dates.see(value, None)
+
+    def _from_object(self, work: _Work, value: dict[str, Any]) -> str | None:
+        """Read a JSON record; its keys may differ from record to record."""
+        record_id = None
+        filled: dict[str, str] = {}
+        for key, item in value.items():
+            try:
+                column = self._mapping.column_of(key)
+            except UsageError as error:
+                work.findings.append(Finding(error.code, error.message, hint=error.hint).on(key, item))
+                continue
+            if column.role is Role.RECORD_ID:
+                record_id = self._record_id(work, item, key)
+            elif column.role is Role.UNKNOWN and not self._mapping.ignore_unknown:
+                near = self._mapping.names.nearest(key)
+                hint = f"nearest: {', '.join(near)}" if near else f"--map '{key}=' leaves it out, --ignore-unknown all such keys"
+                work.findings.append(Finding("unknown_column", f"there is no attribute for the key {key!r}", hint=hint).on(key, item))
+            elif column.role is Role.ATTRIBUTE:
+                self._fill_key(work, column, key, item, filled)
+        return record_id
+
+    def _fill_key(self, work: _Work, column: Column, key: str, item: Any, filled: dict[str, str]) -> None:
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = next((known for known in self._plan if known.column is column), None) or self._cell(column)
+            self._headers.setdefault(cell.slug, key)
+        target = cell.slug if cell.part is None else f"{cell.slug}.{cell.part}"
+        rival = filled.get(target) or filled.get(cell.slug) or (cell.part is None and cell.slug in work.parts and key)
+        if rival or cell.slug in self._mapping.constants:
+            other = "--set" if cell.slug in self._mapping.constants else f"the key {rival!r}"
+            work.findings.append(Finding("duplicate_target", f"{other} fills {cell.slug} already").on(key, item))
+            return
+        filled[target] = key
+        self._fill(work, cell, item)
+
+    def _record_id(self, work: _Work, value: Any, label: str) -> str | None:
+        if value is None or (isinstance(value, str) and (value in self._blanks or value.isspace())):
+            return None
+        if isinstance(value, str) and is_record_id(value.strip()):
+            return value.strip()
+        work.findings.append(Finding("invalid_id", "not a record id (UUID)", hint="leave it blank to create the record").on(label, value))
+        return None
+
+    def _check_required(self, work: _Work, *, is_update: bool) -> None:
+        for attribute in self._required:
+            slug = attribute.slug
+            if slug in work.refused or (is_update and slug not in work.data):
+                continue
+            if work.data.get(slug) in (None, "", [], {}):
+                label = self._headers.get(slug, slug)
+                work.findings.append(
+                    Finding("required_missing", f"{slug} is required", hint=f"fill the cell, or give --set {slug}=VALUE").on(label, "")
+                )
+
+
+class _Work:
+    """What has been gathered of one row."""
+
+    __slots__ = ("clears", "data", "findings", "parts", "refused")
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.parts: dict[str, dict[str, Any]] = {}
+        self.findings: list[Finding] = []
+        self.refused: set[str] = set()
+        self.clears = 0
