@@ -44,6 +44,11 @@ class Shell:
         self.terminal.expect("isset")
         self.terminal.expect_exact(READY)
 
+    def run(self, line: str) -> None:
+        """Run a command line of the shell itself."""
+        self.terminal.sendline(line)
+        self.terminal.expect_exact(READY)
+
     def all_of(self, line: str) -> list[str]:
         """The words that replace the last word of `line` when all candidates are inserted; the word itself where there are none."""
         words = self._words(line, "\x14")

@@ -58,9 +58,9 @@ function __crmctl_values
     __crmctl_walk
     set -l program (commandline -opc)[1]
     set -l front (commandline -ct | string replace -r -- '^--[^=]*=' '' | string match -r -- '^.*,')
-    test $argv[1] = fields; or set front ''
+    test "$argv[1]" = fields; or set front ''
     for value in ($program completion values $argv[1] "$object" "$profile" 2>/dev/null </dev/null)
-        echo -- $front$value
+        echo -- "$front$value"
     end
 end
 

@@ -15,7 +15,7 @@ FIELDS = "@fields"
 ASSIGNMENTS = "@assignments"
 PROFILES = "@profiles"
 DYNAMIC = (OBJECTS, ATTRIBUTES, FIELDS, ASSIGNMENTS, PROFILES)
-"""What `crmctl completion values` knows: slugs of objects, slugs, a comma list of fields and `slug=` of an object's attributes, profiles."""
+"""What `crmctl completion values` knows: object slugs; slugs, a comma list of fields and `slug=` of one object's attributes; profiles."""
 
 BY_METAVAR = {
     "OBJECT": OBJECTS,

@@ -1,4 +1,4 @@
-"""What a completion script may ask crmctl for: profiles and, from the schema cache, slugs. Reads files only: no request, no key, no prompt."""
+"""What completion scripts ask crmctl for: profiles and, from the schema cache, slugs. Reads files only: no request, key or prompt."""
 
 from __future__ import annotations
 

@@ -14,23 +14,23 @@ _crmctl_common=(
 @COMMON@
 )
 
-# Offers what the cache knows of kind $1, silent whatever happens; further words go to compadd.
+# Offers what the cache knows of the kind that the last word names, silent whatever happens; the words before it are for compadd.
 _crmctl_values() {
-    local kind=$1 profile=${opt_args[--profile]:-${opt_args[-p]:-$_crmctl_profile}}
+    local kind=${@[-1]} profile=${opt_args[--profile]:-${opt_args[-p]:-$_crmctl_profile}}
     local -a found
-    shift
+    [[ $PREFIX == -* ]] && return 1
     found=("${(@f)$(${~_crmctl_program} completion values $kind "${line[1]}" "${(Q)profile}" 2>/dev/null </dev/null)}")
     found=(${found:#})
-    (( $#found )) && compadd "$@" -a found
+    (( $#found )) && compadd "${@[1,-2]}" -a found
 }
 
 _crmctl_fields() {
     compset -P '*,'
-    _crmctl_values fields -S '' "$@"
+    _crmctl_values "$@" -S '' fields
 }
 
 _crmctl_assignments() {
-    _crmctl_values assignments -S '' "$@"
+    _crmctl_values "$@" -S '' assignments
 }
 
 # Completes options, or the name of a subcommand ($2 ...), then hands over to the function of that subcommand.

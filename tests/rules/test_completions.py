@@ -1,0 +1,171 @@
+"""Completion scripts in the real shells: commands and options from the script alone, slugs and profiles from what crmctl has cached."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crmctl.cli.completions.model import read_program
+from crmctl.cli.completions.scripts import FILES
+from crmctl.cli.framework import describe_tree
+from tests.support.cli import CRMCTL, environment, run_crmctl
+from tests.support.programs import find_program
+from tests.support.service import running_service
+from tests.support.shells import Shell, fish_candidates
+from tests.support.sources import ROOT, imported_modules
+
+SHELLS = [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("bash", "zsh")]
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> dict[str, list[str]]:
+    """A profile `work` and a cache that knows the objects and the attributes of people; the service is gone afterwards."""
+    config = Path(os.environ["CRMCTL_CONFIG_DIR"])
+    config.mkdir(parents=True)
+    with running_service(tmp_path / "data") as service:
+        (config / "config.toml").write_text(
+            f'default_profile = "work"\n[profiles.work]\nbase_url = "{service.base_url}"\n[profiles.spare]\n'
+        )
+        key = {"CRMCTL_API_KEY": service.key}
+        objects = [item["slug"] for item in run_crmctl("objects", "list", "-o", "json", env=key).ok().json()]
+        attributes = [item["slug"] for item in run_crmctl("attributes", "list", "people", "-o", "json", env=key).ok().json()]
+        run_crmctl("records", "list", "people", "--fields", "id", env=key).ok()
+    return {"objects": objects, "attributes": attributes}
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
+    started = Shell(request.param, ROOT / "completions" / FILES[request.param], tmp_path)
+    yield started
+    started.close()
+
+
+def test_the_tab_key_completes_commands_and_options(shell: Shell) -> None:
+    assert shell.one_of("crmctl reco") == "crmctl records "
+    assert shell.one_of("crmctl records se") == "crmctl records search "
+    assert shell.one_of("crmctl -o json records cou") == "crmctl -o json records count "
+    assert shell.one_of("crmctl records list people --so").rstrip("= ") == "crmctl records list people --sort"
+
+
+def test_every_level_offers_its_commands(shell: Shell) -> None:
+    program = read_program(describe_tree())
+    assert shell.all_of("crmctl ") == sorted(child.name for child in program.root.children)
+    assert shell.all_of("crmctl --profile x objects ") == ["create", "delete", "get", "list", "update"]
+
+
+def test_values_that_are_fixed_words(shell: Shell) -> None:
+    assert shell.all_of("crmctl records list people --output ") == ["csv", "ids", "json", "jsonl", "table", "tsv", "yaml"]
+    assert shell.one_of("crmctl records list people --order=d") == "crmctl records list people --order=desc "
+    assert shell.all_of("crmctl completion ") == ["bash", "fish", "powershell", "zsh"]
+
+
+def test_slugs_and_profiles_come_from_the_cache(shell: Shell, cached: dict[str, list[str]]) -> None:
+    assert sorted(shell.all_of("crmctl records list ")) == sorted(cached["objects"])
+    assert shell.all_of("crmctl records list people --profile ") == ["spare", "work"]
+    assert shell.one_of("crmctl records list peo") == "crmctl records list people "
+
+
+def test_slugs_of_the_object_that_was_named(shell: Shell, cached: dict[str, list[str]]) -> None:
+    assert sorted(shell.all_of("crmctl records create people --set ")) == sorted(f"{slug}=" for slug in cached["attributes"])
+    assert shell.all_of("crmctl records list people --fields createdA") == ["createdAt"]
+    assert shell.one_of("crmctl records list people --fields id,createdA") == "crmctl records list people --fields id,createdAt"
+    assert shell.all_of("crmctl records list people -p spare --filter ") == []
+
+
+def test_commands_and_options_complete_without_running_crmctl(shell: Shell, tmp_path: Path) -> None:
+    shell.run(f"crmctl() {{ touch {tmp_path}/ran; }}")
+    assert shell.one_of("crmctl records li") == "crmctl records list "
+    assert shell.all_of("crmctl records list --ord")[0].rstrip("=") == "--order"
+    assert shell.all_of("crmctl records list --order ") == ["asc", "desc"]
+    assert not (tmp_path / "ran").exists()
+    assert shell.all_of("crmctl records list ") == []
+    assert (tmp_path / "ran").exists()
+
+
+def test_nothing_known_offers_nothing_and_says_nothing(shell: Shell) -> None:
+    assert shell.all_of("crmctl records list ") == []
+    assert shell.all_of("crmctl -p ") == []
+
+
+@pytest.mark.needs("fish")
+def test_fish(cached: dict[str, list[str]]) -> None:
+    def offered(line: str) -> list[str]:
+        return fish_candidates(ROOT / "completions" / FILES["fish"], line)
+
+    assert offered("crmctl reco") == ["records"]
+    assert offered("crmctl -o json records ") == ["count", "create", "delete", "get", "list", "search", "update"]
+    assert offered("crmctl records list people --so") == ["--sort"]
+    assert offered("crmctl records list people --order ") == ["asc", "desc"]
+    assert sorted(offered("crmctl records list ")) == sorted(cached["objects"])
+    assert sorted(offered("crmctl records create people --set ")) == sorted(f"{slug}=" for slug in cached["attributes"])
+    assert offered("crmctl records list people --fields id,createdA") == ["id,createdAt"]
+    assert offered("crmctl -p ") == ["spare", "work"]
+    assert offered("crmctl records list people -p spare --filter ") == []
+
+
+@pytest.mark.skipif(find_program("pwsh") is None, reason="not installed: pwsh, which few package archives have")
+def test_powershell(cached: dict[str, list[str]], tmp_path: Path) -> None:
+    script = tmp_path / "ask.ps1"
+    complete = (
+        "[System.Management.Automation.CommandCompletion]::CompleteInput($line, $line.Length, $null).CompletionMatches.CompletionText"
+    )
+    script.write_text(f". {ROOT / 'completions' / FILES['powershell']}\n$line = $args[0]\n{complete}\n")
+
+    def offered(line: str) -> list[str]:
+        return subprocess.run(["pwsh", "-NoProfile", script, line], capture_output=True, text=True, check=True).stdout.split()
+
+    assert offered("crmctl reco") == ["records"]
+    assert offered("crmctl records list people --order ") == ["asc", "desc"]
+    assert sorted(offered("crmctl records list ")) == sorted(cached["objects"])
+
+
+@pytest.mark.needs("zsh")
+def test_zsh_loads_the_script_from_fpath(tmp_path: Path) -> None:
+    (tmp_path / "_crmctl").write_text((ROOT / "completions" / "_crmctl").read_text())
+    script = "fpath=($1 $fpath); autoload -Uz compinit; compinit -u -D; print $_comps[crmctl]"
+    run = subprocess.run(["zsh", "-f", "-c", script, "zsh", tmp_path], env=environment(), capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("_crmctl\n", "")
+
+
+def test_a_value_no_shell_can_take_is_left_out(cached: dict[str, list[str]]) -> None:
+    kept = next(Path(os.environ["CRMCTL_CACHE_DIR"]).rglob("*.json"))
+    kept.write_text(kept.read_text().replace('"people"', '"$(touch here)"'))
+    offered = run_crmctl("completion", "values", "objects").ok().out.split("\n")
+    assert sorted(offered[:-1]) == sorted(set(cached["objects"]) - {"people"})
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["objects"], ["nonsense", "x", "y", "z"], ["attributes", "people", "no such profile"], ["profiles"]]
+)
+def test_trouble_is_silent(arguments: list[str]) -> None:
+    config = Path(os.environ["CRMCTL_CONFIG_DIR"])
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text("not toml at all [")
+    done = run_crmctl("completion", "values", *arguments).ok()
+    assert (done.out, done.err) == ("", "")
+
+
+def test_values_need_no_library() -> None:
+    modules = imported_modules([CRMCTL, "completion", "values", "objects", "", ""])
+    heavy = {"typer", "httpx", "rich", "keyring", "pydantic", "yaml", "tomlkit", "platformdirs"}
+    assert heavy & {name.partition(".")[0] for name in modules} == set()
+    assert "crmctl.client.session" not in modules
+
+
+@pytest.mark.parametrize("shell_name", FILES)
+def test_the_kept_script_is_current(shell_name: str) -> None:
+    kept = ROOT / "completions" / FILES[shell_name]
+    assert run_crmctl("completion", shell_name).ok().out == kept.read_text(), "out of date: run `make generated`"
+
+
+def test_an_option_takes_a_value_everywhere_or_nowhere() -> None:
+    """fish knows no command while it skips the values of options."""
+    program = read_program(describe_tree())
+    options = [*program.common, *(option for node in program.root.walk() for option in node.options)]
+    valued = {name for option in options if option.value is not None for name in option.names}
+    switches = {name for option in options if option.value is None for name in option.names}
+    assert valued & switches == set()
