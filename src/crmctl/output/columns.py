@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 GAP = "  "
-LEAST = 8
-"""Cells a shortened text keeps; with less it says nothing."""
+LEAST = 14
+"""Cells a shortened text keeps. With less nobody can read it: then rather one column fewer."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,6 +61,7 @@ class Emitter:
         self.messages = messages or Messages(streams, machine=format != "table")
         self.clock: Clock = clock or SystemClock()
         self._query = compile_query(query) if query else None
+        self._remarks: list[str] = []
 
     def check_fields(self, view: View) -> None:
         """Refuse an unknown --fields now. For commands that write: their answer would be too late. Raises UsageError."""
@@ -138,17 +139,20 @@ class Emitter:
             excel_safe=self.excel_safe,
             chosen=self.fields is not None,
             paint=self.streams.paint,
-            note=self.messages.note,
+            note=self._remarks.append,
         )
 
     def _write(self, chunks: Iterable[str]) -> None:
         for chunk in chunks:
             self.streams.write_out(chunk)
+        for remark in self._remarks:  # under the data they are about
+            self.messages.note(remark)
+        self._remarks.clear()
 
     def _last(self, text: str) -> None:
         """Output after which only the end comes: that nobody reads it must not change how the run ends."""
         with contextlib.suppress(ClosedPipe):
-            self.streams.write_out(text)
+            self._write([text])
 
     @staticmethod
     def _spooled(chunks: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from crmctl.output.rendering import Item, Rendering, shown
 from crmctl.output.views import Column, View, generic_view, value_at
 
 _RIGHT = frozenset({"number", "currency"})
-_RIGID = frozenset({"id", "number", "currency", "time", "date", "checkbox", "word"})
+_RIGID = frozenset({"id", "number", "currency", "time", "date", "checkbox"})
 
 
 def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
@@ -33,6 +33,8 @@ def item(item: Item, view: View | None, how: Rendering) -> str:
 
 def value(value: Any, how: Rendering) -> str:
     """Whatever a query made, in the nearest form: rows, a block, or lines of text."""
+    if value is None:
+        return ""
     if isinstance(value, Mapping):
         return item(value, None, how)
     if isinstance(value, list) and value and all(isinstance(element, Mapping) for element in value):
@@ -56,7 +58,7 @@ def _table(rows: list[Item], view: View, how: Rendering) -> str:
     kept, widths = fit(columns, how.width, may_drop=not how.chosen)
     if len(kept) < len(columns):
         missing = ", ".join(column.header for column in columns if column not in kept)
-        how.note(f"columns that do not fit: {missing} (choose with --fields, or use -o json)")
+        how.note(f"not shown, too wide for this terminal: {missing}; choose columns with --fields, or use -o json")
     header = GAP.join(pad(clean(column.header), width, column.right) for column, width in zip(kept, widths, strict=True))
     lines = [how.paint(header.rstrip(), "header")]
     for number in range(len(rows)):
@@ -112,4 +114,5 @@ def _block(columns: list[Column], item: Item, how: Rendering) -> str:
 
 def _in_full(value: Any, column: Column, how: Rendering) -> str:
     text = shown(value, column.kind, how)
-    return f"{value} ({text})" if column.kind == "time" and isinstance(value, str) and clean(value) != text else text
+    is_relative = column.kind == "time" and isinstance(value, str) and not value.startswith(text)
+    return f"{clean(value)} ({text})" if is_relative else text

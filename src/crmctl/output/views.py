@@ -91,10 +91,7 @@ def record_view(attributes: Iterable[Attribute]) -> View:
     """The view of one object's records: `id`, one column per attribute slug in display order, `createdAt`, `updatedAt`."""
     ordered = sorted(attributes, key=lambda attribute: attribute.display_order if attribute.display_order is not None else 1 << 30)
     slugs = [attribute.slug for attribute in ordered]
-    data = tuple(
-        Column(("data", attribute.slug), attribute.slug, "list" if attribute.is_list else _TYPE_KINDS.get(attribute.type or "", "text"))
-        for attribute in ordered
-    )
+    data = tuple(Column(("data", attribute.slug), attribute.slug, _kind_of(attribute)) for attribute in ordered)
     fields: dict[str, Path] = {
         "id": ("id",),
         **{slug: ("data", slug) for slug in slugs if slug not in _RECORD_FIELDS},
@@ -103,6 +100,11 @@ def record_view(attributes: Iterable[Attribute]) -> View:
     columns = (Column(("id",), "id", "id"), *data, Column(("updatedAt",), "updatedAt", "time"))
     export = ("id", *(slug for slug in slugs if slug not in _RECORD_FIELDS), "createdAt", "updatedAt")
     return View("records", columns, fields, export, kinds=_KINDS)
+
+
+def _kind_of(attribute: Attribute) -> str:
+    kind = _TYPE_KINDS.get(attribute.type or "", "text")
+    return "list" if attribute.is_list and kind != "id" else kind
 
 
 _RECORD_FIELDS = ("id", "objectId", "data", "createdAt", "updatedAt")

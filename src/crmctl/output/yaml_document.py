@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from functools import cache
@@ -9,6 +10,8 @@ from typing import Any
 
 from crmctl.output.rendering import Item, Rendering
 from crmctl.output.views import View
+
+_LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 
 
 def items(pages: Iterable[list[Item]], _view: View | None, _how: Rendering) -> Iterator[str]:
@@ -50,5 +53,11 @@ def _dumper() -> Any:
         text = (mantissa if "." in mantissa else f"{mantissa}.0") + exponent.lower() + power  # YAML 1.1 knows 1.0e+30, not 1E+30
         return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
+    def text(dumper: Any, value: str) -> Any:
+        # YAML takes these for line ends; only between double quotes are they escaped.
+        style = '"' if _LINE_ENDS.search(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
     Dumper.add_representer(Decimal, decimal)
+    Dumper.add_representer(str, text)
     return Dumper

@@ -1,0 +1,109 @@
+"""--fields and --query in every format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crmctl.errors import UsageError
+from crmctl.models.jsontext import loads
+from crmctl.output.views import MEMBERS, OBJECTS
+from tests.output.samples import NIL, Run, record, view
+
+ID = f"{NIL}000000000001"
+MEMBER = {"id": "m1", "role": "owner", "user": {"id": "u1", "name": "Ada", "email": "a@b.c"}}
+
+
+@pytest.mark.parametrize(
+    ("format", "out"),
+    [
+        ("jsonl", f'{{"data":{{"email":"ada@acme.test","name":{{"first":"Ada"}}}},"id":"{ID}"}}\n'),
+        ("csv", f"email,name.first,id\nada@acme.test,Ada,{ID}\n"),
+        ("yaml", f"- data:\n    email: ada@acme.test\n    name:\n      first: Ada\n  id: {ID}\n"),
+        ("table", f"email          name.first  id\nada@acme.test  Ada         {ID}\n"),
+        ("ids", f"{ID}\n"),
+    ],
+)
+def test_fields_keep_the_shape_and_the_wanted_order(format: str, out: str) -> None:
+    run = Run(format, fields=["email", "name.first", "id"])
+    run.emitter.emit_items([record(1)], view())
+    assert run.out == out
+
+
+def test_fields_of_other_nouns_may_go_deeper() -> None:
+    run = Run("jsonl", fields=["user.email", "role", "user.name"])
+    run.emitter.emit_item(MEMBER, MEMBERS)
+    assert run.out == '{"user":{"email":"a@b.c","name":"Ada"},"role":"owner"}\n'
+
+
+@pytest.mark.parametrize("format", ["table", "json", "jsonl", "csv", "tsv", "yaml", "ids"])
+@pytest.mark.parametrize("items", [[], [record(1)]])
+def test_an_unknown_field_is_refused_before_any_output(format: str, items: list[Any]) -> None:
+    run = Run(format, fields=["email", "emial"])
+    for call in (lambda: run.emitter.emit_items(items, view()), lambda: run.emitter.check_fields(view())):
+        with pytest.raises(UsageError, match="unknown field for records: emial") as caught:
+            call()
+        assert (caught.value.hint or "").startswith("valid fields: id, text, email, number,")
+        assert "createdAt" in (caught.value.hint or "")
+    assert run.out == ""
+
+
+def test_a_field_the_service_added_can_be_chosen() -> None:
+    run = Run("jsonl", fields=["slug", "colour"])
+    run.emitter.emit_items([{"slug": "people", "colour": "red"}], OBJECTS)
+    assert run.out == '{"slug":"people","colour":"red"}\n'
+
+
+def test_a_missing_field_stays_away_or_is_an_empty_cell() -> None:
+    for kind, out in (("jsonl", '{"id":"1"}\n'), ("csv", "id,description\n1,\n")):
+        run = Run(kind, fields=["id", "description"])
+        run.emitter.emit_items([{"id": "1", "slug": "x"}], OBJECTS)
+        assert run.out == out
+
+
+@pytest.mark.parametrize(
+    ("format", "query", "out"),
+    [
+        ("json", "[].data.email", '[\n  "ada@acme.test",\n  "ada@acme.test"\n]\n'),
+        ("jsonl", "[].data.email", '"ada@acme.test"\n"ada@acme.test"\n'),
+        ("table", "[].data.email", "ada@acme.test\nada@acme.test\n"),
+        ("csv", "[].data.email", "value\nada@acme.test\nada@acme.test\n"),
+        ("ids", "[].id", f"{ID}\n{NIL}000000000002\n"),
+        ("ids", "[0]", f"{ID}\n"),
+        ("table", "[].{mail: data.email, n: data.number}", "mail           n\nada@acme.test  -5\nada@acme.test  -5\n"),
+        ("table", "[].[data.email, data.number]", "1              2\nada@acme.test  -5\nada@acme.test  -5\n"),
+        ("csv", "[].[data.email, data.number]", "1,2\nada@acme.test,-5\nada@acme.test,-5\n"),
+        ("csv", "[0].{mail: data.email}", "mail\nada@acme.test\n"),
+        ("yaml", "length(@)", "2\n"),
+        ("json", "length(@)", "2\n"),
+        ("table", "length(@)", "2\n"),
+        ("json", "nothing", "null\n"),
+        ("table", "nothing", ""),
+        ("json", "[?data.number > `0`]", "[]\n"),
+    ],
+)
+def test_a_query_sees_the_whole_list_and_is_printed_in_the_format(format: str, query: str, out: str) -> None:
+    run = Run(format, query=query)
+    run.emitter.emit_pages([[record(1)], [record(2)]], view())
+    assert run.out == out
+
+
+def test_a_query_of_one_resource_and_of_a_result() -> None:
+    run = Run("json", query="id")
+    run.emitter.emit_item(record(1), view())
+    run.emitter.emit_result({"id": 5})
+    assert run.out == f'"{ID}"\n5\n'
+
+
+@pytest.mark.parametrize("query", ["[", "foo(", "abs(@)", "sort(@)"])
+def test_a_wrong_query_is_a_usage_error(query: str) -> None:
+    with pytest.raises(UsageError, match="--query") as caught:
+        Run("json", query=query).emitter.emit_items([record(1), record(2)], view())
+    assert caught.value.hint
+
+
+def test_fields_come_before_the_query() -> None:
+    run = Run("json", fields=["email"], query="[0]")
+    run.emitter.emit_items([record(1)], view())
+    assert loads(run.out) == {"data": {"email": "ada@acme.test"}}
