@@ -1,0 +1,222 @@
+"""Deleting many records: first every id is known and well formed, then requests of 100. Nothing is paged while it is deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from crmctl.bulk.interrupts import watch_interrupts
+from crmctl.bulk.scanning import Lister, ScanStatistics, scan
+from crmctl.bulk.seen import SeenIds
+from crmctl.bulk.sender import Progress
+from crmctl.bulk.sources.opening import open_source
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError
+from crmctl.models.filters import Condition
+from crmctl.models.records import BULK_LIMIT
+
+SHOWN_PROBLEMS = 20
+ATTEMPTS = 3
+"""How often a request of unknown outcome is sent: deleting twice leaves what deleting once does."""
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+
+
+class Deleter(Protocol):
+    """The bulk delete of the client: how many it deleted, or None when the service does not say."""
+
+    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None: ...
+    def get_object(self, object_id: str) -> Any: ...
+
+
+@dataclass
+class DeleteSummary:
+    """What became of the ids. `uncertain` ones are gone, nobody can tell whether they were there before; `unsent` were not asked for."""
+
+    object: str
+    deleted: int = 0
+    not_found: int = 0
+    failed: int = 0
+    uncertain: int = 0
+    in_doubt: int = 0
+    unsent: int = 0
+    requests: int = 0
+    elapsed: float = 0.0
+    error: CrmctlError | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """The JSON form, every key always present."""
+        return {
+            "object": self.object,
+            "deleted": self.deleted,
+            "notFound": self.not_found,
+            "failed": self.failed,
+            "uncertain": self.uncertain,
+            "inDoubt": self.in_doubt,
+            "unsent": self.unsent,
+            "requests": self.requests,
+            "elapsedSeconds": round(self.elapsed, 3),
+        }
+
+
+def read_ids(path: Path, name: str, ids: SeenIds) -> None:
+    """Collect the ids of a file: one per line, or the `id` column of a table in any format. Blank lines and repetitions are fine.
+
+    Raises UsageError for a file without ids, RejectedError when any id is malformed, with the lines.
+    """
+    problems = []
+    for line, text in _candidates(path, name):
+        if _UUID.fullmatch(text):
+            ids.add(text.lower())
+        else:
+            problems.append({"line": line, "value": text[:80]})
+            if len(problems) >= SHOWN_PROBLEMS:
+                break
+    if problems:
+        first = problems[0]
+        raise RejectedError(
+            f"{name}, line {first['line']}: {first['value']!r} is not a record id; nothing was deleted",
+            code="malformed_id",
+            details=problems,
+        )
+    if not len(ids):
+        raise UsageError(f"{name} holds no ids", code="empty_file")
+
+
+def collect_ids(lister: Lister, object_id: str, conditions: Sequence[Condition], ids: SeenIds, progress: Progress) -> ScanStatistics:
+    """Collect the ids of every record that meets the conditions."""
+    statistics = ScanStatistics()
+    progress.start("collecting")
+    try:
+        for page in scan(lister, object_id, conditions, ids, statistics):
+            progress.advance(len(page))
+    finally:
+        progress.finish()
+    return statistics
+
+
+def delete_records(
+    deleter: Deleter, object_slug: str, object_id: str, ids: SeenIds, clock: Clock, progress: Progress, *, were_there: bool = False
+) -> DeleteSummary:
+    """Delete every id. `were_there` says that they were just read from the service, so that what is gone was deleted.
+
+    Never raises for what the service answers: an error that ended it early is the summary's `error`.
+    """
+    summary = DeleteSummary(object_slug)
+    started = clock.monotonic()
+    run = _Run(deleter, object_id, summary, clock, were_there=were_there)
+    progress.start("deleting", len(ids))
+    with watch_interrupts() as interrupt:
+        for chunk in ids.chunks(BULK_LIMIT):
+            if summary.error is None and interrupt.requested:
+                summary.error = InterruptedByUser("interrupted")
+            if summary.error is None:
+                run.delete(chunk)
+                progress.advance(len(chunk))
+            else:
+                summary.unsent += len(chunk)
+    progress.finish()
+    summary.elapsed = clock.monotonic() - started
+    return summary
+
+
+@dataclass
+class _Run:
+    deleter: Deleter
+    object_id: str
+    summary: DeleteSummary
+    clock: Clock
+    were_there: bool
+    object_exists: bool = False
+
+    def delete(self, chunk: Sequence[str]) -> None:
+        """One request; where it is refused as a whole its halves, down to the single id."""
+        doubted = False
+        for attempt in range(ATTEMPTS):
+            try:
+                self.summary.requests += 1
+                gone = self.deleter.bulk_delete(self.object_id, chunk)
+            except CrmctlError as error:
+                if not error.outcome_unknown:
+                    self._refused(chunk, error, doubted=doubted)
+                    return
+                doubted = True
+                failure = error
+                self.clock.sleep(2.0**attempt)
+            else:
+                self._count(len(chunk), len(chunk) if gone is None else min(gone, len(chunk)), doubted=doubted)
+                return
+        self.summary.in_doubt += len(chunk)
+        self.summary.error = failure
+
+    def _count(self, asked: int, gone: int, *, doubted: bool) -> None:
+        """After a doubtful try the last answer counts only what that try had left."""
+        self.summary.deleted += gone
+        if doubted and self.were_there:
+            self.summary.deleted += asked - gone
+        elif doubted:
+            self.summary.uncertain += asked - gone
+        else:
+            self.summary.not_found += asked - gone
+
+    def _refused(self, chunk: Sequence[str], error: CrmctlError, *, doubted: bool) -> None:
+        if isinstance(error, NotFoundError) and not self._has_object(chunk):
+            return
+        if not isinstance(error, NotFoundError | RejectedError):
+            self.summary.error = error
+            self.summary.unsent += len(chunk)
+        elif len(chunk) > 1:
+            middle = len(chunk) // 2
+            self.delete(chunk[:middle])
+            if self.summary.error is None:
+                self.delete(chunk[middle:])
+            else:
+                self.summary.unsent += len(chunk) - middle
+        elif isinstance(error, NotFoundError):
+            self._count(1, 0, doubted=doubted)
+        else:
+            self.summary.failed += 1
+
+    def _has_object(self, chunk: Sequence[str]) -> bool:
+        """Whether a 404 is about the ids: asked once."""
+        if not self.object_exists:
+            try:
+                self.deleter.get_object(self.object_id)
+            except CrmctlError as error:
+                self.summary.error = error
+                self.summary.unsent += len(chunk)
+                return False
+            self.object_exists = True
+        return True
+
+
+def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
+    """Line number and text of everything that should be an id."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            lines = ((number, line.strip()) for number, line in enumerate(file, 1))
+            filled = (line for line in lines if line[1])
+            first = next(filled, None)
+            if first is None or _UUID.fullmatch(first[1]):
+                yield from [first] if first else []
+                yield from filled
+                return
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror or error}", code="unreadable_file") from error
+    source = open_source(path, name=name)
+    column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
+    if column is None and len(source.header) == 1 and source.dialect.format.is_delimited:
+        yield 1, source.header[0]
+        column = 0
+    if column is None:
+        raise UsageError(f"{name} is neither a list of ids nor a table with an id column", code="unknown_format")
+    for row in source.rows():
+        if row.problem is not None:
+            yield row.first_line, row.raw
+        else:
+            value = row.cells[column] if row.value is None else row.value.get(source.header[column])
+            if value not in (None, ""):
+                yield row.first_line, str(value).strip()

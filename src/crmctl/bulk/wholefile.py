@@ -1,0 +1,56 @@
+"""Files that appear whole or not at all: written under a `.part` name, brought to disk, then renamed."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TextIO, cast
+
+from crmctl.errors import UsageError
+
+
+@contextmanager
+def whole_file(path: Path, *, encoding: str = "utf-8", errors: str = "strict", mode: int = 0o666) -> Iterator[TextIO]:
+    """A text stream for a file that takes the place of `path` when the block ends well; gzipped when the name ends in .gz.
+
+    Newlines are written as they are. What is not a regular file, such as a pipe or a device, is written directly. Raises UsageError when
+    the file cannot be written.
+    """
+    target = path.resolve()
+    special = target.exists() and not target.is_file()
+    part = target if special else target.with_name(target.name + ".part")
+    try:
+        with _open(part, mode) as raw:
+            with _text(raw, encoding, errors, packed=path.name.endswith(".gz")) as text:
+                yield text
+            if not special:
+                os.fsync(raw.fileno())
+        if not special:
+            part.replace(target)
+    except BaseException:
+        if not special:
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _open(path: Path, mode: int) -> IO[bytes]:
+    try:
+        return cast(IO[bytes], os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb"))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", code="unwritable_file") from error
+
+
+@contextmanager
+def _text(raw: IO[bytes], encoding: str, errors: str, *, packed: bool) -> Iterator[TextIO]:
+    sink: IO[bytes] = cast(IO[bytes], gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)) if packed else raw
+    text = io.TextIOWrapper(sink, encoding=encoding, errors=errors, newline="", write_through=False)
+    yield text
+    text.flush()
+    text.detach()
+    if packed:
+        sink.close()
+    raw.flush()

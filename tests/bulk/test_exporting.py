@@ -1,0 +1,192 @@
+"""Exports over a real socket: complete while others write, whole or absent as files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from crmctl.bulk.exporting import ExportOptions, ExportSummary, export_format, export_records, export_to_file
+from crmctl.errors import ServiceError, UsageError
+from tests.support.bulkjobs import Silent
+from tests.support.bulkserver import OBJECT_ID, BulkServer
+from tests.support.clock import FakeClock
+
+
+def export(server: BulkServer, options: ExportOptions | None = None) -> tuple[str, ExportSummary]:
+    texts: list[str] = []
+    summary = export_records(server.crm(), "people", OBJECT_ID, options or ExportOptions(), texts.append, FakeClock(), Silent())
+    return "".join(texts), summary
+
+
+def exported_ids(text: str) -> list[str]:
+    return [json.loads(line)["id"] for line in text.splitlines()]
+
+
+def same_moment(size: int) -> object:
+    """Creation times shared by `size` records each."""
+    return lambda n: f"2026-01-01T00:00:{n // size:02d}Z"
+
+
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 199, 250])
+def test_every_record_is_exported_once_in_order_of_creation(count: int) -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(count)])
+        text, summary = export(server)
+    assert exported_ids(text) == ids
+    assert summary.rows == count
+    assert summary.requests <= 2 + count // 99
+
+
+@pytest.mark.parametrize("group", [2, 10, 40, 98, 100, 250])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_shared_creation_times_cost_few_requests_and_lose_nothing(group: int, ordered: bool) -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(1000)], same_moment(group))  # type: ignore[arg-type]
+        if not ordered:
+            server.order_ties = lambda record: record["id"][::-1]
+        text, summary = export(server)
+    assert sorted(exported_ids(text)) == sorted(ids)
+    assert summary.requests <= (12 if ordered else 22)
+
+
+def test_records_deleted_while_reading_hide_none_of_the_others() -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(600)])
+
+        def delete_some(page: int) -> None:
+            if page in (1, 3):
+                with server.lock:
+                    del server.records[:60]
+
+        server.before_page = delete_some
+        text, summary = export(server)
+    got = exported_ids(text)
+    assert set(ids[120:]) <= set(got)
+    assert len(got) == len(set(got))
+    assert summary.repeated > 0
+
+
+def test_records_created_while_reading_shift_nothing() -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(300)])
+        server.before_page = lambda page: server.seed([{"n": -page}] * 3) and None if page < 3 else None
+        text, _ = export(server)
+    assert exported_ids(text)[:300] == ids
+
+
+def test_deleting_everything_behind_the_reader_ends_the_export() -> None:
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(300)])
+        server.before_page = lambda page: server.records.clear() if page == 1 else None
+        text, _ = export(server)
+    assert len(exported_ids(text)) == 100
+
+
+def test_a_service_that_does_not_heed_the_offset_is_an_error_not_a_loop() -> None:
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(300)])
+        page = server.page
+        server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
+        with pytest.raises(ServiceError) as caught:
+            export(server)
+    assert caught.value.code == "no_progress"
+
+
+def test_a_service_that_gives_short_pages_and_no_total_is_read_to_the_end() -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(130)])
+        page = server.page
+        server.page = lambda query: {"records": page({**query, "limit": ["50"]})["records"]}  # type: ignore[method-assign]
+        text, _ = export(server)
+    assert exported_ids(text) == ids
+
+
+def test_csv_has_ids_attributes_in_order_and_times_with_nested_values_as_json() -> None:
+    with BulkServer() as server:
+        server.seed([{"name": {"first": "Ada"}, "note": 'say "hi",\nplease', "extra": 1}, {"note": None, "n": 1.50}])
+        text, _ = export(server, ExportOptions("csv", slugs=["note", "name", "n"]))
+    first, second = (f"2026-01-01T00:00:00.00000{n}Z" for n in (1, 2))
+    assert text == (
+        "id,note,name,n,createdAt,updatedAt\n"
+        f'00000000-0000-0000-0000-000000000001,"say ""hi"",\nplease","{{""first"":""Ada""}}",,{first},{first}\n'
+        f"00000000-0000-0000-0000-000000000002,,,1.5,{second},{second}\n"
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 150])
+def test_json_is_one_array(count: int) -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(count)])
+        text, _ = export(server, ExportOptions("json"))
+    assert [record["id"] for record in json.loads(text)] == ids
+
+
+def to_file(server: BulkServer, path: Path, *, replace: bool = False) -> ExportSummary:
+    options = ExportOptions(export_format(path.name, None))
+    return export_to_file(server.crm(), "people", OBJECT_ID, options, path, FakeClock(), Silent(), replace=replace)
+
+
+def test_a_file_is_replaced_only_when_told_and_only_by_a_complete_one(tmp_path: Path) -> None:
+    target = tmp_path / "people.jsonl"
+    target.write_text("before")
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(150)])
+        with pytest.raises(UsageError, match="exists"):
+            to_file(server, target)
+        server.before_page = lambda page: server.records.append({"broken": 1, "createdAt": "3", "id": "x"}) if page == 1 else None
+        page = server.page
+        server.page = lambda query: page(query) if len(server.reads) < 1 else {"nothing": 1}  # type: ignore[method-assign]
+        with pytest.raises(ServiceError):
+            to_file(server, target, replace=True)
+        assert target.read_text() == "before"
+        assert list(tmp_path.iterdir()) == [target]
+        server.reads.clear()
+        server.page = page  # type: ignore[method-assign]
+        server.before_page = lambda _: None
+        summary = to_file(server, target, replace=True)
+    assert len(exported_ids(target.read_text())) == 150
+    assert summary.to_document() == {
+        "object": "people", "format": "jsonl", "rows": 150, "requests": 2, "repeated": 1, "elapsedSeconds": 0.0, "file": str(target),
+    }  # fmt: skip
+
+
+def test_a_name_ending_in_gz_is_compressed_and_reproducible(tmp_path: Path) -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(5)])
+        to_file(server, tmp_path / "a.jsonl.gz")
+        to_file(server, tmp_path / "b.jsonl.gz")
+    assert exported_ids(gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()).decode()) == ids
+    assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
+
+
+def test_a_link_keeps_pointing_and_a_device_is_written_directly(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
+    real.write_text("old")
+    link.symlink_to(real)
+    with BulkServer() as server:
+        server.seed([{"n": 1}])
+        to_file(server, link, replace=True)
+        null = export_to_file(server.crm(), "people", OBJECT_ID, ExportOptions(), Path("/dev/null"), FakeClock(), Silent())
+    assert link.is_symlink()
+    assert len(real.read_text().splitlines()) == 1
+    assert null.rows == 1
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_the_format_comes_from_the_name() -> None:
+    assert [export_format(name, None) for name in ("a.csv", "a.CSV", "a.tsv.gz", "a.ndjson", "a.json")] == [
+        "csv",
+        "csv",
+        "tsv",
+        "jsonl",
+        "json",
+    ]
+    assert export_format(None, None) == "jsonl"
+    assert export_format("a.txt", "csv") == "csv"
+    for name, declared in (("a.txt", None), ("a.csv", "xml")):
+        with pytest.raises(UsageError):
+            export_format(name, declared)
