@@ -23,7 +23,8 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.service.app import create_app
-from crmctl.service.context import Ids
+from crmctl.service.background import build_worker
+from crmctl.service.context import Context, Ids
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import keys, organisation
 from crmctl.service.store.engine import Engine, open_engine
@@ -93,6 +94,7 @@ class Server:
         api_key = make_first_key(self.engine, clock, ids)
         port = self._socket.getsockname()[1]
         self.ready = Ready(settings.base_url(port), port, api_key)
+        self._context = Context(settings, self.engine, clock, ids)
         self._app = create_app(settings, self.engine, clock, ids)
         self._uvicorn: _Uvicorn | None = None
 
@@ -113,10 +115,15 @@ class Server:
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         self._uvicorn = _Uvicorn(config, lambda: ready(self.ready))
+        worker = build_worker(self._context) if self.settings.background else None
         try:
+            if worker is not None:
+                worker.start()
             self._uvicorn.run(sockets=[self._socket])
         finally:
             self._socket.close()
+            if worker is not None:
+                worker.stop()
             self.engine.close()
 
     def stop(self) -> None:

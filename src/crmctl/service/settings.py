@@ -19,6 +19,7 @@ class ServiceSettings:
 
     `rate_limit` is requests per key in `rate_window` seconds, 0 means unlimited. `body_limit` is in bytes; `body_timeout` is the longest
     pause, in seconds, between two pieces of a request's body. `public_url` is the address that clients use when it is not the bound one.
+    `development` lets webhooks and workflows call this machine; without `background` this process only answers requests.
     """
 
     data_dir: Path = Path("crmctl-data")
@@ -31,6 +32,8 @@ class ServiceSettings:
     body_limit: int = 10 * 1024 * 1024
     body_timeout: float = 30.0
     request_log: RequestLog | None = None
+    development: bool = False
+    background: bool = True
 
     @property
     def engine_url(self) -> str:

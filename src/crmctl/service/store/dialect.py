@@ -24,6 +24,10 @@ class Dialect(Protocol):
     for_share: str
     """Suffix of a SELECT whose rows must not change until the transaction ends."""
 
+    def for_claim(self, table: str) -> str:
+        """Suffix of a SELECT that takes rows of the table for this transaction alone and passes over those another one has taken."""
+        ...
+
     def contains(self, expression: str) -> str:
         """True when the expression contains the one parameter."""
         ...
@@ -56,6 +60,9 @@ class SqliteDialect:
     # One writer at a time holds the whole database: there is nothing left to lock.
     for_update = ""
     for_share = ""
+
+    def for_claim(self, table: str) -> str:
+        return ""
 
     def contains(self, expression: str) -> str:
         # Not LIKE: its pattern is limited to 50,000 bytes and would need its wildcards escaped.

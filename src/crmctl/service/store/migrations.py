@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from crmctl.errors import ConfigError
-from crmctl.service.store import activities
+from crmctl.service.store import activities, deliveries, webhooks
 from crmctl.service.store.tx import Tx, required
 
 
@@ -81,4 +81,6 @@ def _first_release(tx: Tx) -> None:
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("first release", _first_release),
     Migration("activities", activities.create_tables),
+    Migration("webhook endpoints", webhooks.create_tables),
+    Migration("webhook deliveries", deliveries.create_tables),
 )

@@ -1,0 +1,38 @@
+"""Which jobs a service process runs beside its requests. The composition root of everything that happens later."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+
+from crmctl.service.context import Context
+from crmctl.service.jobs.dispatching import Dispatcher
+from crmctl.service.jobs.worker import Worker
+from crmctl.service.store import deliveries, outbox
+from crmctl.service.store.tx import Tx
+from crmctl.service.webhooks.delivering import Deliveries, Housekeeping
+from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.sending import Sender
+
+LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+
+
+def target_guard(context: Context) -> TargetGuard:
+    """What webhooks and workflows may call; a development service may call this machine."""
+    return TargetGuard(LOOPBACK if context.settings.development else ())
+
+
+def build_worker(context: Context) -> Worker:
+    """Not started yet."""
+    sender = Sender(target_guard(context), context.clock)
+
+    def fan_out(tx: Tx, event: outbox.Event) -> None:
+        deliveries.fan_out(tx, event.id, event.type, ids=context.ids, now=context.clock.now())
+
+    return Worker(
+        [
+            Dispatcher(context, [fan_out]),
+            Deliveries(context, sender, random.random),
+            Housekeeping(context),
+        ]
+    )

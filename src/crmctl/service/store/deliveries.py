@@ -1,0 +1,290 @@
+"""Deliveries: one event for one endpoint, with every attempt. What is stored, never how it is sent.
+
+The body is the outbox event's frozen bytes; the event's id stays the same over retries and replays.
+"""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.service.faults import NotFound
+from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
+from crmctl.service.store.tx import Tx, required
+from crmctl.service.store.webhooks import get_endpoint, list_endpoints
+from crmctl.service.values.choices import canonical_uuid
+
+PENDING, SUCCEEDED, FAILED = "pending", "succeeded", "failed"
+TEST_EVENT = "webhook.test"
+
+Ids = Callable[[], str]
+
+_COLUMNS = "id, endpoint_id, event_id, event_type, state, attempts, next_try_at, created_at, settled_at"
+
+
+@dataclass(frozen=True)
+class Due:
+    """One claimed delivery, ready to be sent. Times are Unix seconds."""
+
+    delivery: str
+    event_id: str
+    event_type: str
+    url: str
+    secrets: list[str]
+    body: bytes
+    attempt: int
+    created_at: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one try did. `status` is None when no answer came, `error` then says why."""
+
+    at: float
+    seconds: float
+    status: int | None
+    error: str | None
+    request_headers: Mapping[str, str]
+    response_headers: Mapping[str, str]
+    response_body: str
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+def create_tables(tx: Tx) -> None:
+    """The part of the migration for deliveries. Events written before it have nobody to go to and count as dispatched."""
+    text, identity = tx.dialect.text, tx.dialect.identity
+    for statement in (
+        "ALTER TABLE outbox ADD COLUMN dispatched INTEGER NOT NULL DEFAULT 0",
+        "UPDATE outbox SET dispatched = 1",
+        "CREATE INDEX outbox_waiting ON outbox (sequence) WHERE dispatched = 0",
+        f"""CREATE TABLE webhook_delivery (number {identity}, id {text} NOT NULL UNIQUE, endpoint_id {text} NOT NULL,
+            event_id {text} NOT NULL, event_type {text} NOT NULL, state {text} NOT NULL, attempts INTEGER NOT NULL, next_try_at BIGINT,
+            lease_until BIGINT NOT NULL, created_at BIGINT NOT NULL, settled_at BIGINT)""",
+        "CREATE INDEX webhook_delivery_due ON webhook_delivery (next_try_at) WHERE state = 'pending'",
+        "CREATE INDEX webhook_delivery_endpoint ON webhook_delivery (endpoint_id, number)",
+        "CREATE INDEX webhook_delivery_event ON webhook_delivery (event_id)",
+        f"""CREATE TABLE webhook_attempt (delivery_id {text} NOT NULL, attempt INTEGER NOT NULL, at BIGINT NOT NULL,
+            millis BIGINT NOT NULL, status INTEGER, error {text}, request_headers {text} NOT NULL, response_headers {text} NOT NULL,
+            response_body {text} NOT NULL, PRIMARY KEY (delivery_id, attempt))""",
+    ):
+        tx.execute(statement)
+
+
+def fan_out(tx: Tx, event_id: str, event_type: str, *, ids: Ids, now: float) -> int:
+    """Make the deliveries of one event: one for each enabled endpoint that wants its type. Returns how many."""
+    wanted = [
+        endpoint["id"]
+        for endpoint in list_endpoints(tx)
+        if endpoint["enabled"] and (endpoint["eventTypes"] is None or event_type in endpoint["eventTypes"])
+    ]
+    _insert_deliveries(tx, [(endpoint_id, event_id, event_type) for endpoint_id in wanted], ids, now)
+    return len(wanted)
+
+
+def send_test(tx: Tx, endpoint_id: str, *, ids: Ids, now: float) -> str:
+    """A test event for one endpoint, enabled or not; returns the delivery's id. Raises NotFound."""
+    endpoint = get_endpoint(tx, endpoint_id)
+    event_id = ids()
+    payload = jsontext.dumps({"message": "This is a test of your webhook endpoint.", "endpointId": endpoint["id"]})
+    tx.execute(
+        "INSERT INTO outbox (id, type, payload, created_at, dispatched) VALUES (?, ?, ?, ?, 1)",
+        (event_id, TEST_EVENT, payload.encode(), to_micros(now)),
+    )
+    return _insert_deliveries(tx, [(endpoint["id"], event_id, TEST_EVENT)], ids, now)[0]
+
+
+def replay(tx: Tx, delivery_id: str, *, ids: Ids, now: float) -> str:
+    """Deliver the same event to the same endpoint once more, with a window of its own; returns the new delivery's id. Raises NotFound."""
+    known = get_delivery(tx, delivery_id)
+    return _insert_deliveries(tx, [(known["endpointId"], known["eventId"], known["eventType"])], ids, now)[0]
+
+
+def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_failed: bool, ids: Ids, now: float) -> int:
+    """Replay every event delivered to an endpoint between two Unix times, once each; with `only_failed`, those that never succeeded."""
+    endpoint = get_endpoint(tx, endpoint_id)
+    never = "HAVING max(CASE WHEN state = 'succeeded' THEN 1 ELSE 0 END) = 0" if only_failed else ""
+    events = tx.all(
+        "SELECT endpoint_id, event_id, event_type FROM webhook_delivery WHERE endpoint_id = ? AND created_at >= ? AND created_at < ? "
+        f"GROUP BY endpoint_id, event_id, event_type {never} ORDER BY min(number)",
+        (endpoint["id"], to_micros(since), to_micros(until)),
+    )
+    return len(_insert_deliveries(tx, events, ids, now))
+
+
+def claim(tx: Tx, limit: int, lease_seconds: float, window_seconds: float, *, now: float) -> list[Due]:
+    """Take up to `limit` deliveries that are due, inside their window, and that no other worker holds.
+
+    A worker that dies loses them when its lease ends.
+    """
+    at = to_micros(now)
+    rows = tx.all(
+        "SELECT d.id, d.event_id, d.event_type, e.url, e.secret, e.old_secret, e.old_secret_until, o.payload, d.attempts, d.created_at "
+        "FROM webhook_delivery AS d JOIN webhook_endpoint AS e ON e.id = d.endpoint_id JOIN outbox AS o ON o.id = d.event_id "
+        "WHERE d.state = 'pending' AND d.next_try_at <= ? AND d.lease_until <= ? AND d.created_at >= ? "
+        "AND (e.enabled = 1 OR d.event_type = ?) "
+        f"ORDER BY d.next_try_at, d.number LIMIT ?{tx.dialect.for_claim('d')}",
+        (at, at, to_micros(now - window_seconds), TEST_EVENT, limit),
+    )
+    until = to_micros(now + lease_seconds)
+    tx.execute_many("UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id = ?", [(until, row[0]) for row in rows])
+    due = []
+    for delivery, event_id, event_type, url, secret, old_secret, old_until, body, attempts, created_at in rows:
+        secrets = [secret, old_secret] if old_secret and old_until > at else [secret]
+        due.append(Due(delivery, event_id, event_type, url, secrets, bytes(body), attempts + 1, created_at / 1_000_000))
+    return due
+
+
+def settle(tx: Tx, due: Due, attempt: Attempt, next_try_at: float | None) -> None:
+    """Store a try and what follows: success, another try at `next_try_at`, or failure when that is None."""
+    state = SUCCEEDED if attempt.succeeded else PENDING if next_try_at is not None else FAILED
+    ended = to_micros(attempt.at + attempt.seconds)
+    tx.execute(
+        "INSERT INTO webhook_attempt (delivery_id, attempt, at, millis, status, error, request_headers, response_headers, response_body) "
+        "SELECT id, ?, ?, ?, ?, ?, ?, ?, ? FROM webhook_delivery WHERE id = ? ON CONFLICT DO NOTHING",
+        (
+            due.attempt,
+            to_micros(attempt.at),
+            round(attempt.seconds * 1000),
+            attempt.status,
+            attempt.error,
+            jsontext.dumps(dict(attempt.request_headers)),
+            jsontext.dumps(dict(attempt.response_headers)),
+            attempt.response_body.replace("\x00", "�"),
+            due.delivery,
+        ),
+    )
+    tx.execute(
+        "UPDATE webhook_delivery SET state = ?, next_try_at = ?, lease_until = 0, settled_at = ? WHERE id = ? AND attempts = ?",
+        (
+            state,
+            to_micros(next_try_at) if state == PENDING and next_try_at is not None else None,
+            None if state == PENDING else ended,
+            due.delivery,
+            due.attempt,
+        ),
+    )
+
+
+def expire(tx: Tx, window_seconds: float, *, now: float) -> int:
+    """Fail the deliveries whose window has passed without success, also those that could not be tried at all. Returns how many."""
+    at = to_micros(now)
+    return tx.execute(
+        "UPDATE webhook_delivery SET state = 'failed', next_try_at = NULL, settled_at = ? "
+        "WHERE state = 'pending' AND created_at < ? AND lease_until <= ?",
+        (at, to_micros(now - window_seconds), at),
+    )
+
+
+def forget(tx: Tx, before: float) -> None:
+    """Delete deliveries settled before this Unix time, their attempts, and the events that nothing needs any more."""
+    at = to_micros(before)
+    tx.execute("DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE settled_at < ?)", (at,))
+    tx.execute("DELETE FROM webhook_delivery WHERE settled_at < ?", (at,))
+    tx.execute(
+        "DELETE FROM outbox WHERE dispatched = 1 AND created_at < ? "
+        "AND NOT EXISTS (SELECT 1 FROM webhook_delivery WHERE webhook_delivery.event_id = outbox.id)",
+        (at,),
+    )
+
+
+def next_due(tx: Tx) -> float | None:
+    """Unix time at which the next delivery is due, None when none waits for an enabled endpoint."""
+    row = required(
+        tx.one(
+            "SELECT min(CASE WHEN d.lease_until > d.next_try_at THEN d.lease_until ELSE d.next_try_at END) FROM webhook_delivery AS d "
+            "JOIN webhook_endpoint AS e ON e.id = d.endpoint_id WHERE d.state = 'pending' AND (e.enabled = 1 OR d.event_type = ?)",
+            (TEST_EVENT,),
+        )
+    )
+    return None if row[0] is None else row[0] / 1_000_000
+
+
+def list_deliveries(tx: Tx, endpoint_id: str, state: str | None = None, limit: int = 50, offset: int = 0) -> list[dict[str, Any]]:
+    """Newest first."""
+    condition, given = ("AND state = ? ", (state,)) if state else ("", ())
+    sql = f"SELECT {_COLUMNS} FROM webhook_delivery WHERE endpoint_id = ? {condition}ORDER BY number DESC LIMIT ? OFFSET ?"
+    return [_wire(*row) for row in tx.all(sql, (endpoint_id, *given, limit, offset))]
+
+
+def count_deliveries(tx: Tx, endpoint_id: str) -> dict[str, int]:
+    """How many are in each state."""
+    rows = tx.all("SELECT state, count(*) FROM webhook_delivery WHERE endpoint_id = ? GROUP BY state", (endpoint_id,))
+    return dict.fromkeys((PENDING, SUCCEEDED, FAILED), 0) | dict(rows)
+
+
+def get_delivery(tx: Tx, delivery_id: str) -> dict[str, Any]:
+    """With its `body` and `history`, every attempt's request and response. Raises NotFound."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM webhook_delivery WHERE id = ?", (canonical_uuid(delivery_id) or "",))
+    if row is None:
+        raise NotFound(f"there is no delivery with the id {delivery_id}")
+    found = _wire(*row)
+    attempts = tx.all(
+        "SELECT attempt, at, millis, status, error, request_headers, response_headers, response_body FROM webhook_attempt "
+        "WHERE delivery_id = ? ORDER BY attempt",
+        (found["id"],),
+    )
+    body = required(tx.one("SELECT payload FROM outbox WHERE id = ?", (found["eventId"],)))[0]
+    return found | {"body": bytes(body).decode(), "history": [_attempt(*each) for each in attempts]}
+
+
+def _insert_deliveries(tx: Tx, deliveries: Sequence[Sequence[str]], ids: Ids, now: float) -> list[str]:
+    at = to_micros(now)
+    rows: list[tuple[Any, ...]] = [(ids(), *delivery, PENDING, 0, at, 0, at) for delivery in deliveries]
+    tx.execute_many(
+        "INSERT INTO webhook_delivery (id, endpoint_id, event_id, event_type, state, attempts, next_try_at, lease_until, created_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
+    return [row[0] for row in rows]
+
+
+def _wire(
+    id: str,
+    endpoint_id: str,
+    event_id: str,
+    event_type: str,
+    state: str,
+    attempts: int,
+    next_try_at: int | None,
+    created_at: int,
+    settled_at: int | None,
+) -> dict[str, Any]:
+    return {
+        "id": id,
+        "endpointId": endpoint_id,
+        "eventId": event_id,
+        "eventType": event_type,
+        "state": state,
+        "attempts": attempts,
+        "nextTryAt": optional_to_wire(next_try_at),
+        "createdAt": to_wire(created_at),
+        "settledAt": optional_to_wire(settled_at),
+    }
+
+
+def _attempt(
+    attempt: int,
+    at: int,
+    millis: int,
+    status: int | None,
+    error: str | None,
+    request_headers: str,
+    response_headers: str,
+    response_body: str,
+) -> dict[str, Any]:
+    return {
+        "attempt": attempt,
+        "at": to_wire(at),
+        "milliseconds": millis,
+        "status": status,
+        "error": error,
+        "requestHeaders": jsontext.loads(request_headers),
+        "responseHeaders": jsontext.loads(response_headers),
+        "responseBody": response_body,
+    }

@@ -1,0 +1,295 @@
+"""Deliveries against a real receiver: signed, repeated until they succeed, given up in time, never two at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.models.signatures import read_headers, verify
+from crmctl.service.background import LOOPBACK
+from crmctl.service.context import Context
+from crmctl.service.jobs.dispatching import Dispatcher
+from crmctl.service.server import new_id
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import deliveries, organisation, outbox, webhooks
+from crmctl.service.store.engine import open_engine
+from crmctl.service.webhooks.delivering import LEASE_SECONDS, Deliveries, Housekeeping
+from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.schedule import WINDOW
+from crmctl.service.webhooks.sending import Sender
+from tests.support.clock import FakeClock
+from tests.support.receiver import Receiver
+
+
+class Bench:
+    """A database, a clock and the jobs, run by hand."""
+
+    def __init__(self, path: Path, *, attempt_seconds: float = 5.0, guard: TargetGuard | None = None) -> None:
+        self.clock = FakeClock()
+        self.engine = open_engine(path / "service.db")
+        self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
+        self.engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=self.clock.now()))
+        self.dispatcher = Dispatcher(self.context, [self._fan_out])
+        self.sender = Sender(guard or TargetGuard(LOOPBACK), self.clock, attempt_seconds=attempt_seconds)
+
+    def _fan_out(self, tx: Any, event: outbox.Event) -> None:
+        deliveries.fan_out(tx, event.id, event.type, ids=new_id, now=self.clock.now())
+
+    def endpoint(self, url: str, event_types: list[str] | None = None) -> dict[str, Any]:
+        return self.engine.write(
+            lambda tx: webhooks.create_endpoint(tx, url=url, event_types=event_types, ids=new_id, now=self.clock.now())
+        )
+
+    def event(self, kind: str = "record.created", **payload: Any) -> None:
+        self.engine.write(lambda tx: outbox.append(tx, kind, payload, ids=new_id, now=self.clock.now()))
+        self.dispatcher.run_once()
+
+    def deliver(self) -> int:
+        """Try what is due now; returns how many rounds there were."""
+        rounds = 0
+        while True:
+            job = Deliveries(self.context, self.sender, lambda: 0.5)
+            found = job.run_once()
+            job.close()
+            if not found:
+                return rounds
+            rounds += 1
+
+    def history(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
+        return self.engine.read(lambda tx: deliveries.list_deliveries(tx, endpoint["id"]))
+
+    def secret(self, endpoint: dict[str, Any]) -> str:
+        return self.engine.read(lambda tx: webhooks.reveal_secret(tx, endpoint["id"]))
+
+    def run_until_settled(self, endpoint: dict[str, Any]) -> None:
+        """Move the clock from due time to due time until nothing is pending."""
+        for _ in range(100):
+            self.deliver()
+            due = self.engine.read(deliveries.next_due)
+            if due is None:
+                return
+            self.clock.advance(max(0.0, due - self.clock.now()))
+        raise AssertionError("still pending after 100 rounds")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.engine.close()
+
+
+def test_a_delivery_is_signed_and_holds_the_event_to_the_byte(bench: Bench) -> None:
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event(recordId="r", data={"name": "Ådå"})
+        bench.deliver()
+    [request] = receiver.received
+    assert request.body == '{"recordId":"r","data":{"name":"Ådå"}}'.encode()
+    assert request.headers["webhook-event-type"] == "record.created"
+    verify(bench.secret(endpoint), read_headers(request.headers), request.body, bench.clock.now())
+    [delivery] = bench.history(endpoint)
+    assert (delivery["state"], delivery["attempts"]) == ("succeeded", 1)
+
+
+def test_only_subscribed_and_enabled_endpoints_are_called(bench: Bench) -> None:
+    with Receiver() as wanted, Receiver() as other, Receiver() as disabled:
+        bench.endpoint(wanted.url, ["record.deleted"])
+        bench.endpoint(other.url, ["record.created"])
+        off = bench.endpoint(disabled.url)
+        bench.engine.write(lambda tx: webhooks.update_endpoint(tx, off["id"], {"enabled": False}, now=bench.clock.now()))
+        bench.event("record.deleted")
+        bench.deliver()
+    assert (len(wanted.received), len(other.received), len(disabled.received)) == (1, 0, 0)
+
+
+def test_failures_are_repeated_with_one_id_and_a_fresh_signature(bench: Bench) -> None:
+    with Receiver(lambda request, number: 500 if number < 3 else 200) as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event(recordId="r")
+        bench.run_until_settled(endpoint)
+    assert len(receiver.received) == 4
+    assert len({request.headers["webhook-id"] for request in receiver.received}) == 1
+    assert len({request.headers["webhook-timestamp"] for request in receiver.received}) == 4
+    assert len({request.body for request in receiver.received}) == 1
+    [delivery] = bench.history(endpoint)
+    assert delivery["state"] == "succeeded"
+    found = bench.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))
+    assert [attempt["status"] for attempt in found["history"]] == [500, 500, 500, 200]
+
+
+def test_a_receiver_that_never_recovers_is_given_up_inside_72_hours(bench: Bench) -> None:
+    with Receiver(lambda request, number: 503) as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        started = bench.clock.now()
+        bench.event()
+        bench.run_until_settled(endpoint)
+    stamps = [int(request.headers["webhook-timestamp"]) for request in receiver.received]
+    assert stamps[-1] <= started + WINDOW
+    assert stamps[-1] >= started + WINDOW * 0.9
+    [delivery] = bench.history(endpoint)
+    assert delivery["state"] == "failed"
+    assert bench.deliver() == 0
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_a_failure_and_is_not_followed(bench: Bench, status: int) -> None:
+    with Receiver() as elsewhere, Receiver(lambda request, number: status) as receiver:
+        receiver.headers["location"] = elsewhere.url
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.deliver()
+        assert elsewhere.received == []
+    assert bench.history(endpoint)[0]["state"] == "pending"
+
+
+def test_a_cut_line_is_a_failure(bench: Bench) -> None:
+    with Receiver(lambda request, number: None) as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.deliver()
+    [delivery] = bench.history(endpoint)
+    found = bench.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))
+    assert (found["state"], found["history"][0]["status"]) == ("pending", None)
+    assert "RemoteProtocolError" in found["history"][0]["error"]
+
+
+def test_a_receiver_that_hangs_is_cut_off_and_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, attempt_seconds=0.3)
+    release = threading.Event()
+
+    def hang(request: Any, number: int) -> int:
+        release.wait(10)
+        return 200
+
+    with Receiver(hang) as slow, Receiver() as quick:
+        hung, fine = bench.endpoint(slow.url), bench.endpoint(quick.url)
+        bench.event()
+        bench.deliver()
+        release.set()
+        assert bench.history(fine)[0]["state"] == "succeeded"
+        assert bench.history(hung)[0]["state"] == "pending"
+    bench.engine.close()
+
+
+def test_a_private_address_is_refused_and_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, guard=TargetGuard())
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.deliver()
+        assert receiver.received == []
+    [delivery] = bench.history(endpoint)
+    found = bench.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))
+    assert "not a public address" in found["history"][0]["error"]
+    bench.engine.close()
+
+
+def test_a_claimed_delivery_is_nobody_elses_until_its_lease_ends(bench: Bench) -> None:
+    bench.endpoint("http://127.0.0.1:9/hook")
+    bench.event()
+
+    def claim() -> list[deliveries.Due]:
+        return bench.engine.write(lambda tx: deliveries.claim(tx, 8, LEASE_SECONDS, WINDOW, now=bench.clock.now()))
+
+    first = claim()
+    assert len(first) == 1
+    assert claim() == []
+    bench.clock.advance(LEASE_SECONDS + 1)
+    second = claim()
+    assert [due.event_id for due in second] == [first[0].event_id]
+    assert second[0].attempt == 2
+
+
+def test_an_event_is_handed_over_once_however_often_the_dispatcher_runs(bench: Bench) -> None:
+    endpoint = bench.endpoint("http://127.0.0.1:9/hook")
+    bench.event()
+    bench.dispatcher.run_once()
+    assert len(bench.history(endpoint)) == 1
+
+
+def test_a_replay_sends_the_same_event_again(bench: Bench) -> None:
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event(recordId="r")
+        bench.deliver()
+        [delivery] = bench.history(endpoint)
+        bench.engine.write(lambda tx: deliveries.replay(tx, delivery["id"], ids=new_id, now=bench.clock.now()))
+        bench.deliver()
+    assert len(receiver.received) == 2
+    assert len({(request.headers["webhook-id"], request.body) for request in receiver.received}) == 1
+
+
+def test_a_range_of_failures_is_replayed_once_each(bench: Bench) -> None:
+    with Receiver(lambda request, number: 500) as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        for number in range(3):
+            bench.event(number=number)
+        bench.run_until_settled(endpoint)
+        receiver.answer = lambda request, number: 200
+        before = len(receiver.received)
+        start = bench.clock.now()
+        again = bench.engine.write(
+            lambda tx: deliveries.replay_range(tx, endpoint["id"], 0, start + 1, only_failed=True, ids=new_id, now=bench.clock.now())
+        )
+        bench.deliver()
+        none = bench.engine.write(
+            lambda tx: deliveries.replay_range(tx, endpoint["id"], 0, start + 1, only_failed=True, ids=new_id, now=bench.clock.now())
+        )
+    assert (again, none, len(receiver.received) - before) == (3, 0, 3)
+
+
+def test_a_rotated_secret_and_the_old_one_both_sign_for_a_day(bench: Bench) -> None:
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        old = bench.secret(endpoint)
+        new = bench.engine.write(lambda tx: webhooks.rotate_secret(tx, endpoint["id"], now=bench.clock.now()))
+        bench.event()
+        bench.deliver()
+        bench.clock.advance(webhooks.ROTATION_SECONDS + 1)
+        bench.event()
+        bench.deliver()
+    first, second = receiver.received
+    assert new != old
+    assert [len(request.headers["webhook-signature"].split()) for request in (first, second)] == [2, 1]
+    for secret, request in ((old, first), (new, first), (new, second)):
+        verify(secret, read_headers(request.headers), request.body, float(request.headers["webhook-timestamp"]))
+
+
+def test_a_test_event_reaches_a_disabled_endpoint(bench: Bench) -> None:
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint["id"], {"enabled": False}, now=bench.clock.now()))
+        bench.engine.write(lambda tx: deliveries.send_test(tx, endpoint["id"], ids=new_id, now=bench.clock.now()))
+        bench.deliver()
+    assert receiver.received[0].headers["webhook-event-type"] == "webhook.test"
+
+
+def test_what_could_not_be_tried_in_its_window_fails_and_is_not_sent_late(bench: Bench) -> None:
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.clock.advance(WINDOW + 1)
+        bench.deliver()
+        Housekeeping(bench.context).run_once()
+        assert receiver.received == []
+    assert bench.history(endpoint)[0]["state"] == "failed"
+
+
+def test_old_history_is_forgotten_and_pending_work_is_not(bench: Bench) -> None:
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.deliver()
+        Housekeeping(bench.context, retention_seconds=10).run_once()
+        assert len(bench.history(endpoint)) == 1
+        bench.clock.advance(3600)
+        bench.event()
+        Housekeeping(bench.context, retention_seconds=10).run_once()
+        assert [delivery["state"] for delivery in bench.history(endpoint)] == ["pending"]
+        bench.deliver()
+    assert len(receiver.received) == 2
