@@ -12,11 +12,11 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.forms import Form, compose, learn_form, part_name
 from crmctl.bulk.mapping import Column, Mapping, Mode, Role
 from crmctl.bulk.sources.rows import Row
-from crmctl.bulk.values import ValueOptions, check_blank_policy, doubt_about, finding_of, is_blank, value_reader
+from crmctl.bulk.values import KEEPS_TEXT, ValueOptions, check_blank_policy, doubt_about, finding_of, is_blank, text_reader, value_reader
 from crmctl.bulk.watching import DateWatch, NumberWatch
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.typed_text import is_record_id, part_value
+from crmctl.models.typed_text import Reader, is_record_id, part_value
 
 
 class Built(NamedTuple):
@@ -29,15 +29,19 @@ class Built(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """How one column is read. `keeps_text`: a plain text, for which doubts are only warnings."""
+    """How one column is read: `read_text` a cell, `read` any JSON value. `after_good(text, value)` and `after_bad(text, code)` see every
+    text and may add a finding.
+    """
 
     column: Column
+    place: int
     attribute: Attribute
     slug: str
     part: str | None
+    read_text: Reader
     read: Callable[[Any], Any]
-    keeps_text: bool
-    numbers: NumberWatch | None
+    after_good: Callable[[str, Any], Finding | None] | None
+    after_bad: Callable[[str, str], Finding | None] | None
     dates: DateWatch | None
 
 
@@ -56,6 +60,7 @@ class RowBuilder:
         self._cells: dict[str, Cell] = {}
         self.id_column = next((column for column in mapping.columns if column.role is Role.RECORD_ID), None)
         self._plan = [self._cell(column) for column in mapping.columns if column.role is Role.ATTRIBUTE]
+        self._loop = [(cell, cell.place, cell.slug, cell.part, cell.read_text, cell.after_good) for cell in self._plan]
         self._headers = {cell.slug: cell.column.label for cell in self._plan}
         targets = [(cell.slug, cell.part) for cell in self._plan]
         for target in targets:
@@ -76,11 +81,9 @@ class RowBuilder:
         work = _Work(dict(self._mapping.constants))
         record_id = None
         if row.value is None:
-            cells = row.cells
-            for cell in self._plan:
-                self._fill(work, cell, cells[cell.column.index or 0])
+            self._from_cells(work, row.cells)
             if self.id_column is not None:
-                record_id = self._record_id(work, cells[self.id_column.index or 0], self.id_column.label)
+                record_id = self._record_id(work, row.cells[self.id_column.index or 0], self.id_column.label)
         else:
             record_id = self._from_object(work, row.value)
         for slug, parts in work.parts.items():
@@ -100,42 +103,62 @@ class RowBuilder:
         slug, form = attribute.slug, self._forms[attribute.slug]
         rules = self._options.rules_for(column.header, slug)
         read = value_reader(attribute, rules, form)
+        read_text: Reader = read if attribute.is_list else text_reader(attribute, rules, form)
         part = None
         if column.part is not None:
             part, read = self._part_reader(attribute, column.part, form)
-        kind = attribute.type
-        numeric = kind in (AttributeType.NUMBER, AttributeType.CURRENCY) and not rules.decimal_comma
-        dates = DateWatch(declared=rules.date_format is not None) if kind == AttributeType.DATE and not attribute.is_list else None
-        keeps_text = kind in (AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS)
-        return Cell(column, attribute, slug, part, read, keeps_text, NumberWatch() if numeric else None, dates)
+            read_text = read
+        after_good: Callable[[str, Any], Finding | None] | None = None
+        after_bad: Callable[[str, str], Finding | None] | None = None
+        dates = None
+        if attribute.type in KEEPS_TEXT:
+            after_good = doubt_about
+        elif attribute.type in (AttributeType.NUMBER, AttributeType.CURRENCY) and not rules.decimal_comma:
+            numbers = NumberWatch()
+            after_good, after_bad = numbers.see_good, numbers.see_bad
+        elif attribute.type == AttributeType.DATE and not attribute.is_list:
+            dates = DateWatch()
+            after_good, after_bad = (None, dates.see_bad) if rules.date_format is None else (dates.see_good, None)
+        return Cell(column, column.index or 0, attribute, slug, part, read_text, read, after_good, after_bad, dates)
 
     @staticmethod
     def _part_reader(attribute: Attribute, part: str, form: Form) -> tuple[str, Callable[[Any], Any]]:
         name = part_name(attribute, part, form)
         return name, lambda value: part_value(attribute, name, value) if isinstance(value, str) else value
 
+    def _from_cells(self, work: _Work, cells: list[str]) -> None:
+        """Read the cells of a delimited row: the loop that an import spends its time in."""
+        data, blanks = work.data, self._blanks
+        for cell, place, slug, part, read_text, after_good in self._loop:
+            text = cells[place]
+            if text in blanks:
+                self._blank(work, cell)
+                continue
+            try:
+                wire = read_text(text)
+            except RejectedError as error:
+                self._refuse(work, cell, text, error)
+                continue
+            if after_good is not None and (doubt := after_good(text, wire)) is not None:
+                work.findings.append(doubt.on(cell.column.label, text))
+            if part is None:
+                data[slug] = wire
+            else:
+                work.parts.setdefault(slug, {})[part] = wire
+
     def _fill(self, work: _Work, cell: Cell, value: Any) -> None:
-        """Read one cell into the record, or note what is wrong with it."""
-        if value is None or (isinstance(value, str) and value in self._blanks):
+        """Read one JSON value into the record, or note what is wrong with it."""
+        is_text = isinstance(value, str)
+        if value is None or (is_text and value in self._blanks):
             self._blank(work, cell)
             return
         try:
             wire = cell.read(value)
         except RejectedError as error:
-            if is_blank(value, cell.attribute, self._options):
-                self._blank(work, cell)
-                return
             self._refuse(work, cell, value, error)
             return
-        if isinstance(value, str):
-            if cell.keeps_text:
-                if (doubt := doubt_about(value)) is not None:
-                    work.findings.append(doubt.on(cell.column.label, value))
-            elif cell.numbers is not None:
-                if (contradiction := cell.numbers.see(value, None)) is not None:
-                    work.findings.append(contradiction.on(cell.column.label, value))
-            elif cell.dates is not None:
-                cell.dates.see(value, wire)
+        if is_text and cell.after_good is not None and (doubt := cell.after_good(value, wire)) is not None:
+            work.findings.append(doubt.on(cell.column.label, value))
         if cell.part is None:
             work.data[cell.slug] = wire
         else:
@@ -151,14 +174,14 @@ class RowBuilder:
             work.parts.setdefault(cell.slug, {})[cell.part] = None
 
     def _refuse(self, work: _Work, cell: Cell, value: Any, error: RejectedError) -> None:
+        if is_blank(value, cell.attribute, self._options):
+            self._blank(work, cell)
+            return
         label = cell.column.label
         work.refused.add(cell.slug)
         work.findings.append(finding_of(error).on(label, value))
-        if isinstance(value, str):
-            if cell.numbers is not None and (contradiction := cell.numbers.see(value, error.code)) is not None:
-                work.findings.append(contradiction.on(label, value))
-            if cell.dates is not None:
-                cell.dates.see(value, None)
+        if isinstance(value, str) and cell.after_bad is not None and (more := cell.after_bad(value, error.code)) is not None:
+            work.findings.append(more.on(label, value))
 
     def _from_object(self, work: _Work, value: dict[str, Any]) -> str | None:
         """Read a JSON record; its keys may differ from record to record."""

@@ -21,6 +21,7 @@ class Seen:
         self._database = sqlite3.connect("", isolation_level=None)
         for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16000"):
             self._database.execute(f"PRAGMA {setting}")
+        self._database.execute("BEGIN")
         self._database.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, line INTEGER) WITHOUT ROWID")
 
     def first_line(self, slot: str, value: Any, line: int) -> int | None:

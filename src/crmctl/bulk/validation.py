@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.bulk.building import RowBuilder
 from crmctl.bulk.findings import Finding, Severity
@@ -23,8 +23,7 @@ MAX_FINDINGS = 1000
 MAX_UNKNOWN_OPTIONS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """A row as it will be sent. With a finding that rejects, it will not be: `data` is then not to be used."""
 
     ordinal: int
@@ -45,8 +44,8 @@ class Payload:
 class ValidationReport:
     """The outcome of reading a whole file.
 
-    `findings` holds the first ones only (`counts` and `examples` by code count them all); `clears` counts attributes that blank cells clear;
-    `unknown_options` counts, by column and value, what no select option fits; `dates` tells where day and month can be swapped.
+    `findings` holds the first ones only (`counts` and `examples` by code count them all); `clears` counts attributes cleared by blank cells;
+    `unknown_options` counts, by column and value, what fits no option; `dates` tells where day and month can be swapped.
     """
 
     rows: int = 0
@@ -97,7 +96,7 @@ class ValidationReport:
 def payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> Iterator[Payload]:
     """Every data row in input order, typed and checked; the findings of a row include duplicates of earlier rows.
 
-    Raises UsageError for bytes that cannot be decoded, RejectedError where reading cannot go on (a broken JSON array, a record over the limit).
+    Raises UsageError for bytes that cannot be decoded, RejectedError where reading cannot go on (a broken JSON array, a huge record).
     """
     return _payloads(source, RowBuilder(mapping, attributes, options), attributes)
 
@@ -110,12 +109,18 @@ def validate(
     *,
     max_findings: int = MAX_FINDINGS,
     report: Callable[[Finding], None] | None = None,
+    each: Callable[[Payload], None] | None = None,
 ) -> ValidationReport:
-    """Read the whole file once and report; `report` hears every finding as it is made, the result keeps the first `max_findings`."""
+    """Read the whole file once and report; the result keeps the first `max_findings`.
+
+    `report` hears every finding as it is made, `each` every payload.
+    """
     builder = RowBuilder(mapping, attributes, options)
     result = ValidationReport()
     for payload in _payloads(source, builder, attributes):
         result.rows += 1
+        if each is not None:
+            each(payload)
         result.clears += payload.clears
         for finding in payload.findings:
             result.add(finding, max_findings)

@@ -12,7 +12,7 @@ from crmctl.bulk.forms import Form, learn_form, reshape_money
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.typed_text import COMPOSITE_TYPES, TextRules, date_directives, is_spreadsheet_number, reader, split_list
+from crmctl.models.typed_text import COMPOSITE_TYPES, Reader, TextRules, date_directives, is_spreadsheet_number, reader, split_list
 
 KEEPS_TEXT = frozenset({AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS})
 """Types for which white space alone is a value; for the others it is a blank cell."""
@@ -82,12 +82,17 @@ def is_blank(value: Any, attribute: Attribute, options: ValueOptions) -> bool:
     return value in options.null_strings or (attribute.type not in KEEPS_TEXT and value.isspace())
 
 
-def value_reader(attribute: Attribute, rules: TextRules, form: Form) -> Callable[[Any], Any]:
-    """A function from a cell's text, or any JSON value, to the wire value of `attribute`; it raises RejectedError."""
+def text_reader(attribute: Attribute, rules: TextRules, form: Form) -> Reader:
+    """A function from the text of one value (one element, for a list of values) to the wire value; it raises RejectedError."""
     read_text = reader(attribute.model_copy(update={"is_list": False}), rules)
     if attribute.type == AttributeType.CURRENCY and form.keys:
-        plain = read_text
-        read_text = lambda text: reshape_money(attribute, plain(text), form)  # noqa: E731
+        return lambda text: reshape_money(attribute, read_text(text), form)
+    return read_text
+
+
+def value_reader(attribute: Attribute, rules: TextRules, form: Form) -> Callable[[Any], Any]:
+    """A function from a cell's text, or any JSON value, to the wire value of `attribute`; it raises RejectedError."""
+    read_text = text_reader(attribute, rules, form)
 
     def read(value: Any) -> Any:
         if isinstance(value, str):
@@ -133,7 +138,7 @@ def finding_of(error: RejectedError) -> Finding:
     return Finding(error.code, error.message, hint=error.hint)
 
 
-def doubt_about(text: str) -> Finding | None:
+def doubt_about(text: str, _value: Any = None) -> Finding | None:
     """A warning about a text that a spreadsheet has probably spoilt; the text is kept."""
     if text.startswith("#") and text in SPREADSHEET_ERRORS:
         return Finding("spreadsheet_error", "a spreadsheet's error value stands where text was expected", severity=Severity.WARNING)

@@ -18,17 +18,24 @@ class NumberWatch:
 
     grouped: str | None = None
     comma: str | None = None
-    told: bool = False
 
-    def see(self, text: str, code: str | None) -> Finding | None:
-        """Take note of a cell (`code` of its finding, None for a good one); a fatal finding when both kinds have been seen."""
-        if code == "decimal_comma":
-            self.comma = self.comma or text
-        elif code is None and self.grouped is None and len(text) > 4 and _GROUPED.fullmatch(text):
+    def see_good(self, text: str, _value: Any) -> Finding | None:
+        """Take note of a number that was read; a fatal finding when both kinds have been seen."""
+        if self.grouped is None and len(text) > 4 and _GROUPED.fullmatch(text):
             self.grouped = text
-        if self.told or self.comma is None or self.grouped is None:
+            return self._contradiction()
+        return None
+
+    def see_bad(self, text: str, code: str) -> Finding | None:
+        """Take note of a cell that was refused, as `see_good`."""
+        if self.comma is None and code == "decimal_comma":
+            self.comma = text
+            return self._contradiction()
+        return None
+
+    def _contradiction(self) -> Finding | None:
+        if self.comma is None or self.grouped is None:
             return None
-        self.told = True
         return Finding(
             "ambiguous_decimal",
             f"the column has {self.comma!r} and {self.grouped!r}: the point may group thousands",
@@ -41,17 +48,18 @@ class NumberWatch:
 class DateWatch:
     """A column of dates: how many could be read with day and month swapped, and what the undeclared ones can only be."""
 
-    declared: bool = False
     swappable: int = 0
     day_first: int = 0
     month_first: int = 0
 
-    def see(self, text: str, value: Any) -> None:
-        """Take note of a cell and its ISO date (None for one that was refused)."""
-        if self.declared and isinstance(value, str):
-            month, day = int(value[5:7]), int(value[8:10])
-            self.swappable += day <= 12 and day != month
-        elif value is None and (match := _SLASHED.fullmatch(text)):
+    def see_good(self, _text: str, value: Any) -> None:
+        """Take note of a date read in a declared format, given as ISO."""
+        month, day = int(value[5:7]), int(value[8:10])
+        self.swappable += day <= 12 and day != month
+
+    def see_bad(self, text: str, _code: str) -> None:
+        """Take note of a date that was refused because no format is declared."""
+        if match := _SLASHED.fullmatch(text):
             first, second = int(match[1]), int(match[2])
             self.day_first += first > 12 >= second
             self.month_first += second > 12 >= first

@@ -32,7 +32,7 @@ _DATE = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
 _EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
-_PHONE = re.compile(r"[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
+_PHONE = re.compile(r"(?=(?:[^0-9]*[0-9]){2})[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
 
@@ -149,9 +149,9 @@ def read_date(text: str, format: str | None = None) -> str:
     if match is None:
         hint = "write 2026-01-31, or declare the form: --date-format %d/%m/%Y (day first) or %m/%d/%Y (month first)"
         raise RejectedError("not an ISO date", hint=hint, code="invalid_date")
-    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
-    _check_day(year, month, day)
-    if hour > 23 or minute > 59 or second > 60:
+    _check_day(*map(int, match.group(1, 2, 3)))
+    hour, minute, second = match.group(4, 5, 6)
+    if hour is not None and (int(hour) > 23 or int(minute) > 59 or int(second or 0) > 60):
         raise RejectedError("no such time of day", code="invalid_date")
     return stripped
 
@@ -214,7 +214,7 @@ def read_phone(text: str) -> Any:
             hint="format the column as text and export again",
             code="spreadsheet_number",
         )
-    if sum(character.isdigit() for character in stripped) < 2 or not _PHONE.fullmatch(stripped):
+    if not _PHONE.fullmatch(stripped):
         raise RejectedError("not a phone number", hint="for example +44 20 7946 0958", code="invalid_phone")
     return stripped
 
@@ -268,7 +268,7 @@ def is_record_id(text: str) -> bool:
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
-    if not text.lstrip().startswith("{"):
+    if "{" not in text or not text.lstrip().startswith("{"):
         return None
     try:
         value = jsontext.loads(text)
