@@ -1,0 +1,46 @@
+"""A fresh service for every test, and the environment of somebody who uses it with a full-access key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import RunningService, running_service
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    with running_service(tmp_path / "service") as running:
+        yield running
+
+
+@pytest.fixture
+def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> RunningService:
+    """The service, with address and key in the environment of everything the test starts."""
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+    return service
+
+
+@pytest.fixture
+def people(crm: RunningService) -> list[str]:
+    """The ids of 120 people, oldest first: person001@acme.com and so on, every third of example.org."""
+    rows = [
+        {"data": {"email": f"person{number:03}@{'example.org' if number % 3 == 0 else 'acme.com'}", "score": number}}
+        for number in range(1, 121)
+    ]
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    for part in (rows[:100], rows[100:]):
+        assert crm.client.post(f"{path}/bulk", json={"records": part}).json()["created"] == len(part)
+    found = []
+    for offset in (0, 100):
+        found += crm.client.get(path, params={"order": "asc", "limit": 100, "offset": offset}).json()["records"]
+    crm.log.clear()
+    return [record["id"] for record in found]
+
+
+def requests_of(service: RunningService) -> list[tuple[str, str]]:
+    """Method and path of every request the service answered."""
+    return [(str(entry["method"]), str(entry["path"])) for entry in service.log]

@@ -1,0 +1,103 @@
+"""What every command has in common: options in any place, formats, errors, pipes and terminals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+import yaml
+
+from tests.support.cli import CRMCTL, environment, expect_exit, run_crmctl, spawn
+from tests.support.service import RunningService
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-o", "yaml", "objects", "list"],
+        ["objects", "-o", "yaml", "list"],
+        ["objects", "list", "-o", "yaml"],
+        ["-o", "json", "objects", "list", "--output=yaml"],
+    ],
+)
+def test_common_options_before_and_after(crm: RunningService, arguments: list[str]) -> None:
+    listed = yaml.safe_load(run_crmctl(*arguments).ok().out)
+    assert [item["slug"] for item in listed] == ["people", "companies", "deals"]
+
+
+def test_formats(crm: RunningService) -> None:
+    expected = crm.client.get("/api/v1/objects").json()["objects"]
+    assert run_crmctl("objects", "list").ok().json() == expected
+    assert run_crmctl("objects", "list", "--json").ok().json() == expected
+    assert run_crmctl("objects", "list", "-o", "jsonl").ok().lines() == expected
+    assert run_crmctl("objects", "list", "-o", "ids").ok().out.split() == [item["id"] for item in expected]
+    assert (
+        run_crmctl("objects", "list", "-o", "csv", "--fields", "slug,isActive").ok().out
+        == "slug,isActive\npeople,true\ncompanies,true\ndeals,true\n"
+    )
+    assert run_crmctl("objects", "list", env={"CRMCTL_OUTPUT": "tsv"}).ok().out.startswith("id\ttype\t")
+    assert run_crmctl("objects", "list", "-q", "[?slug=='deals'].pluralName").ok().json() == ["Deals"]
+    assert run_crmctl("objects", "list", "-o", "table", "--fields", "slug").ok().out.split() == ["slug", "people", "companies", "deals"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["objects", "lst"], "crmctl objects --help"),
+        (["object", "list"], "did you mean: crmctl objects"),
+        (["objects", "list", "--nope"], "crmctl objects list --help"),
+        (["objects", "list", "-o", "xml"], "--output"),
+        (["objects", "get"], "crmctl objects get --help"),
+        (["objects", "list", "--timeout", "soon"], "--timeout"),
+    ],
+)
+def test_usage_errors_are_json_for_programs_and_text_for_people(crm: RunningService, arguments: list[str], hint: str) -> None:
+    machine = run_crmctl(*arguments).exits(2)
+    assert machine.out == ""
+    assert hint in json.loads(machine.err)["error"]["hint"]
+    if "-o" not in arguments:
+        person = run_crmctl("-o", "table", *arguments).exits(2)
+        assert person.err.startswith("error: ")
+        assert "\nhint: " in person.err
+
+
+def test_nothing_configured() -> None:
+    assert "auth login" in run_crmctl("objects", "list").exits(2).error()["hint"]
+    assert "CRMCTL_API_KEY" in run_crmctl("objects", "list", "--base-url", "http://127.0.0.1:9").exits(4).error()["hint"]
+
+
+def test_a_service_that_is_not_there(crm: RunningService) -> None:
+    crm.stop()
+    error = run_crmctl("objects", "list", "--max-wait", "0").exits(6).error()
+    assert error["code"] == "connection_failed"
+
+
+def test_debug_shows_requests_without_the_key(crm: RunningService) -> None:
+    shown = run_crmctl("objects", "list", "--debug").ok()
+    assert "GET /api/v1/objects" in shown.err
+    assert crm.key not in shown.err
+
+
+def test_a_closed_pipe_ends_quietly(people: list[str]) -> None:
+    command = f"'{CRMCTL}' records list people --all -o jsonl | head -1"
+    piped = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (piped.returncode, piped.stderr, len(piped.stdout.splitlines())) == (0, "", 1)
+
+
+def test_a_terminal_gets_a_table_that_fits(people: list[str]) -> None:
+    code, printed = expect_exit(spawn("records", "list", "people", "--limit", "3", "--color", "never", columns=120))
+    assert code == 0
+    table = printed.splitlines()[:4]
+    assert all(len(line) <= 120 for line in table), "no row is wrapped"
+    assert all(identity in printed for identity in people[-3:])
+    assert "showing 3 of 120" in printed
+
+
+def test_colour_is_for_terminals_only(crm: RunningService) -> None:
+    assert "\x1b[" in expect_exit(spawn("objects", "list"))[1]
+    assert "\x1b[" not in expect_exit(spawn("objects", "list", env={"NO_COLOR": "1"}))[1]
+    assert "\x1b[" not in run_crmctl("objects", "list", "-o", "table").ok().out
+    assert "\x1b[" in run_crmctl("objects", "list", "-o", "table", "--color", "always").ok().out

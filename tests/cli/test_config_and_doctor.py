@@ -1,0 +1,68 @@
+"""Settings from the command line, and the doctor that finds what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+
+def settings_of(*arguments: str, env: dict[str, str] | None = None) -> dict[str, tuple[object, str]]:
+    return {row["key"]: (row["value"], row["source"]) for row in run_crmctl("config", "list", *arguments, env=env).ok().json()}
+
+
+def test_set_get_unset_and_where_values_come_from() -> None:
+    run_crmctl("config", "set", "base_url", "https://crm.example.com/").ok()
+    run_crmctl("config", "set", "timeout", "12").ok()
+    run_crmctl("config", "set", "timeout", "60", "--global").ok()
+    run_crmctl("config", "set", "output", "yaml", "-p", "work").ok()
+    assert settings_of()["timeout"] == (12, "[profiles.default]")
+    assert settings_of("-p", "work", "-o", "json")["timeout"] == (60, "config.toml")
+    assert settings_of(env={"CRMCTL_TIMEOUT": "7"})["timeout"] == (7, "CRMCTL_TIMEOUT")
+    assert settings_of("--timeout", "3")["timeout"] == (3, "--timeout")
+    assert run_crmctl("config", "get", "base-url").ok().json() == {
+        "key": "base_url", "value": "https://crm.example.com", "source": "[profiles.default]"
+    }  # fmt: skip
+    assert run_crmctl("config", "get", "base_url", "-o", "table").ok().out == "https://crm.example.com\n"
+    run_crmctl("config", "unset", "timeout").ok()
+    assert settings_of()["timeout"] == (60, "config.toml")
+    run_crmctl("config", "set", "default_profile", "work").ok()
+    assert settings_of("-o", "json")["profile"] == ("work", "config.toml")
+    assert str(Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml") == run_crmctl("config", "path", "-o", "json").ok().json()["config"]
+
+
+@pytest.mark.parametrize(("key", "value"), [("colour", "never"), ("timeout", "soon"), ("output", "xml"), ("base_url", "crm.example.com")])
+def test_what_is_wrong_is_refused_and_nothing_written(key: str, value: str) -> None:
+    assert run_crmctl("config", "set", key, value).exits(2).out == ""
+    assert not (Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml").exists()
+
+
+def test_a_broken_file_stops_commands_but_not_the_doctor() -> None:
+    file = Path(run_crmctl("config", "path", "-o", "table").ok().out.strip())
+    file.parent.mkdir(parents=True)
+    file.write_text("default_profile = [", encoding="utf-8")
+    assert "not valid TOML" in run_crmctl("config", "list").exits(2).error()["message"]
+    found = {check["check"]: check for check in run_crmctl("doctor", "-o", "json").exits(2).json()}
+    assert found["settings file"]["status"] == "failed"
+    assert str(file) in found["settings file"]["detail"]
+    assert run_crmctl("config", "path", "-o", "table").ok().out.strip() == str(file)
+
+
+def test_the_doctor_of_a_machine_in_order(crm: RunningService) -> None:
+    checks = run_crmctl("doctor", "--network").ok().json()
+    assert {check["status"] for check in checks} <= {"ok", "warning"}
+    assert {"python", "profile", "api key", "connection", "key accepted", "clock", "rate limit"} <= {check["check"] for check in checks}
+    assert crm.key not in str(checks)
+
+
+def test_the_first_failure_decides_the_exit_code(crm: RunningService) -> None:
+    assert run_crmctl("doctor", env={"CRMCTL_BASE_URL": None, "CRMCTL_API_KEY": None}).exits(2).json()
+    refused = run_crmctl("doctor", "--network", env={"CRMCTL_API_KEY": "crs_wrong"}).exits(4).json()
+    assert [check["check"] for check in refused if check["status"] == "failed"] == ["key accepted"]
+    crm.stop()
+    gone = run_crmctl("doctor", "--network", "--max-wait", "0").exits(6).json()
+    assert [check["check"] for check in gone if check["status"] == "failed"] == ["connection"]

@@ -1,0 +1,127 @@
+"""Dry runs send nothing, read-only and protected profiles write nothing, deletions ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import requests_of
+from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.service import RunningService
+
+NIL = "00000000-0000-0000-0000-000000000000"
+WRITES = [
+    (
+        ["records", "create", "people", "--set", "email=a@acme.com"],
+        "POST",
+        "/api/v1/objects/{people}/records",
+        {"data": {"email": "a@acme.com"}},
+    ),
+    (
+        ["records", "update", "people", NIL, "--set", "score=1"],
+        "PATCH",
+        f"/api/v1/objects/{{people}}/records/{NIL}",
+        {"data": {"score": 1}},
+    ),
+    (["records", "delete", "people", NIL], "DELETE", f"/api/v1/objects/{{people}}/records/{NIL}", None),
+    (
+        ["objects", "create", "--slug", "x", "--singular-name", "X", "--plural-name", "Xs"],
+        "POST",
+        "/api/v1/objects",
+        {"slug": "x", "singularName": "X", "pluralName": "Xs"},
+    ),
+    (["objects", "update", "people", "--inactive"], "PATCH", "/api/v1/objects/{people}", {"isActive": False}),
+    (["objects", "delete", "people"], "DELETE", "/api/v1/objects/{people}", None),
+    (
+        ["attributes", "create", "people", "--name", "A", "--type", "text"],
+        "POST",
+        "/api/v1/objects/{people}/attributes",
+        {"isRequired": False, "isUnique": False, "name": "A", "type": "text"},
+    ),
+    (["attributes", "update", "people", NIL, "--name", "B"], "PATCH", f"/api/v1/objects/{{people}}/attributes/{NIL}", {"name": "B"}),
+    (["attributes", "delete", "people", NIL], "DELETE", f"/api/v1/objects/{{people}}/attributes/{NIL}", None),
+    (["api", "PATCH", "objects/x", "--input", "body.json"], "PATCH", "/api/v1/objects/x", {"a": 1}),
+    (["api", "DELETE", "/api/v1/objects/x"], "DELETE", "/api/v1/objects/x", None),
+]
+
+
+@pytest.fixture(autouse=True)
+def _body_file() -> None:
+    Path("body.json").write_text('{"a": 1}', encoding="utf-8")
+
+
+@pytest.mark.parametrize(("arguments", "method", "path", "body"), WRITES)
+def test_a_dry_run_shows_the_request_and_sends_nothing(
+    crm: RunningService, arguments: list[str], method: str, path: str, body: object
+) -> None:
+    shown = run_crmctl(*arguments, "--dry-run").ok()
+    assert shown.json() == {"dryRun": True, "method": method, "path": path.format(people=crm.object_id("people")), "body": body}
+    assert {verb for verb, _ in requests_of(crm)} <= {"GET"}
+    assert crm.outbox() == []
+
+
+@pytest.mark.parametrize("arguments", [item[0] for item in WRITES])
+def test_read_only_refuses_before_any_request(crm: RunningService, arguments: list[str]) -> None:
+    refused = run_crmctl(*arguments, "--yes", env={"CRMCTL_READ_ONLY": "1"}).exits(2)
+    assert refused.error()["code"] == "read_only"
+    assert refused.out == ""
+    assert requests_of(crm) == []
+
+
+def test_read_only_still_reads_and_previews(crm: RunningService) -> None:
+    run_crmctl("records", "count", "people", env={"CRMCTL_READ_ONLY": "1"}).ok()
+    run_crmctl("api", "GET", "objects", env={"CRMCTL_READ_ONLY": "1"}).ok()
+    run_crmctl("records", "create", "people", "--set", "score=1", "--dry-run", env={"CRMCTL_READ_ONLY": "1"}).ok()
+
+
+@pytest.fixture
+def protected(crm: RunningService) -> RunningService:
+    run_crmctl("config", "set", "protected", "true").ok()
+    crm.log.clear()
+    return crm
+
+
+def test_a_protected_profile_refuses_where_nobody_can_type(protected: RunningService) -> None:
+    refused = run_crmctl("records", "create", "people", "--set", "score=1", "--yes").exits(2)
+    assert refused.error()["code"] == "protected_profile"
+    assert requests_of(protected) == []
+    run_crmctl("records", "list", "people").ok()
+
+
+@pytest.mark.parametrize(("typed", "code", "made"), [("default", 0, 1), ("defaul", 130, 0)])
+def test_a_protected_profile_asks_for_its_name(protected: RunningService, typed: str, code: int, made: int) -> None:
+    terminal = spawn("records", "create", "people", "--set", "score=1")
+    terminal.expect("Type default to confirm")
+    terminal.sendline(typed)
+    assert expect_exit(terminal)[0] == code
+    assert len(protected.outbox()) == made
+
+
+@pytest.mark.parametrize(("answer", "code", "deleted"), [("y", 0, True), ("n", 130, False), ("", 130, False)])
+def test_deleting_asks_on_a_terminal(crm: RunningService, answer: str, code: int, deleted: bool) -> None:
+    identity = run_crmctl("records", "create", "people", "--set", "score=1").ok().json()["id"]
+    terminal = spawn("records", "delete", "people", identity)
+    terminal.expect(r"Delete record .*\? \[y/N\]")
+    terminal.sendline(answer)
+    assert expect_exit(terminal)[0] == code
+    run_crmctl("records", "get", "people", identity).exits(3 if deleted else 0)
+
+
+def test_the_question_says_how_much_is_lost(crm: RunningService) -> None:
+    run_crmctl("objects", "create", "--slug", "boats", "--singular-name", "Boat", "--plural-name", "Boats").ok()
+    run_crmctl("records", "create", "boats", "--data", "{}").ok()
+    terminal = spawn("objects", "delete", "boats")
+    terminal.expect("Delete the object boats and its 1 record")
+    terminal.sendline("n")
+    assert expect_exit(terminal)[0] == 130
+    terminal = spawn("objects", "delete", "boats", "--no-input")
+    code, printed = expect_exit(terminal)
+    assert code == 2
+    assert "--yes" in printed
+
+
+def test_a_dry_run_of_what_does_not_write_is_refused(crm: RunningService) -> None:
+    for arguments in (["records", "list", "people"], ["config", "set", "output", "yaml"], ["auth", "logout"]):
+        assert "--dry-run" in run_crmctl(*arguments, "--dry-run").exits(2).error()["message"]
+    assert requests_of(crm) == []
