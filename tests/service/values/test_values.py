@@ -1,0 +1,208 @@
+"""What each type of attribute takes, and that projections compare as the values do."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crmctl.models import jsontext
+from crmctl.models.attributes import AttributeType
+from crmctl.models.filters import Condition, Operator
+from crmctl.service.faults import BadRequest, Fault
+from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.conditions import read_condition
+from crmctl.service.values.dates import date_key
+from crmctl.service.values.numbers import number_key, parse_number
+from crmctl.service.values.projection import EMPTY, Projection, keys_in, project
+from crmctl.service.values.text import Invalid, fold
+
+ID = "0b0e7a52-4f7e-4c0c-9d3a-1f7f0f1f2a3b"
+
+
+def attribute(type: str, **flags: Any) -> Attribute:
+    return Attribute("id", 1, "field", AttributeType(type), **flags)
+
+
+GOOD: list[tuple[str, Any, str | None]] = [
+    ("text", "Ärger", "ärger"),
+    ("text", "", None),
+    ("email", "Ada@Example.com", "ada@example.com"),
+    ("phone_number", "+49 30 1234", "+49 30 1234"),
+    ("checkbox", False, "false"),
+    ("name", {"last": "Lovelace", "first": "Ada"}, "ada lovelace"),
+    ("name", "Ada Lovelace", "ada lovelace"),
+    ("name", {"first": "", "last": None}, None),
+    ("name", {}, None),
+    ("address", {"country": "FR", "city": "Paris", "street": "1 Rue X", "door": "b"}, "1 rue x, paris, fr, b"),
+    ("currency", {"amount": 12.5, "currency": "EUR"}, number_key(12.5)),
+    ("currency", {"amount": 12.5}, number_key(12.5)),
+    ("currency", 12.5, number_key(12.5)),
+    ("date", "2024-02-29", "2024-02-29T00:00:00.000000Z"),
+    ("date", "2024-02-29T23:30:00.123456789-01:00", "2024-03-01T00:30:00.123456Z"),
+    ("date", "0001-01-01", "0001-01-01T00:00:00.000000Z"),
+    ("reference", ID.upper(), ID),
+    ("list", ["B", 2, ""], '["b","2"]'),
+    ("list", [], None),
+    ("list", [""], None),
+]
+
+
+@pytest.mark.parametrize(("type", "value", "column"), GOOD, ids=repr)
+def test_a_value_projects_to_its_canonical_form(type: str, value: Any, column: str | None) -> None:
+    assert project(attribute(type), value).column == column
+
+
+BAD: list[tuple[str, Any]] = [
+    *[("text", value) for value in (1, True, ["a"], {"a": "b"}, "a\x00", "\udc00", "x" * 100_001)],
+    *[("email", value) for value in ("ada", "@x", "a@", "a b@x.org", "a@b@c", "a@x.org\n", "a" * 320 + "@x")],
+    *[("phone_number", value) for value in (4930, "1" * 101)],
+    *[("number", value) for value in (True, "1", "", float("nan"), float("inf"), Decimal("NaN"), Decimal("1e5000"), 10**1001, [1], {})],
+    *[
+        ("currency", value)
+        for value in (True, "1", {}, {"currency": "EUR"}, {"amount": "1"}, {"amount": 1, "currency": 5}, {"amount": 1, "tax": 2})
+    ],
+    *[("checkbox", value) for value in (0, 1, "true", "", [])],
+    *[("name", value) for value in (1, ["Ada"], {"first": 1}, {"first": ["a"]}, {"first\x00": "a"}, {str(n): "a" for n in range(31)})],
+    *[("address", value) for value in (1, {"city": {"name": "Paris"}})],
+    *[
+        ("date", value)
+        for value in (
+            "2023-02-29",
+            "2024-13-01",
+            "2024-1-1",
+            "20240101",
+            "",
+            "tomorrow",
+            20240101,
+            "2024-01-01T25:00",
+            "2024-01-01T10:00+24:00",
+        )
+    ],
+    *[
+        ("date", value)
+        for value in ("0000-01-01", "0001-01-01T00:00+01:00", "9999-12-31T23:59-01:00", "２０２４-01-01", "2024-01-01 ", "2024-W01-1")
+    ],
+    *[("reference", value) for value in ("people", 5, ID[:-1], ID.replace("-", ""), "{" + ID + "}", "")],
+    *[("list", value) for value in ("a", [None], [True], [["a"]], [{}], ["a\x00"], ["a"] * 1001, {"0": "a"})],
+]
+
+
+@pytest.mark.parametrize(("type", "value"), BAD, ids=lambda value: repr(value)[:40])
+def test_a_value_of_the_wrong_kind_is_refused(type: str, value: Any) -> None:
+    with pytest.raises(Invalid):
+        project(attribute(type), value)
+
+
+def test_null_is_empty_for_every_type() -> None:
+    for each in AttributeType:
+        assert project(attribute(each), None) is EMPTY
+
+
+def test_select_takes_its_options_to_the_letter() -> None:
+    stage = attribute("select", options=("New", "Done"))
+    assert project(stage, "New") == Projection("New", None, ("New",))
+    for wrong in ("new", "", 1, ["New"]):
+        with pytest.raises(Invalid, match="New, Done"):
+            project(stage, wrong)
+
+
+def test_a_list_of_values_names_the_element_that_is_wrong() -> None:
+    many = attribute("number", is_list=True)
+    assert keys_in(many, project(many, [1, 2.0, 10]).column) == (number_key(1), number_key(2), number_key(10))
+    with pytest.raises(Invalid, match="element 1 that must be a number"):
+        project(many, [1, "2"])
+    with pytest.raises(Invalid, match="array"):
+        project(many, 1)
+
+
+def test_exact_text_is_kept_only_where_it_differs() -> None:
+    assert project(attribute("text"), "abc").exact is None
+    assert project(attribute("text"), "aBc").exact == "aBc"
+    assert project(attribute("text", is_list=True), ["a", "B"]) == Projection('["a","b"]', '["a","B"]', ("a", "b"))
+
+
+def test_a_unique_text_fits_an_index() -> None:
+    assert project(attribute("text", is_unique=True), "x" * 500).keys
+    with pytest.raises(Invalid, match="unique"):
+        project(attribute("text", is_unique=True), "x" * 501)
+
+
+amounts = st.one_of(
+    st.integers(),
+    st.integers(-(10**40), 10**40),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=Decimal("-1e60"), max_value=Decimal("1e60")),
+)
+
+
+def exact(number: Any) -> Decimal:
+    return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
+
+
+@given(amounts, amounts)
+def test_keys_of_numbers_sort_as_the_numbers_do(left: Any, right: Any) -> None:
+    assert (number_key(left) < number_key(right)) == (exact(left) < exact(right))
+    assert (number_key(left) == number_key(right)) == (exact(left) == exact(right))
+
+
+@given(amounts)
+def test_a_number_survives_json_and_a_filter(number: Any) -> None:
+    assert number_key(jsontext.loads(jsontext.dumps(number))) == number_key(number)
+    assert parse_number(str(number)) == number_key(number)
+
+
+@pytest.mark.parametrize("text", ["", "ten", "1_000", "٣", "0x10", "nan", "Infinity", "1e", "--1", "1,5", "1e9999999", "9" * 3000])
+def test_what_is_no_number_in_a_filter(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_number(text)
+
+
+moments = st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 12, 31))
+
+
+@given(moments, moments, st.integers(-1439, 1439))
+def test_keys_of_timestamps_sort_as_time_does(left: datetime, right: datetime, minutes: int) -> None:
+    first, second = left.replace(tzinfo=UTC), right.replace(tzinfo=UTC)
+    sign = "-" if minutes < 0 else "+"
+    shifted = (left + timedelta(minutes=minutes)).isoformat() + f"{sign}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+    assert (date_key(shifted) < date_key(right.isoformat() + "Z")) == (first < second)
+    assert date_key(shifted) == date_key(left.isoformat())
+
+
+@given(st.text())
+def test_folding_is_blind_to_case_and_composition(text: str) -> None:
+    assert fold(fold(text)) == fold(text)
+    assert fold(unicodedata.normalize("NFD", text)) == fold(unicodedata.normalize("NFC", text)) == fold(text)
+
+
+@given(st.text(alphabet=st.characters(codec="ascii")))
+def test_folding_ascii_is_the_same_by_the_short_way(text: str) -> None:
+    assert fold(text) == unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def test_conditions_are_read_from_what_comes_in() -> None:
+    assert read_condition("amount", "greaterThan", "5") == Condition("amount", Operator.GREATER_THAN, "5")
+    assert read_condition("amount", "greaterThan", 5) == Condition("amount", Operator.GREATER_THAN, "5")
+    assert read_condition("won", "isTrue", True) == Condition("won", Operator.IS_TRUE, "true")
+    for wrong in (
+        ("", "equals", "x"),
+        (None, "equals", "x"),
+        ("a", "greaterthan", "x"),
+        ("a", None, "x"),
+        ("a", "equals", None),
+        ("a", "equals", ["x"]),
+    ):
+        with pytest.raises(BadRequest):
+            read_condition(*wrong)
+
+
+def test_a_fault_can_always_be_sent() -> None:
+    fault = Fault("odd \ud800 " + "x" * 5000)
+    assert len(fault.message.encode()) < 2100
+    assert fault.error == "internal_error"
