@@ -24,7 +24,7 @@ def view(*slugs: str) -> View:
     return record_view(reversed(attributes))
 
 
-def record(number: int = 1, **data: Any) -> dict[str, Any]:
+def record(place: int = 1, /, **data: Any) -> dict[str, Any]:
     """One record; `data` replaces or adds values."""
     values: dict[str, Any] = {
         "text": "[on hold] Zoë",
@@ -41,7 +41,7 @@ def record(number: int = 1, **data: Any) -> dict[str, Any]:
         "reference": f"{NIL}000000000099",
     }
     stamps = {"createdAt": "2026-01-01T00:00:00Z", "updatedAt": "2026-01-02T00:00:00Z"}
-    return {"id": f"{NIL}{number:012d}", "objectId": f"{NIL}aaaaaaaaaaaa", "data": {**values, **data}, **stamps}
+    return {"id": f"{NIL}{place:012d}", "objectId": f"{NIL}aaaaaaaaaaaa", "data": {**values, **data}, **stamps}
 
 
 class Run:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from crmctl.output.streams import Streams
@@ -23,6 +24,11 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.0f}/s" if speed else "", style="dim")
 
 
+def _whole() -> Column:
+    """A column that stays on its line; the bar gives way."""
+    return Column(no_wrap=True)
+
+
 class Bar:
     """One bar that follows the terminal's width and disappears when closed."""
 
@@ -38,14 +44,14 @@ class Bar:
             highlight=False,
         )
         columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(markup=False),
-            _Count(),
-            _Rate(),
-            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False, table_column=_whole()),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            TaskProgressColumn(markup=False, table_column=_whole()),
+            _Count(_whole()),
+            _Rate(_whole()),
+            TimeRemainingColumn(compact=True, table_column=_whole()),
         )
-        self._progress = Progress(*columns, console=self._console, transient=True, get_time=monotonic)
+        self._progress = Progress(*columns, console=self._console, transient=True, expand=True, get_time=monotonic)
         self._task = self._progress.add_task(label, total=total)
         self._progress.start()
 

@@ -1,0 +1,111 @@
+"""Progress: a bar on a terminal, a line now and then in a pipe, nothing when quiet."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from crmctl.output.progress import Progress, duration
+from crmctl.output.streams import Streams
+from tests.support.clock import FakeClock
+from tests.support.terminal import close_terminal, open_terminal
+
+
+def progress(**options: bool) -> tuple[Progress, FakeClock, io.StringIO]:
+    err, clock = io.StringIO(), FakeClock()
+    return Progress(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, **options), clock, err
+
+
+def test_lines_come_after_five_seconds_and_then_at_growing_gaps() -> None:
+    shown, clock, err = progress()
+    seconds = []
+    with shown:
+        shown.start("Importing", 10_000)
+        for second in range(1, 130):
+            clock.advance(1)
+            before = err.getvalue()
+            shown.advance(50)
+            if err.getvalue() != before:
+                seconds.append(second)
+    assert seconds == [5, 15, 35, 65, 95, 125]
+    assert err.getvalue().splitlines()[:2] == [
+        "Importing: 250 of 10,000 (2 %), 50/s, about 3 min 15 s left",
+        "Importing: 750 of 10,000 (7 %), 50/s, about 3 min 5 s left",
+    ]
+
+
+def test_an_unknown_or_zero_total_is_no_problem() -> None:
+    shown, clock, err = progress()
+    for total, line in ((None, "Reading: 7 done, 1/s\n"), (0, "Reading: 7 of 0, 1/s\n")):
+        shown.start("Reading", total)
+        clock.advance(6)
+        shown.advance(7)
+        assert err.getvalue().endswith(line)
+
+
+def test_a_short_run_says_nothing_and_a_note_is_said_at_once() -> None:
+    shown, clock, err = progress()
+    shown.start("Importing", 10)
+    clock.advance(4.9)
+    shown.advance(10)
+    assert err.getvalue() == ""
+    shown.note("waiting for the rate limit until 12:00:30")
+    shown.finish()
+    shown.finish()
+    assert err.getvalue() == "waiting for the rate limit until 12:00:30\n"
+
+
+def test_quiet_is_silent() -> None:
+    shown, clock, err = progress(quiet=True)
+    shown.start("Importing", 10)
+    clock.advance(100)
+    shown.advance(5)
+    shown.note("waiting")
+    shown.finish()
+    assert err.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+BAR = """
+import sys
+from crmctl.output.streams import Streams
+from crmctl.output.progress import Progress
+with Progress(Streams.of_process()) as p:
+    p.start("Importing [x]", 12345)
+    p.advance(4321)
+    input()
+    p.note("waiting [for] the limit")
+    p.advance(1000)
+    input()
+print("done")
+"""
+
+
+def test_a_bar_on_a_terminal_that_is_resized_and_then_gone() -> None:
+    terminal = open_terminal(BAR, columns=100)
+    terminal.expect(r"4,321 of 12,345")
+    terminal.setwinsize(24, 60)
+    terminal.sendline("")
+    terminal.expect(r"waiting \[for\] the limit")
+    terminal.expect(r"5,321 of")
+    terminal.sendline("")
+    ended = close_terminal(terminal)
+    assert ended.code == 0
+    assert ended.out.rstrip().endswith("done")
+    assert "\x1b[?25h" in ended.out, "the cursor is back"
+    assert "\x1b[2K" in ended.out, "the bar is wiped"
+
+
+def test_a_dumb_terminal_gets_no_bar() -> None:
+    terminal = open_terminal(BAR, env={"TERM": "dumb"})
+    terminal.sendline("\n")
+    ended = close_terminal(terminal)
+    assert re.sub(r"\s+", " ", ended.out).strip() == "waiting [for] the limit done"

@@ -1,0 +1,151 @@
+"""Standard streams of real processes: terminals, pipes whose reader leaves, full disks, odd locales."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.terminal import close_terminal, in_pipes, on_terminal, open_terminal
+
+SETUP = """
+import os, sys
+from crmctl.errors import CrmctlError
+from crmctl.output.streams import Streams
+from crmctl.output.emitter import Emitter
+from crmctl.output.messages import Messages
+streams = Streams.of_process()
+def emitter(format, **more): return Emitter(streams, format, messages=Messages(streams, machine=format != "table"), **more)
+def ended(run):
+    try: run()
+    except CrmctlError as error:
+        Messages(streams, machine=True).report_error(error); sys.exit(error.exit_code)
+"""
+LIST = SETUP + "items = [{'id': '1', 'updatedAt': '2026-01-01T00:00:00Z', 'n': 1}]\n"
+
+
+def test_a_terminal_gets_colour_and_relative_times_and_a_pipe_neither() -> None:
+    code = LIST + "emitter('table').emit_items(items)"
+    seen = on_terminal(code)
+    assert "\x1b[1mid" in seen.out
+    assert "2026-01-01T" not in seen.out
+    assert in_pipes(code).out == "id  updatedAt             n\n1   2026-01-01T00:00:00Z  1\n"
+
+
+COLOUR = [  # environment, --color, on a terminal, in a pipe
+    ({}, "auto", True, False),
+    ({"NO_COLOR": "1"}, "auto", False, False),
+    ({"NO_COLOR": ""}, "auto", True, False),
+    ({"CLICOLOR_FORCE": "1"}, "auto", True, True),
+    ({"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, "auto", False, False),
+    ({"CLICOLOR_FORCE": "0"}, "auto", True, False),
+    ({"CLICOLOR": "0"}, "auto", False, False),
+    ({"TERM": "dumb"}, "auto", False, False),
+    ({"NO_COLOR": "1"}, "always", True, True),
+    ({"CLICOLOR_FORCE": "1"}, "never", False, False),
+]
+
+
+def test_colour_follows_the_flag_then_the_environment() -> None:
+    code = SETUP + (
+        f"for streams.environ, streams.color_mode in {[case[:2] for case in COLOUR]!r}:\n"
+        "    print(streams.color('stdout'), streams.color('stderr'))"
+    )
+    assert on_terminal(code).out.splitlines() == [f"{terminal} {terminal}" for *_, terminal, _ in COLOUR]
+    assert in_pipes(code).out.splitlines() == [f"{pipe} {pipe}" for *_, pipe in COLOUR]
+
+
+def test_the_width_is_the_terminals_own_and_follows_it() -> None:
+    assert on_terminal(SETUP + "print(streams.width)", columns=97).out == "97\n"
+    assert on_terminal(SETUP + "print(streams.width)", columns=97, env={"COLUMNS": "50"}).out == "50\n"
+    assert in_pipes(SETUP + "print(streams.width)").out == "None\n"
+    assert in_pipes(SETUP + "print(streams.width)", env={"COLUMNS": "50"}).out == "50\n"
+    terminal = open_terminal(SETUP + "print(streams.width); input(); print(streams.width)", columns=80)
+    terminal.expect("80")
+    terminal.setwinsize(24, 132)
+    terminal.sendline("")
+    assert close_terminal(terminal).out.strip() == "132"
+
+
+@pytest.mark.parametrize("format", ["table", "json", "jsonl", "csv", "yaml", "ids"])
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_reader_that_leaves_ends_the_run_quietly(format: str, lines: int) -> None:
+    code = SETUP + f"emitter({format!r}).emit_pages([{{'id': str(n), 'text': 'x' * 500}} for n in range(100)] for page in range(10))"
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    for _ in range(lines):
+        writer.stdout.readline()
+    writer.stdout.close()
+    complaint = writer.stderr.read()
+    assert (writer.wait(30), complaint) == (0, b"")
+    writer.stderr.close()
+
+
+def test_nobody_reads_the_last_word_and_the_outcome_stands() -> None:
+    code = SETUP + "sys.stdin.read(); emitter('json').emit_result({'written': 1}); sys.exit(10)"
+    writer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout is not None
+    writer.stdout.close()
+    complaint = writer.communicate()[1]
+    assert (writer.returncode, complaint) == (10, b"")
+
+
+def test_a_closed_stderr_does_not_stop_a_run() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = SETUP + "m = Messages(streams); [m.warn('x' * 100) for _ in range(1000)]; emitter('json').emit_result({'done': True})"
+    try:
+        ended = in_pipes(code, stderr=write)
+    finally:
+        os.close(write)
+    assert (ended.code, ended.out) == (0, '{\n  "done": true\n}\n')
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("call", ["emit_items([{'id': '1'}])", "emit_item({'id': '1'})", "emit_result({'id': '1'})"])
+def test_a_full_disk_is_an_error_and_not_silence(call: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = in_pipes(SETUP + f"ended(lambda: emitter('json').{call})", stdout=full)
+    assert ended.code == 2
+    assert '"code":"output_failed"' in ended.err
+    assert "No space left" in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_streams_closed_before_the_start_do_no_harm() -> None:
+    code = SETUP + (
+        "Messages(streams).warn('x')\nemitter('json').emit_items([])\n"
+        "with open(os.environ['SEEN'], 'w') as seen: print(streams.stdin.read() == '', file=seen)"
+    )
+    seen = Path("seen")
+    command = f'exec "{sys.executable}" -c "$CODE" <&- >&- 2>&-'
+    done = subprocess.run(["sh", "-c", command], env={**os.environ, "CODE": code, "SEEN": str(seen.absolute())}, timeout=30, check=False)
+    assert (done.returncode, seen.read_text()) == (0, "True\n")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1:strict"}],
+)
+def test_output_is_utf_8_in_every_locale(env: dict[str, str]) -> None:
+    code = SETUP + (
+        f"item = {{'id': '1', 'text': {'Zoë 漢字 🙂'!a}, 'half': chr(0xd83d)}}\n"
+        "Messages(streams).warn(item['text'] + item['half'])\n"
+        "for kind in ('json', 'jsonl', 'csv', 'yaml', 'table'): emitter(kind).emit_items([item])"
+    )
+    ended = in_pipes(code, env=env)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("Zoë 漢字 🙂") == 5
+    assert '"half": "\\ud83d"' in ended.out
+    assert ended.err == "warning: Zoë 漢字 🙂�\n"
+
+
+@pytest.mark.parametrize("format", ["json", "jsonl", "csv", "ids"])
+def test_machine_formats_import_nothing_heavy(format: str) -> None:
+    heavy = "print(sorted({'rich', 'yaml', 'jmespath', 'pydantic'} & {*sys.modules}), file=sys.stderr)"
+    code = SETUP + f"emitter({format!r}).emit_items([{{'id': '1'}}])\n{heavy}"
+    assert in_pipes(code).err == "[]\n"
