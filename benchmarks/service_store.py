@@ -2,8 +2,8 @@
 
     python benchmarks/service_store.py [RECORDS]        (default 100000; the database goes to a temporary directory)
 
-Baselines: `executemany` of the same documents as JSON text into one table with the same pragmas and 100 rows a transaction; and, for lists, a
-full scan of that table that counts the same matches with SQLite's JSON functions.
+Baselines: `executemany` of the same documents as JSON text into one table with the same pragmas and 100 rows a transaction; and, for lists,
+a full scan of that table that counts the same matches with SQLite's JSON functions.
 """
 
 from __future__ import annotations
@@ -134,14 +134,10 @@ def main(count: int) -> None:
         print(f"{count:,} records of 10 attributes, {BATCH} a transaction, synchronous=FULL")
         print(f"  plain executemany of JSON {count / plain:10,.0f} rows/s")
         print(f"  bulk create               {count / spent:10,.0f} rows/s   {spent / plain:.2f} x the time of the baseline")
-        ordered = sorted(times)
-        print(
-            f"  one bulk create of {BATCH}     median {statistics.median(times) * 1000:.1f} ms, p99 {ordered[len(ordered) * 99 // 100] * 1000:.1f} ms"
-        )
-        size = sum(each.stat().st_size for each in Path(folder).glob("crm.db*"))
-        print(
-            f"  size of the database      {size / 2**20:10,.0f} MB   {size / sum(each.stat().st_size for each in Path(folder).glob('plain.db*')):.2f} x"
-        )
+        slowest = sorted(times)[len(times) * 99 // 100]
+        print(f"  one bulk create of {BATCH}     median {statistics.median(times) * 1000:.1f} ms, p99 {slowest * 1000:.1f} ms")
+        plain_size, size = (sum(each.stat().st_size for each in Path(folder).glob(f"{name}.db*")) for name in ("plain", "crm"))
+        print(f"  size of the database      {size / 2**20:10,.0f} MB   {size / plain_size:.2f} x")
         print(f"{'list of 50 with total':28} {'ms':>9} {'matches':>10} {'scan ms':>9} {'ratio':>8}")
         for name, conditions, paging, scan in LISTS:
             read: list[Condition] = [read_condition(*condition) for condition in conditions]

@@ -201,7 +201,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, st
     store.engine.close()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=st.data())
 @pytest.mark.parametrize(("type", "many"), SHAPES, ids=str)
 def test_every_operator_agrees_with_the_model(filled: tuple[Store, str], type: str, many: bool, drawn: st.DataObject) -> None:

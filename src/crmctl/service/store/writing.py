@@ -64,7 +64,7 @@ def check(schema: Schema, data: Any, record_id: str | None) -> Change:
     """Everything that needs no database; raises BadRequest naming every attribute at fault."""
     if not isinstance(data, dict):
         raise BadRequest("data must be an object", {"field": "data"})
-    unknown = [shown(slug) for slug in data if slug not in schema.attributes]
+    unknown = [shown(slug) for slug in data if slug not in schema.attributes][:20]
     if unknown:
         valid = list(schema.attributes)
         raise BadRequest(
