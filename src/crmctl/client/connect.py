@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from crmctl.client.crm import Crm
+from crmctl.client.pacing import SharedBudget, ledger_path
 from crmctl.client.session import USER_AGENT, Session
 from crmctl.client.transport import HttpxTransport, Transport
 from crmctl.clock import Clock, SystemClock
@@ -30,11 +31,13 @@ def connect(
     a few requests of the rate budget to people who wait. Raises ConfigError without a base URL, DeniedError for a key of another origin.
     """
     clock = clock or SystemClock()
+    base_url = settings.require_base_url()
     session = Session(
-        settings.require_base_url(),
+        base_url,
         credential,
         transport or HttpxTransport(ca_bundle=settings.ca_bundle.value, user_agent=USER_AGENT),
         clock=clock,
+        budget=SharedBudget(ledger_path(paths.state, credential.origin, credential.key), clock, lane=lane, note=note),
         max_wait=settings.max_wait.value,
         timeout=settings.timeout.value,
         log=log,

@@ -1,9 +1,25 @@
-"""The seam between a session and the rate budget: asked before every request, told about every answer."""
+"""Waiting for the rate budget: asked before every request, told about every answer. What is allowed is decided in `allowance`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from crmctl.clock import Clock
+from crmctl.errors import RateLimitedError
+
+if TYPE_CHECKING:
+    from crmctl.client.budget import Ledger, Wait
+
+T = TypeVar("T")
+
+NOTED_WAIT = 3.0
+"""Seconds from which on a wait is worth a sentence."""
 
 
 class Budget(Protocol):
@@ -36,3 +52,99 @@ class Unpaced:
 
     def lost(self, slot: int, *, never_sent: bool) -> None:
         return None
+
+
+class SharedBudget:
+    """The budget of one key, shared by every process of this machine through the file at `path`.
+
+    `lane` is `interactive` or `bulk`. A file that cannot be used never stops work: this process then paces itself alone, and says so once.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, lane: str = "interactive", note: Callable[[str], None] | None = None) -> None:
+        self._path = path
+        self._clock = clock
+        self._lane = 1 if lane == "bulk" else 0
+        self._note = note or (lambda _: None)
+        self._ledger: Ledger | None = None
+        self._lock = threading.Lock()
+
+    def acquire(self, patience: float) -> int:
+        from crmctl.client.budget import Grant
+
+        started = self._clock.monotonic()
+        wait: Wait | None = None
+        noted = False
+        try:
+            while True:
+                now = self._clock.monotonic()
+                ticket = wait.ticket if wait is not None else None
+                answer = self._use(lambda ledger, now=now, ticket=ticket: ledger.acquire(now, self._lane, ticket))  # type: ignore[misc]
+                if isinstance(answer, Grant):
+                    wait = None
+                    return answer.slot
+                wait = answer
+                self._check_patience(answer.until - started, patience, answer.until - now)
+                if not noted and answer.until - now >= NOTED_WAIT:
+                    noted = True
+                    self._note(f"rate limit: waiting {answer.until - now:.0f} s until {clock_time(self._clock.now() + answer.until - now)}")
+                self._clock.sleep(answer.look - now)
+        finally:
+            if wait is not None:
+                ticket = wait.ticket
+                self._use(lambda ledger: ledger.leave(ticket))
+
+    def answered(self, slot: int, status: int, headers: Mapping[str, str]) -> None:
+        now, wall = self._clock.monotonic(), self._clock.now()
+        self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers))
+
+    def lost(self, slot: int, *, never_sent: bool) -> None:
+        now = self._clock.monotonic()
+        self._use(lambda ledger: ledger.lost(slot, now, never_sent=never_sent))
+
+    def _check_patience(self, needed: float, patience: float, left: float) -> None:
+        if needed <= patience:
+            return
+        raise RateLimitedError(
+            f"the rate limit leaves no request before {clock_time(self._clock.now() + left)}, longer than may be waited",
+            hint="--max-wait SECONDS waits longer",
+            retryable=True,
+            retry_after=left,
+        )
+
+    def _use(self, work: Callable[[Ledger], T]) -> T:
+        """Work on the ledger; where the file fails, on one in memory."""
+        import sqlite3
+
+        from crmctl.client.budget import Ledger
+
+        with self._lock:
+            if self._ledger is None:
+                try:
+                    self._ledger = Ledger(self._path)
+                except (sqlite3.Error, OSError) as error:
+                    self._ledger = self._alone(error)
+            ledger = self._ledger
+        try:
+            return work(ledger)
+        except (sqlite3.Error, OSError) as error:
+            with self._lock:
+                if self._ledger is ledger:
+                    self._ledger = self._alone(error)
+                ledger = self._ledger
+            return work(ledger)
+
+    def _alone(self, error: Exception) -> Ledger:
+        from crmctl.client.budget import Ledger
+
+        self._note(f"the shared rate budget cannot be used ({error}); other crmctl processes with this key are not taken into account")
+        return Ledger(None)
+
+
+def ledger_path(state_dir: Path, origin: str, key: str) -> Path:
+    """The file of one key at one origin. Its name is a keyed fingerprint: it tells nothing about the key."""
+    return state_dir / "rate" / f"{hmac.new(key.encode(), origin.encode(), hashlib.sha256).hexdigest()[:32]}.sqlite"
+
+
+def clock_time(moment: float) -> str:
+    """A Unix time as local wall-clock time, for people who wait: `10:42:00`."""
+    return time.strftime("%H:%M:%S", time.localtime(moment))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random as randomness
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from crmctl import __version__
 from crmctl.client.answers import Answer, refusal
-from crmctl.client.pacing import Budget, Unpaced
+from crmctl.client.pacing import NOTED_WAIT, Budget, Unpaced, clock_time
 from crmctl.client.redaction import HIDDEN, Redactor
 from crmctl.client.retry import RETRIED_STATUSES, Failure, is_repeatable, next_wait, retry_after
 from crmctl.client.transport import Request, Response, Transport, Upload
@@ -31,7 +30,6 @@ Say = Callable[[str], None]
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MAX_REDIRECTS = 5
 _LOGGED_BODY = 4000
-_NOTED_WAIT = 3.0
 
 
 @dataclass(frozen=True)
@@ -241,7 +239,7 @@ class Session:
         else:
             reason = f"the service answered {failure.status}" if failure.status else "the connection failed"
         text = f"{reason}: waiting {wait:.0f} s until {clock_time(self.clock.now() + wait)}"
-        (self._note if wait >= _NOTED_WAIT else self._debug)(text)
+        (self._note if wait >= NOTED_WAIT else self._debug)(text)
         self.clock.sleep(wait)
 
     def _log_request(self, request: Request) -> None:
@@ -269,11 +267,6 @@ class Session:
     def _debug(self, line: str) -> None:
         if self._log is not None:
             self._log(self._redactor.text(line))
-
-
-def clock_time(moment: float) -> str:
-    """A Unix time as local wall-clock time, for people who wait: `10:42:00`."""
-    return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
 def _encoded(body: Any) -> bytes | None:

@@ -1,0 +1,68 @@
+"""The file that remembers a service's objects and attributes for a few minutes. Never asks the service; a broken file is an empty one.
+
+Holds the resources as they came, not as models, so that shell completion can read it without importing them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from crmctl.clock import Clock
+from crmctl.config.profiles import write_private
+from crmctl.errors import ConfigError
+from crmctl.models import jsontext
+
+FRESH_SECONDS = 300.0
+OBJECTS = "objects"
+"""The list of objects; the attributes of one object are kept under its id."""
+
+Items = list[dict[str, Any]]
+
+
+class SchemaCache:
+    """One file per profile and origin, mode 0600, replaced atomically: processes may share it."""
+
+    def __init__(self, cache_dir: Path, profile: str, origin: str, clock: Clock) -> None:
+        name = hashlib.sha256(f"{profile}@{origin}".encode()).hexdigest()[:20]
+        self._path = cache_dir / "schema" / f"{name}.json"
+        self._clock = clock
+        self._lists: dict[str, Any] | None = None
+
+    def get(self, name: str, max_age: float = FRESH_SECONDS) -> Items | None:
+        """A list kept under `name` (OBJECTS or an object's id) that is at most `max_age` seconds old."""
+        entry = self._read().get(name)
+        if not isinstance(entry, dict) or not isinstance(entry.get("at"), int | float) or not isinstance(entry.get("items"), list):
+            return None
+        age = self._clock.now() - entry["at"]
+        items = entry["items"]
+        return items if 0 <= age <= max_age and all(isinstance(item, dict) for item in items) else None
+
+    def put(self, name: str, items: Items) -> None:
+        """Keep a list. A cache that cannot be written stays as it is."""
+        self._lists = None  # what another process has written meanwhile is kept
+        self._write({**self._read(), name: {"at": self._clock.now(), "items": items}})
+
+    def forget(self, name: str | None = None) -> None:
+        """Drop one list, or everything."""
+        self._lists = None
+        kept = {key: value for key, value in self._read().items() if name is not None and key != name}
+        if kept != self._lists:
+            self._write(kept)
+
+    def _read(self) -> dict[str, Any]:
+        if self._lists is None:
+            try:
+                lists = jsontext.loads(self._path.read_bytes())
+            except (OSError, ValueError, RecursionError):
+                lists = {}
+            self._lists = lists if isinstance(lists, dict) else {}
+        return self._lists
+
+    def _write(self, lists: dict[str, Any]) -> None:
+        self._lists = lists
+        try:
+            write_private(self._path, jsontext.dumps(lists))
+        except (ConfigError, ValueError):
+            return

@@ -1,0 +1,133 @@
+"""A discrete simulation of processes that share one rate budget against services that limit in different ways. No time passes."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import formatdate
+
+from crmctl.client.budget import BULK, Grant, Ledger
+
+START = 1_800_000_000.0
+Rounding = Callable[[float], float]
+
+
+class FixedWindow:
+    """Counts per window; windows are aligned to the epoch or begin with the first request."""
+
+    def __init__(self, limit: int, window: float, *, aligned: bool, rounding: Rounding = math.floor, phase: float = 0.0) -> None:
+        self.limit, self.window, self.aligned, self.rounding, self.phase = limit, window, aligned, rounding, phase
+        self.end, self.count = 0.0, 0
+
+    def ask(self, now: float) -> tuple[bool, int, float]:
+        if now >= self.end:
+            self.end = ((now - self.phase) // self.window + 1) * self.window + self.phase if self.aligned else now + self.window
+            self.count = 0
+        accepted = self.count < self.limit
+        self.count += accepted
+        return accepted, self.limit - self.count, self.rounding(self.end)
+
+
+class SlidingWindow:
+    """Counts the accepted requests of the last `window` seconds; Reset is when the oldest leaves, or a whole window from now."""
+
+    def __init__(self, limit: int, window: float, *, rounding: Rounding = math.ceil, running: bool = False) -> None:
+        self.limit, self.window, self.rounding, self.running = limit, window, rounding, running
+        self.log: deque[float] = deque()
+
+    def ask(self, now: float) -> tuple[bool, int, float]:
+        while self.log and self.log[0] <= now - self.window:
+            self.log.popleft()
+        accepted = len(self.log) < self.limit
+        if accepted:
+            self.log.append(now)
+        start = now if self.running else self.log[0]
+        return accepted, self.limit - len(self.log), self.rounding(start + self.window)
+
+
+class TokenBucket:
+    """`limit` tokens, refilled evenly; Reset is when it is full again."""
+
+    def __init__(self, limit: int, window: float) -> None:
+        self.limit, self.window = limit, window
+        self.tokens, self.at = float(limit), START
+
+    def ask(self, now: float) -> tuple[bool, int, float]:
+        self.tokens = min(self.limit, self.tokens + (now - self.at) * self.limit / self.window)
+        self.at = now
+        accepted = self.tokens >= 1.0
+        self.tokens -= accepted
+        return accepted, int(self.tokens), math.ceil(now + (self.limit - self.tokens) * self.window / self.limit)
+
+
+@dataclass
+class World:
+    """`workers` requests at a time in all, each with `latency` seconds to the service and back (with jitter)."""
+
+    service: FixedWindow | SlidingWindow | TokenBucket
+    workers: int = 1
+    latency: float = 0.05
+    jitter: float = 0.02
+    skew: float = 0.0
+    dated: bool = True
+    foreign: float = 0.0
+    headers: bool = True
+    lane: int = BULK
+    start: float = START
+    seed: int = 1
+    accepted: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+
+    def run(self, *, seconds: float = math.inf, requests: float = math.inf) -> World:
+        """Until so much time has passed, or so many requests were accepted."""
+        ledger = Ledger(None)
+        dice = random.Random(self.seed)
+        order = itertools.count()
+        events: list[tuple[float, int, Callable[[float], None]]] = []
+
+        def at(moment: float, what: Callable[[float], None]) -> None:
+            heapq.heappush(events, (moment, next(order), what))
+
+        def ask(now: float, ticket: int | None = None) -> None:
+            answer = ledger.acquire(now, self.lane, ticket)
+            if isinstance(answer, Grant):
+                at(now + self._leg(dice), lambda then: arrive(then, answer.slot))
+            else:
+                at(max(answer.look, now + 1e-4), lambda then: ask(then, answer.ticket))
+
+        def arrive(now: float, slot: int) -> None:
+            ok, left, reset = self.service.ask(now + self.skew)
+            (self.accepted if ok else self.refused).append(now)
+            at(now + self._leg(dice), lambda then: answered(then, slot, ok, left, reset, now + self.skew))
+
+        def answered(now: float, slot: int, ok: bool, left: int, reset: float, said: float) -> None:
+            headers = {"date": formatdate(said, usegmt=True)} if self.dated else {}
+            if self.headers:
+                limit = str(self.service.limit)
+                headers |= {"x-ratelimit-limit": limit, "x-ratelimit-remaining": str(left), "x-ratelimit-reset": f"{reset:.0f}"}
+            if not ok:
+                headers["retry-after"] = str(max(1, math.ceil(reset - said)))
+            ledger.answered(slot, now, now, 200 if ok else 429, headers)
+            ask(now)
+
+        def stranger(now: float) -> None:
+            self.service.ask(now + self.skew)
+            at(now + dice.expovariate(self.foreign), stranger)
+
+        for _ in range(self.workers):
+            at(self.start + dice.random() * 0.01, ask)
+        if self.foreign:
+            at(self.start, stranger)
+        while events and events[0][0] < self.start + seconds and len(self.accepted) < requests:
+            now, _, what = heapq.heappop(events)
+            what(now)
+        ledger.close()
+        return self
+
+    def _leg(self, dice: random.Random) -> float:
+        return self.latency / 2 + dice.random() * self.jitter / 2
