@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import UsageError
@@ -52,18 +53,8 @@ def show_pages(
 
     pages = iterate(fetch, limit=part.limit, offset=part.offset)
     first = next(pages)
-    shown, total = 0, first.total
-
-    def items() -> Iterator[dict[str, Any]]:
-        nonlocal shown
-        page: Page[Any] | None = first
-        while page is not None:
-            for resource in page.items:
-                shown += 1
-                yield resource.wire
-            page = next(pages, None)
-
-    runtime.emitter.emit_items(items(), view(first.items[0].wire if first.items else None))
+    total = first.total
+    shown = runtime.emitter.emit_pages((page.items for page in chain([first], pages)), view(first.items[0].wire if first.items else None))
     if part.limit is None:
         return
     if total is not None and part.offset + shown < total:

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from crmctl.clock import Clock, SystemClock
@@ -29,6 +30,8 @@ _KEEPS_SHAPE = frozenset({"json", "jsonl", "yaml"})
 """Formats in which --fields leaves the item's own shape; in the others the fields are columns."""
 
 _ONE_DOCUMENT = frozenset({"json", "yaml"})
+_BATCH = 100
+"""Items written at a time where nobody says what a page is."""
 _IN_MEMORY = 8 * 1024 * 1024
 
 Item = Any
@@ -69,8 +72,9 @@ class Emitter:
             choose_fields(self.fields, view)
 
     def emit_items(self, items: Iterable[Item], view: View | None = None) -> int:
-        """A list whose pages do not matter; returns how many there were."""
-        return self.emit_pages([items], view)
+        """A list that does not come in pages; returns how many items there were."""
+        rest = iter(items)
+        return self.emit_pages(iter(lambda: list(islice(rest, _BATCH)), []), view)
 
     def emit_pages(self, pages: Iterable[Iterable[Item]], view: View | None = None) -> int:
         """A list that arrives in pages, each handed on before the next is fetched where the format allows it; returns how many items.
