@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from crmctl.clock import Clock
 from crmctl.service.context import Context
 from crmctl.service.http.admission import Admission, Standing
 from crmctl.service.http.endpoints import PREFIX
@@ -37,50 +38,63 @@ class Edge:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = _Exchange(self.admission.stranger(), send)
-        started = self.context.clock.monotonic()
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        exchange = _Exchange(inner, scope["method"], self.admission.stranger(), self.context.clock, self.observe)
         inner["state"] = {**scope.get("state", {}), "standing": exchange.standing}
+        answer = exchange.sender(send)
         try:
             if scope["path"].startswith(f"{PREFIX}/"):
                 await run_in_threadpool(self.admission.admit, exchange.standing, Headers(scope=scope).get("authorization"))
-            await self.app(inner, receive, exchange.send)
+            await self.app(inner, receive, answer)
         except ClientDisconnect:
             exchange.status = CLIENT_GONE
         except Exception as error:
-            await self._fail(error, exchange, scope, receive)
+            refusal = answer_for(error)
+            if refusal.status_code >= 500:
+                traceback.print_exception(error, file=sys.stderr)
+            if exchange.status is not None:
+                raise
+            await refusal(scope, receive, answer)
         finally:
-            self.observe(
-                Finished(
-                    at=self.context.clock.now(),
-                    method=scope["method"],
-                    path=scope["path"],
-                    route=getattr(inner.get("route"), "path_format", None),
-                    status=exchange.status,
-                    seconds=self.context.clock.monotonic() - started,
-                    key_id=exchange.standing.key_id,
-                )
-            )
-
-    async def _fail(self, error: Exception, exchange: _Exchange, scope: Scope, receive: Receive) -> None:
-        answer = answer_for(error)
-        if answer.status_code >= 500:
-            traceback.print_exception(error, file=sys.stderr)
-        if exchange.status is not None:
-            raise error
-        await answer(scope, receive, exchange.send)
+            exchange.finish()
 
 
 class _Exchange:
-    """One request under way: puts the rate headers on its answer and remembers the status."""
+    """One request under way: puts the rate headers on its answer, remembers the status, and is told of once."""
 
-    def __init__(self, standing: Standing, send: Send) -> None:
+    def __init__(self, scope: Scope, method: str, standing: Standing, clock: Clock, observe: Callable[[Finished], None]) -> None:
+        self.scope = scope
+        self.method = method
         self.standing = standing
+        self.clock = clock
+        self.started = clock.monotonic()
         self.status: int | None = None
-        self._send = send
+        self._observe: Callable[[Finished], None] | None = observe
 
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), *self.standing.headers()]}
-        await self._send(message)
+    def sender(self, send: Send) -> Send:
+        async def forward(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *self.standing.headers()]}
+            elif not message.get("more_body"):
+                # Before the last byte leaves: who has the whole answer finds the request in the log and in the metrics.
+                self.finish()
+            await send(message)
+
+        return forward
+
+    def finish(self) -> None:
+        observe, self._observe = self._observe, None
+        if observe is None:
+            return
+        observe(
+            Finished(
+                at=self.clock.now(),
+                method=self.method,
+                path=self.scope["path"],
+                route=getattr(self.scope.get("route"), "path_format", None),
+                status=self.status,
+                seconds=self.clock.monotonic() - self.started,
+                key_id=self.standing.key_id,
+            )
+        )

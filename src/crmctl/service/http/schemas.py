@@ -11,13 +11,23 @@ from crmctl.models.attributes import AttributeType
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
 from crmctl.service.http.parameters import LARGEST_OFFSET, OPERATORS
 from crmctl.service.shapes import Body
+from crmctl.service.store.attributes import MAX_OPTIONS
 from crmctl.service.store.checks import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
 
-Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
-Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-Name = Annotated[str, Field(max_length=MAX_NAME, pattern=r"\S")]
-Slug = Annotated[str, Field(max_length=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_-]*$")]
-Description = Annotated[str, Field(max_length=MAX_DESCRIPTION)]
+_VISIBLE = r"^[^\x00]*[^\s\x00-\x1f\x7f-\x9f][^\x00]*$"
+"""Something to see, and no NUL."""
+
+
+def _documented(**rules: Any) -> Any:
+    """Rules that only the document shows: the store checks them, and says it in a better sentence."""
+    return Field(json_schema_extra=rules)
+
+
+Id = Annotated[str, _documented(format="uuid")]
+Timestamp = Annotated[str, _documented(format="date-time")]
+Name = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_VISIBLE)]
+Slug = Annotated[str, _documented(maxLength=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_-]*$")]
+Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[^\x00]*$")]
 
 
 class Shape(BaseModel):
@@ -136,12 +146,43 @@ class ObjectCreate(Body):
 
 
 class ObjectUpdate(Body):
-    plural_name: Name | None = None
+    """What is left out stays; the defaults only make a field optional."""
+
+    plural_name: Name = Field(default_factory=str)
     description: Description | None = None
-    is_active: bool | None = None
+    is_active: bool = Field(default_factory=bool)
+
+
+_OPTIONS = {"type": "array", "minItems": 1, "maxItems": MAX_OPTIONS, "uniqueItems": True, "items": {"type": "string", "pattern": _VISIBLE}}
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "select": {"options": _OPTIONS},
+    "reference": {"allowed_object_id": {"type": "string", "format": "uuid"}},
+}
+
+
+def _configs_by_type(schema: dict[str, Any]) -> None:
+    """Which config goes with which type; the store checks it."""
+    schema["properties"]["type"]["enum"] = [str(one) for one in AttributeType]
+    schema["allOf"] = [
+        {
+            "if": {"properties": {"type": {"const": kind}}},
+            "then": {
+                "required": ["config"],
+                "properties": {"config": {"type": "object", "properties": config, "required": list(config), "additionalProperties": False}},
+            },
+        }
+        for kind, config in _CONFIGS.items()
+    ] + [
+        {
+            "if": {"properties": {"type": {"not": {"enum": list(_CONFIGS)}}}},
+            "then": {"properties": {"config": {"type": ["object", "null"], "maxProperties": 0}}},
+        }
+    ]
 
 
 class AttributeCreate(Body):
+    model_config = ConfigDict(json_schema_extra=_configs_by_type)
+
     name: Name
     type: str
     slug: Slug | None = None
@@ -160,8 +201,8 @@ class RecordWrite(Body):
 
 
 class SearchFilter(Body):
-    attribute_slug: str
-    operator: Annotated[str, Field(json_schema_extra={"enum": list(OPERATORS)})]
+    attribute_slug: Slug
+    operator: Annotated[str, _documented(enum=list(OPERATORS))]
     value: str | bool | int | float = "true"
 
 

@@ -53,7 +53,7 @@ Participants = Annotated[list[Participant], Field(max_length=activities.MOST_LIN
 
 
 class ActivityUpdate(Body):
-    title: schemas.Name | None = None
+    title: schemas.Name = Field(default_factory=str)
     summary: schemas.Description | None = None
     activityDate: schemas.Timestamp | None = None
     linkedRecords: Links | None = None

@@ -15,7 +15,8 @@ def to_micros(seconds: float) -> int:
 
 def to_wire(micros: int) -> str:
     """2026-01-31T09:30:00.000000Z"""
-    return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not strftime: its %Y leaves out the leading zeros of an early year.
+    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def optional_to_wire(micros: int | None) -> str | None:
