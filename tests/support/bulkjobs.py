@@ -55,7 +55,7 @@ def prepared(count: int, *, bad: Sequence[int] = ()) -> list[Prepared]:
 def header(*, mode: str = "create", job: str = "job-1", origin: str = "http://127.0.0.1") -> Header:
     return Header(
         job=job, object="people", object_id=OBJECT_ID, origin=origin, mode=mode, input="people.csv", path="people.csv",
-        sha256="00", size=0, schema="s", created_at=0.0, version="1",
+        sha256="00", size=0, mapping="m", schema="s", created_at=0.0, version="1",
     )  # fmt: skip
 
 

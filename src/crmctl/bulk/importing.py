@@ -68,7 +68,11 @@ def run_import(
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
             if journal.state is JobState.CHECKING:
-                _check(journal, payloads, options, progress, report, interrupt)
+                try:
+                    _check(journal, payloads, options, progress, report, interrupt)
+                except CrmctlError:
+                    journal.set_state(JobState.REJECTED)
+                    raise
             if journal.state is not JobState.OPEN:
                 return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
             return _send(writer, journal, payloads, options, clock, progress, interrupt)

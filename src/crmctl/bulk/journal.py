@@ -60,6 +60,8 @@ class Header:
     """Where the bytes are: the absolute path, or the spooled copy."""
     sha256: str
     size: int
+    mapping: str
+    """Digest of the decided mapping."""
     schema: str
     """Digest of the object's attributes."""
     created_at: float

@@ -35,6 +35,10 @@ DOUBTFUL = frozenset({BatchState.SENDING, BatchState.IN_DOUBT, BatchState.UNKNOW
 """States whose rows may or may not be in the service."""
 
 
+RESULT_FILES = ("ok", "failed", "inDoubt", "unsent")
+"""The result files of a job, in the order of the summary."""
+
+
 class RowState(StrEnum):
     """What is known of one row; the values are the `_status` of result files."""
 

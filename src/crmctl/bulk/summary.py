@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.states import RowState
+from crmctl.bulk.states import RESULT_FILES, RowState
 from crmctl.errors import CrmctlError, ExitCode
-
-FILE_NAMES = ("ok", "failed", "inDoubt", "unsent")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Summary:
             **{str(state): self.counts[state] for state in RowState},
             "requests": self.requests,
             "elapsedSeconds": round(self.elapsed, 3),
-            "files": {name: str(path) if (path := self.files.get(name)) is not None else None for name in FILE_NAMES},
+            "files": {name: str(path) if (path := self.files.get(name)) is not None else None for name in RESULT_FILES},
         }
 
 

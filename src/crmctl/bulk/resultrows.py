@@ -1,0 +1,121 @@
+"""A row of the input with what became of it added, in the input's own format: the original text stays as it was, to the byte. No I/O.
+
+The added columns begin with `_`, which an import ignores, so that a result file can be corrected and imported as it is. A file that is a
+result file already gets its added columns replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from crmctl.bulk.sources.rows import Dialect, Format, Row, Source
+from crmctl.models import jsontext
+
+ADDED = ("_row", "_line", "_status", "_id", "_error")
+
+Values = tuple[int, int, str, str | None, str | None]
+"""What is added to a row, in the order of `ADDED`."""
+
+WIDTH_PROBLEMS = frozenset({"too_few_cells", "too_many_cells", "unnamed_column"})
+"""Problems after which a row's text is still a line of cells, and remains one that an import refuses."""
+
+
+class ResultFormat(Protocol):
+    """The text of a result file: `head`, one `row` each (`first` for the one without a row before it), `foot`."""
+
+    head: str
+    foot: str
+
+    def row(self, row: Row, values: Values, *, first: bool) -> str: ...
+
+
+def result_format(source: Source, newline: str) -> ResultFormat:
+    """The format of result files for this input; `newline` is the line ending the input uses."""
+    if source.dialect.format.is_delimited:
+        return _Delimited(source.dialect, source.header, source.header_text, newline)
+    return _Array() if source.dialect.format is Format.JSON else _Lines(newline)
+
+
+class _Delimited:
+    foot = ""
+
+    def __init__(self, dialect: Dialect, header: Sequence[str], header_text: str, newline: str) -> None:
+        self._delimiter = dialect.delimiter or ","
+        self._quote = dialect.quote
+        self._newline = newline
+        self._kept = len(header) - len(ADDED) if tuple(header[-len(ADDED) :]) == ADDED else None
+        self._cell = _cell_pattern(self._delimiter, self._quote)
+        bare = header_text.rstrip(self._delimiter)
+        # Columns without a name at the end of the header get one that an import ignores: a nameless column must stay the last.
+        unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
+        self.head = self._line(self._original(self._delimiter.join([bare, *unnamed])), ADDED)
+
+    def row(self, row: Row, values: Values, *, first: bool) -> str:
+        if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
+            return self._line(self._original(row.raw), values)
+        # A quote that is wrong in itself must not swallow what follows.
+        return self._line(self._text(row.raw), values)
+
+    def _original(self, raw: str) -> str:
+        """The text without the columns an earlier import added."""
+        if self._kept is None:
+            return raw
+        end = -1
+        for _ in range(self._kept):
+            match = self._cell.match(raw, end + 1)
+            if match is None or match.end() >= len(raw):
+                return raw
+            end = match.end()
+        return raw[: max(end, 0)]
+
+    def _line(self, original: str, values: Sequence[object]) -> str:
+        cells = (self._text("" if value is None else str(value)) for value in values)
+        return self._delimiter.join((original, *cells)) + self._newline
+
+    def _text(self, text: str) -> str:
+        quote = self._quote
+        if quote is None:
+            return re.sub(f"[{re.escape(self._delimiter)}\r\n]+", " ", text)
+        if any(mark in text for mark in (self._delimiter, quote, "\r", "\n")) or text != text.strip():
+            return quote + text.replace(quote, quote * 2) + quote
+        return text
+
+
+def _cell_pattern(delimiter: str, quote: str | None) -> re.Pattern[str]:
+    plain = f"[^{re.escape(delimiter)}]*"
+    if quote is None:
+        return re.compile(plain)
+    mark = re.escape(quote)
+    return re.compile(f"{mark}(?:[^{mark}]|{mark}{mark})*{mark}{plain}|{plain}")
+
+
+def _json_object(row: Row, values: Values) -> str:
+    """The record's own text with the added keys before its closing brace."""
+    added = dict(zip(ADDED, values, strict=True))
+    raw = row.raw.strip()
+    if row.value is None:
+        return jsontext.dumps({"unreadable": raw, **added})
+    if any(key in row.value for key in ADDED):
+        return jsontext.dumps({**{key: value for key, value in jsontext.loads(raw).items() if key not in ADDED}, **added})
+    body = raw[1:-1].rstrip()
+    return "{" + body + ("," if body.strip() else "") + jsontext.dumps(added)[1:]
+
+
+class _Lines:
+    head = foot = ""
+
+    def __init__(self, newline: str) -> None:
+        self._newline = newline
+
+    def row(self, row: Row, values: Values, *, first: bool) -> str:
+        return _json_object(row, values) + self._newline
+
+
+class _Array:
+    head = "["
+    foot = "\n]\n"
+
+    def row(self, row: Row, values: Values, *, first: bool) -> str:
+        return ("\n" if first else ",\n") + _json_object(row, values)

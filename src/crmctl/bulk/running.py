@@ -1,0 +1,80 @@
+"""One run of a job from start to summary: the import itself, then the result files. What a command calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from crmctl.bulk.delivery import DeliveryOptions
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.importing import ImportOptions, run_import
+from crmctl.bulk.jobs import JobInfo, JobStore, summarize
+from crmctl.bulk.plan import ImportPlan
+from crmctl.bulk.results import write_results
+from crmctl.bulk.sender import Progress, Writer
+from crmctl.bulk.starting import Job
+from crmctl.bulk.states import JobState
+from crmctl.bulk.summary import Summary, exit_code
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, ExitCode, UsageError
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do."""
+
+    summary: Summary
+    exit_code: ExitCode
+    error: CrmctlError | None = None
+    notes: tuple[str, ...] = ()
+    resumable: bool = False
+
+    @property
+    def hint(self) -> str | None:
+        """The command that goes on with the job."""
+        return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
+
+
+def run_job(
+    writer: Writer,
+    job: Job,
+    options: DeliveryOptions,
+    clock: Clock,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    *,
+    failed_copy: Path | None = None,
+) -> JobResult:
+    """Check, send, write the result files; a job that was begun goes on where it was. Closes the job's journal.
+
+    What happens to rows, and an error that ends sending, is in the result. Raises CrmctlError when the input cannot be read, when another
+    process works on the job, or when a file cannot be written.
+    """
+    with closing(job.journal) as journal:
+        if failed_copy is not None:
+            _check_writable(failed_copy, Path(journal.header.path))
+        plan = ImportPlan.from_document(journal.header.plan)
+        result = run_import(writer, journal, job.input.payloads, ImportOptions(plan.stop_on_error, options), clock, progress, report)
+        write_results(journal, job.input.source, failed_copy)
+        summary = summarize(journal)
+        code = exit_code(summary.counts, result.error)
+        return JobResult(summary, code, result.error, result.notes, journal.state in (JobState.CHECKING, JobState.OPEN))
+
+
+def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
+    """The result of a job with nothing left to do: exit 0 for a finished one, 9 for one whose input was rejected; None for any other."""
+    if job.state not in (JobState.FINISHED, JobState.REJECTED):
+        return None
+    with closing(store.open(job)) as journal:
+        code = ExitCode.OK if job.state is JobState.FINISHED else ExitCode.REJECTED
+        return JobResult(summarize(journal), code)
+
+
+def _check_writable(path: Path, source: Path) -> None:
+    """Better now than after everything was sent."""
+    if path.exists() and path.samefile(source):
+        raise UsageError(f"{path} is the file that is imported", hint="--failed takes another file")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {path.parent}", code="unwritable_file")

@@ -1,0 +1,182 @@
+"""Beginning an import: the input is opened, its content known, the job's journal made. And the dry run, which makes nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from crmctl import __version__
+from crmctl.bulk.batches import Batcher, entry_of
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.jobs import JobStore
+from crmctl.bulk.journal import Header, Journal
+from crmctl.bulk.mapping import Mode, schema_digest
+from crmctl.bulk.plan import ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.bulk.states import RowState
+from crmctl.bulk.summary import Summary
+from crmctl.bulk.validation import Payload, ValidationReport, validate
+from crmctl.clock import Clock
+from crmctl.errors import ExitCode, UsageError
+from crmctl.models.attributes import Attribute
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where records go: the object, and the origin of the service."""
+
+    object: str
+    object_id: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The request rate: `requests` per `seconds`, of which `remaining` may go at once."""
+
+    requests: int = 100
+    seconds: float = 60.0
+    remaining: int = 0
+
+    def time_for(self, requests: int) -> float:
+        """Seconds until so many requests may have gone."""
+        return max(0, requests - self.remaining) * self.seconds / self.requests if self.requests > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that can be run: its journal and its input."""
+
+    journal: Journal
+    input: PlannedInput
+
+    @property
+    def id(self) -> str:
+        return self.journal.header.job
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What an import would do. Its summary counts every valid row as unsent; `requests` is exact unless the service refuses something."""
+
+    summary: Summary
+    report: ValidationReport
+    seconds: float
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
+
+    def to_document(self) -> dict[str, Any]:
+        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `report`."""
+        return {
+            **self.summary.to_document(),
+            "dryRun": True,
+            "estimatedSeconds": round(self.seconds, 1),
+            "report": self.report.to_document(),
+        }
+
+
+def start_import(
+    store: JobStore,
+    target: Target,
+    attributes: Sequence[Attribute],
+    plan: ImportPlan,
+    file: str,
+    stdin: BinaryIO,
+    clock: Clock,
+    *,
+    again: bool = False,
+) -> Job:
+    """Make a job for a file, or for stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
+
+    Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
+    mode, unless `again`.
+    """
+    folder = store.new_folder()
+    try:
+        path = spool(stdin, folder) if file == STDIN else Path(file).absolute()
+        frozen = plan.frozen(attributes)
+        planned = open_input(frozen, path, file, attributes)
+        sha256, size = file_digest(path, file)
+        if plan.mapping.mode is Mode.CREATE and not again:
+            _refuse_repetition(store, sha256, target, file)
+        header = Header(
+            job=folder.name,
+            object=target.object,
+            object_id=target.object_id,
+            origin=target.origin,
+            mode=str(plan.mapping.mode),
+            input=file,
+            path=str(path),
+            sha256=sha256,
+            size=size,
+            mapping=planned.mapping.digest,
+            schema=schema_digest(attributes),
+            created_at=clock.now(),
+            version=__version__,
+            plan=frozen.to_document(),
+        )
+        return Job(Journal.create(folder, header, clock), planned)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def dry_run(target: Target, planned: PlannedInput, limit: Limit, clock: Clock, report: Callable[[Finding], None]) -> DryRun:
+    """Read and validate everything, count the requests, send nothing. `report` hears every finding."""
+    started = clock.monotonic()
+    batcher = Batcher()
+    requests = 0
+    mode = planned.mapping.mode
+
+    def count(payload: Payload) -> None:
+        nonlocal requests
+        if not payload.findings or not payload.rejected:
+            requests += batcher.feed(entry_of(payload, with_id=mode is Mode.UPSERT)) is not None
+
+    found = validate(planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=count)
+    requests += batcher.flush() is not None
+    counts = dict.fromkeys(RowState, 0) | {RowState.REJECTED: found.rejected, RowState.UNSENT: found.valid}
+    summary = Summary(None, target.object, str(mode), counts, requests, clock.monotonic() - started, {})
+    return DryRun(summary, found, limit.time_for(requests))
+
+
+@contextmanager
+def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Path]:
+    """The path of a file; for stdin (`-`) that of a copy which is gone afterwards."""
+    if file != STDIN:
+        yield Path(file)
+        return
+    folder = store.new_folder()
+    try:
+        yield spool(stdin, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def spool(stdin: BinaryIO, folder: Path) -> Path:
+    """Copy a stream into a private file that can be read more than once."""
+    path = folder / "input"
+    path.touch(mode=0o600)
+    with path.open("wb") as copy:
+        shutil.copyfileobj(stdin, copy)
+    return path
+
+
+def _refuse_repetition(store: JobStore, sha256: str, target: Target, file: str) -> None:
+    earlier = store.earlier_creation(sha256, target.object_id, target.origin)
+    if earlier is None:
+        return
+    hint = f"crmctl bulk resume {earlier.id} goes on with it; " if earlier.is_resumable else ""
+    raise UsageError(
+        f"the content of {file} was already imported into {target.object} by job {earlier.id}",
+        hint=f"{hint}--again creates the records a second time",
+        code="already_imported",
+        details={"job": earlier.id},
+    )
