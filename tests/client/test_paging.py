@@ -1,0 +1,92 @@
+"""Walking lists of services that count well, badly, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crmctl.client.paging import iterate
+from crmctl.client.shapes import Page
+from crmctl.errors import ServiceError
+from crmctl.models.records import Record
+
+
+def records(start: int, count: int) -> list[Record]:
+    return [Record.parse({"id": f"r{number}"}) for number in range(start, start + count)]
+
+
+class Service:
+    """A list of `size` records. `cap` is the largest page it gives, whatever is asked."""
+
+    def __init__(self, size: int, *, counts: bool = True, cap: int = 100, says_cap: bool = False, overcount: int = 0) -> None:
+        self.size, self.counts, self.cap, self.says_cap, self.overcount = size, counts, cap, says_cap, overcount
+        self.asked: list[tuple[int, int]] = []
+
+    def __call__(self, limit: int, offset: int) -> Page[Record]:
+        self.asked.append((limit, offset))
+        given = min(limit, self.cap)
+        items = records(offset, max(0, min(given, self.size - offset)))
+        return Page(items, self.size + self.overcount if self.counts else None, given if self.says_cap else limit, offset)
+
+
+def walk(service: Any, **options: Any) -> list[str]:
+    return [item.id for page in iterate(service, **options) for item in page.items]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 19, 20, 50, 99, 100, 101, 250, 300])
+def test_everything_once(size: int, counts: bool) -> None:
+    service = Service(size, counts=counts)
+    assert walk(service) == [f"r{number}" for number in range(size)]
+    assert len(service.asked) <= size // 100 + 2
+
+
+def test_no_request_more_than_needed_when_the_service_counts() -> None:
+    for size, pages in ((0, 1), (1, 1), (100, 1), (101, 2), (300, 3)):
+        service = Service(size)
+        walk(service)
+        assert len(service.asked) == pages
+
+
+def test_a_limit_ends_the_walk_and_sizes_the_last_page() -> None:
+    service = Service(1000)
+    assert len(walk(service, limit=250)) == 250
+    assert service.asked == [(100, 0), (100, 100), (50, 200)]
+
+
+def test_an_offset_is_where_it_begins() -> None:
+    service = Service(130)
+    assert walk(service, offset=110, limit=500) == [f"r{number}" for number in range(110, 130)]
+
+
+@pytest.mark.parametrize("options", [{"counts": True}, {"counts": False, "says_cap": True}, {"counts": False}])
+def test_a_service_with_smaller_pages_loses_nothing(options: dict[str, Any]) -> None:
+    assert len(walk(Service(175, cap=50, **options))) == 175
+
+
+def test_a_total_that_promises_too_much_ends_at_the_empty_page() -> None:
+    assert len(walk(Service(30, overcount=5))) == 30
+
+
+def test_the_first_page_is_given_even_when_empty() -> None:
+    assert [(page.items, page.total) for page in iterate(Service(0))] == [([], 0)]
+
+
+def test_a_service_that_ignores_limit_gives_more_and_is_cut() -> None:
+    def everything(limit: int, offset: int) -> Page[Record]:
+        return Page(records(offset, 170 - offset), None, limit, offset)
+
+    assert len(walk(everything, limit=120)) == 120
+    assert len(walk(everything)) == 170
+
+
+@pytest.mark.parametrize("total", [None, 10_000])
+@pytest.mark.parametrize(
+    "page", [lambda offset: records(0, 100), lambda offset: records(offset % 200, 100)], ids=["same page", "two pages in turn"]
+)
+def test_a_service_that_does_not_move_on_is_an_error_not_a_loop(page: Callable[[int], list[Record]], total: int | None) -> None:
+    with pytest.raises(ServiceError) as caught:
+        walk(lambda limit, offset: Page(page(offset), total, limit, offset))
+    assert caught.value.code == "no_progress"
