@@ -143,7 +143,7 @@ def undecodable(path: Path, name: str, encoding: Encoding, *, compressed: bool) 
 
 def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, offset: int, line: int, *, compressed: bool) -> UsageError:
     byte = f"0x{error.object[error.start]:02x}" if error.start < len(error.object) else "the end"
-    likely = likely_encoding(bytes(error.object[max(0, error.start - 2000) : error.start + 20000]), tried=encoding.name)
+    likely = likely_encoding(bytes(error.object[error.object.rfind(b"\n", 0, error.start) + 1 : error.start + 20000]), tried=encoding.name)
     if likely is None:
         hint = "say which encoding it has: --encoding X"
     else:

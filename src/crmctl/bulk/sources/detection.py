@@ -1,4 +1,4 @@
-"""Finds the delimiter of a text by reading a sample with each candidate. Decides only when one candidate clearly wins; otherwise says so."""
+"""Finds the delimiter of a text by reading a sample with each candidate. Decides only when one candidate clearly wins."""
 
 from __future__ import annotations
 

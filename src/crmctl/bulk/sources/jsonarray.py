@@ -103,6 +103,8 @@ class _Elements:
                 problem, end = error, self._end_of_flawed(error)
             # A number may go on in the next block, so only an element that is followed by something is complete.
             if failure is None and (end < len(self.buffer) or self.ended) and self._follows(end):
+                if end - self.pos > RECORD_LIMIT:
+                    raise self._too_large()
                 return value, end, problem
             if self.ended or len(self.buffer) - self.pos > RECORD_LIMIT:
                 raise self._failure(failure, end)
@@ -123,15 +125,16 @@ class _Elements:
 
     def _failure(self, failure: json.JSONDecodeError | None, end: int) -> RejectedError:
         if not self.ended:
-            return RejectedError(
-                f"{self.name}: the record that begins on line {self.line} is longer than {RECORD_LIMIT // 1024 // 1024} MB",
-                code="record_too_large",
-            )
+            return self._too_large()
         if failure is None:
             return self._error("expected , or ] after a record", end)
         if failure.pos >= len(self.buffer.rstrip()) or failure.msg.startswith("Unterminated string"):
             return self._error("the file is cut off inside a record that begins", self.pos)
         return self._error(f"not JSON: {failure.msg}", failure.pos)
+
+    def _too_large(self) -> RejectedError:
+        limit = RECORD_LIMIT // 1024 // 1024
+        return RejectedError(f"{self.name}: the record that begins on line {self.line} is longer than {limit} MB", code="record_too_large")
 
     def _peek(self) -> str:
         """Skip white space; the next character, or an empty string at the end of the text."""

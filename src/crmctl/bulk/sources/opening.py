@@ -43,16 +43,16 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     encoding = find_encoding(start, options.encoding)
     lines = partial(_lines, path, shown, encoding, compressed)
     with open_text(path, shown, encoding, compressed=compressed) as text:
-        format = _format(options, shown, text.read(START_LENGTH).lstrip())
-    if not format.is_delimited:
-        _refuse_dialect_options(options, format)
-        dialect = Dialect(format, compressed, encoding.name, encoding.bom)
-        return JsonLinesSource(path, shown, dialect) if format is Format.JSONL else JsonArraySource(path, shown, dialect)
+        kind = _format(options, shown, text.read(START_LENGTH).lstrip())
+    if not kind.is_delimited:
+        _refuse_dialect_options(options, kind)
+        dialect = Dialect(kind, compressed, encoding.name, encoding.bom)
+        return JsonLinesSource(path, shown, dialect) if kind is Format.JSONL else JsonArraySource(path, shown, dialect)
     quote = '"' if options.quote is None else _quote(options.quote)
     notes: list[str] = []
     if options.delimiter is not None:
         delimiter = _character(options.delimiter, "--delimiter")
-    elif format is Format.TSV:
+    elif kind is Format.TSV:
         delimiter = "\t"
     elif named := separator_of(next(lines(), "")):
         delimiter = named
@@ -61,7 +61,7 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         delimiter = detect_delimiter(lambda: skip_separator_line(lines()), quote, shown)
     if delimiter == quote:
         raise UsageError("the delimiter and the quote are the same character", hint="give --delimiter and --quote")
-    return DelimitedSource(path, shown, Dialect(format, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes))
+    return DelimitedSource(path, shown, Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes))
 
 
 def _lines(path: Path, name: str, encoding: Encoding, compressed: bool) -> Iterator[str]:

@@ -81,7 +81,7 @@ class Dialect:
 class Source(Protocol):
     """A file that can be read any number of times; every pass gives identical rows.
 
-    `header` lists the columns; of a JSON file it lists the keys of the first records only (`header_complete` is False), since later records may
+    `header` lists the columns; of a JSON file it lists the keys of the first records only (`header_complete` is False): later records may
     bring more. `header_text` is the original header line. `blank_lines` is the number of blank lines skipped in the last complete pass.
     """
 
