@@ -24,8 +24,12 @@ def repository_files() -> tuple[Path, ...]:
     if listing.returncode == 0:
         names = [name for name in listing.stdout.split("\0") if name]
     else:
-        names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if not {".venv", "__pycache__", ".git"} & set(path.parts)]
+        names = [str(path) for path in (found.relative_to(ROOT) for found in ROOT.rglob("*")) if not _is_by_product(path)]
     return tuple(path for path in (ROOT / name for name in names) if path.is_file())
+
+
+def _is_by_product(path: Path) -> bool:
+    return "__pycache__" in path.parts or any(part.startswith(".") and part != ".ci" for part in path.parts[:-1])
 
 
 def text_files() -> list[tuple[str, str]]:

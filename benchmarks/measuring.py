@@ -1,0 +1,73 @@
+"""What the benchmarks share: interleaved runs, medians, verdicts against a target, a service to talk to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CRMCTL = str(Path(sys.executable).with_name("crmctl"))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One measurement against a baseline; `target` is the highest allowed ratio, or None where there is nothing to keep to."""
+
+    name: str
+    seconds: float
+    baseline: str
+    baseline_seconds: float
+    target: float | None
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.baseline_seconds
+
+    def line(self) -> str:
+        """One line for a person: both times, the ratio, the target and whether it is kept."""
+        verdict = "" if self.target is None else f"  target {self.target:g}: {'kept' if self.ratio <= self.target else 'MISSED'}"
+        times = f"{self.seconds * 1000:8.1f} ms against {self.baseline_seconds * 1000:8.1f} ms"
+        return f"{self.name:42} {times}  ratio {self.ratio:5.2f}{verdict}   ({self.baseline})"
+
+
+def interleaved_medians(commands: Mapping[str, Sequence[str]], runs: int, env: Mapping[str, str]) -> dict[str, float]:
+    """Median wall seconds of each command. Runs alternate, so that a busy moment hits all alike; the first round only warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for turn in range(runs + 1):
+        for name, command in commands.items():
+            start = time.perf_counter()
+            subprocess.run(command, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
+            if turn:
+                taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+@contextlib.contextmanager
+def private_environment() -> Iterator[dict[str, str]]:
+    """This environment with a home and crmctl folders of its own, and byte code written as on any other machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("CRMCTL_") and name != "PYTHONDONTWRITEBYTECODE"}
+        own = {f"CRMCTL_{kind}_DIR": f"{folder}/{kind.lower()}" for kind in ("CONFIG", "STATE", "CACHE")}
+        yield {**ours, **own, "HOME": folder, "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}
+
+
+@contextlib.contextmanager
+def embedded_service(env: Mapping[str, str], *options: str) -> Iterator[dict[str, str]]:
+    """`crmctl serve` without a rate limit on a free port; yields the environment with its address and key."""
+    with tempfile.TemporaryDirectory() as data:
+        command = [CRMCTL, "serve", "--data", data, "--port", "0", "--rate-limit", "0", *options]
+        with subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            try:
+                yield {**env, "CRMCTL_BASE_URL": ready["baseUrl"], "CRMCTL_API_KEY": ready["apiKey"]}
+            finally:
+                process.terminate()

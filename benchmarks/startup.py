@@ -1,0 +1,86 @@
+"""How long crmctl takes to start, against what the libraries it stands on take by themselves. Medians of interleaved runs."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from measuring import CRMCTL, Comparison, embedded_service, interleaved_medians, private_environment
+
+ONE_COMMAND = """
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def main(name: str, loud: bool = False) -> None:
+    "Greet somebody."
+    print(name.upper() if loud else name)
+
+
+app()
+"""
+RECORDS = 50
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """Everything that is measured, by name; gh where it is installed."""
+    program = folder / "one_command.py"
+    program.write_text(ONE_COMMAND)
+    measured = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "crmctl --version": [CRMCTL, "--version"],
+        "one-command Typer program --help": [sys.executable, str(program), "--help"],
+        "crmctl --help": [CRMCTL, "--help"],
+        "import typer": [sys.executable, "-c", "import typer"],
+        "import typer, httpx, pydantic": [sys.executable, "-c", "import typer, httpx, pydantic"],
+        "crmctl records list people -o json": [CRMCTL, "records", "list", "people", "-o", "json"],
+        "crmctl completion values objects": [CRMCTL, "completion", "values", "objects"],
+    }
+    gh = shutil.which("gh")
+    return {**measured, "gh --version": [gh, "--version"]} if gh else measured
+
+
+def fill(env: Mapping[str, str]) -> None:
+    """Some people to list, and a warm schema cache."""
+    for number in range(RECORDS):
+        data = f'{{"name": "Person {number}", "email": "person{number}@example.com"}}'
+        subprocess.run([CRMCTL, "records", "create", "people", "--data", data], env=dict(env), stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([CRMCTL, "records", "list", "people", "--fields", "id"], env=dict(env), stdout=subprocess.DEVNULL, check=True)
+
+
+def comparisons(medians: Mapping[str, float]) -> list[Comparison]:
+    """What is held against what, and the highest ratio that is allowed."""
+    pairs: list[tuple[str, str, float | None]] = [
+        ("crmctl --version", "python -c pass", 2.0),
+        ("crmctl --help", "one-command Typer program --help", 1.0),
+        ("crmctl records list people -o json", "import typer, httpx, pydantic", 1.5),
+        ("crmctl records list people -o json", "import typer", None),
+        ("crmctl completion values objects", "python -c pass", None),
+        ("crmctl --version", "gh --version", None),
+        ("crmctl --help", "gh --version", None),
+    ]
+    known = [pair for pair in pairs if pair[0] in medians and pair[1] in medians]
+    return [Comparison(name, medians[name], baseline, medians[baseline], target) for name, baseline, target in known]
+
+
+def main() -> None:
+    """Print one line per comparison; ends with 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: 15)")
+    runs = parser.parse_args().runs
+    with private_environment() as env, embedded_service(env) as connected:
+        fill(connected)
+        medians = interleaved_medians(commands(Path(env["HOME"])), runs, connected)
+    results = comparisons(medians)
+    print("\n".join(result.line() for result in results))
+    sys.exit(any(result.target is not None and result.ratio > result.target for result in results))
+
+
+if __name__ == "__main__":
+    main()
