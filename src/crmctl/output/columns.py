@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 GAP = "  "
-LEAST = 14
+LEAST = 20
 """Cells a shortened text keeps. With less nobody can read it: then rather one column fewer."""
 
 

@@ -56,8 +56,8 @@ def _table(rows: list[Item], view: View, how: Rendering) -> str:
         for column in view.columns
     ]
     kept, widths = fit(columns, how.width, may_drop=not how.chosen)
-    if len(kept) < len(columns):
-        missing = ", ".join(column.header for column in columns if column not in kept)
+    missing = ", ".join(clean(column.header) for column in columns if column not in kept and not column.is_empty)
+    if missing:
         how.note(f"not shown, too wide for this terminal: {missing}; choose columns with --fields, or use -o json")
     header = GAP.join(pad(clean(column.header), width, column.right) for column, width in zip(kept, widths, strict=True))
     lines = [how.paint(header.rstrip(), "header")]

@@ -119,29 +119,29 @@ def _view(noun: str, table: str, fields: str, **lists: View) -> View:
 
 ATTRIBUTES = _view(
     "attributes",
-    "slug name type isRequired isUnique isList isActive id",
+    "slug name type isRequired isUnique isList isActive",
     "id objectId name slug type isRequired isUnique isList isActive displayOrder config createdAt updatedAt",
 )
 OBJECTS = _view(
     "objects",
-    "slug singularName pluralName type isActive id description",
+    "slug singularName pluralName type isActive id",
     "id type pluralName singularName description slug isActive createdAt updatedAt",
     attributes=ATTRIBUTES,
 )
-MEMBERS = _view("members", "user.name user.email role user.id id createdAt", "id role createdAt user")
+MEMBERS = _view("members", "user.name user.email role user.id", "id role createdAt user")
 ACTIVITIES = _view(
     "activities",
-    "id title activityDate createdBy.name summary",
+    "id title activityDate createdBy.name",
     "id title summary activityDate linkedRecords participants createdBy createdAt updatedAt",
 )
-REPORTS = _view("reports", "id name lastRunAt creator.name description", "id name description lastRunAt createdAt creator")
+REPORTS = _view("reports", "id name lastRunAt creator.name", "id name description lastRunAt createdAt creator")
 REPORT_RUNS = _view("runs", "id status resultCount startedAt completedAt", "id status resultCount startedAt completedAt")
 WORKFLOWS = _view(
     "workflows",
-    "id name trigger object.slug enabled createdBy.name description",
+    "id name trigger object.slug enabled",
     "id name description trigger enabled createdAt object createdBy",
 )
 WORKFLOW_RUNS = _view(
-    "runs", "id status title triggerEvent startedAt completedAt error", "id status title triggerEvent error startedAt completedAt createdAt"
+    "runs", "id status title startedAt completedAt error", "id status title triggerEvent error startedAt completedAt createdAt"
 )
 EVENT_TYPES = _view("event types", "name description", "name description")
