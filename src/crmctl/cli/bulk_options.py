@@ -1,0 +1,47 @@
+"""The options of `crmctl bulk`, as Typer annotations, and what they mean to the bulk package."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="CSV, TSV, JSONL or a JSON array, gzipped or not; - is stdin.")]
+FormatOption = Annotated[str | None, typer.Option("--format", metavar="csv|tsv|jsonl|json", help="Format, when name and content mislead.")]
+EncodingOption = Annotated[str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of the text, for example cp1252.")]
+DelimiterOption = Annotated[
+    str | None, typer.Option("--delimiter", metavar="CHAR", help="What separates cells: a character, tab, semicolon ...")
+]
+QuoteOption = Annotated[str | None, typer.Option("--quote", metavar="CHAR", help="What quotes cells; none when nothing does.")]
+ModeOption = Annotated[
+    str, typer.Option("--mode", metavar="create|upsert", help="Make new records, or update those whose id a column holds.")
+]
+MapOption = Annotated[
+    list[str] | None, typer.Option("--map", metavar="COLUMN=SLUG", help="Which attribute a column fills; COLUMN= leaves it out.")
+]
+MapFileOption = Annotated[str | None, typer.Option("--map-file", metavar="FILE", help="Such pairs in a JSON, YAML or CSV file.")]
+ConstantOption = Annotated[list[str] | None, typer.Option("--set", metavar="SLUG=VALUE", help="The same value for every record.")]
+IgnoreOption = Annotated[bool, typer.Option("--ignore-unknown", help="Leave out columns that match no attribute.")]
+BlankOption = Annotated[
+    str, typer.Option("--blank", metavar="skip|clear", help="What an empty cell means: leave the field alone, or clear it.")
+]
+NullOption = Annotated[
+    list[str] | None, typer.Option("--null-string", metavar="TEXT", help="A cell that says exactly this counts as empty.")
+]
+SeparatorOption = Annotated[str, typer.Option("--list-separator", metavar="CHAR", help="What separates the values of a list cell.")]
+CommaOption = Annotated[bool, typer.Option("--decimal-comma", help="Numbers are written 1.234,56.")]
+DateOption = Annotated[
+    list[str] | None,
+    typer.Option("--date-format", metavar="[COLUMN=]FORMAT", help="How dates are written, for example %d/%m/%Y; else ISO."),
+]
+OnErrorOption = Annotated[
+    str, typer.Option("--on-error", metavar="stop|continue", help="One invalid row stops everything, or only itself is left out.")
+]
+MaxFailuresOption = Annotated[
+    int | None, typer.Option("--max-failures", metavar="N", min=0, help="Stop when the service refused more rows.")
+]
+ConcurrencyOption = Annotated[int, typer.Option("--concurrency", metavar="N", min=1, max=16, help="Requests under way at the same time.")]
+FailedOption = Annotated[
+    str | None, typer.Option("--failed", metavar="FILE", help="Also write failed and rejected rows here, to be corrected.")
+]
+AgainOption = Annotated[bool, typer.Option("--again", help="Create the records although this content was imported before.")]

@@ -1,0 +1,222 @@
+"""What the bulk commands do with the bulk package: targets, runs, and how their outcome is shown. The work itself is in crmctl.bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from crmctl.errors import CrmctlError, DeniedError, ExitCode, PartialError, RejectedError
+
+if TYPE_CHECKING:
+    from crmctl.bulk.findings import Finding
+    from crmctl.bulk.jobs import JobInfo, JobStore
+    from crmctl.bulk.plan import ImportPlan
+    from crmctl.bulk.starting import DryRun, Job, Limit, Target
+    from crmctl.bulk.summary import Summary
+    from crmctl.cli.runtime import Runtime
+    from crmctl.models.attributes import Attribute
+
+SHOWN_FINDINGS = 20
+"""How many findings a person is shown; all of them are in the file of failed rows."""
+
+LISTED_FINDINGS = 100
+"""How many findings an error document lists."""
+
+
+class Findings:
+    """Hears the findings of a check: the first ones are shown to a person, and kept for a program."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.count = 0
+        self.kept: list[Finding] = []
+
+    def __call__(self, finding: Finding) -> None:
+        self.count += 1
+        if len(self.kept) < LISTED_FINDINGS:
+            self.kept.append(finding)
+
+    def show(self) -> None:
+        """Say the first ones, each with its place, its reason and what helps."""
+        said = self._runtime.messages
+        if said.machine:
+            return
+        for finding in self.kept[:SHOWN_FINDINGS]:
+            said.warn(finding.to_text() + (f"; {finding.hint}" if finding.hint else ""))
+        if self.count > SHOWN_FINDINGS:
+            said.warn(f"and {self.count - SHOWN_FINDINGS:,} more findings")
+
+
+def resolve_target(runtime: Runtime, object_name: str) -> tuple[Target, list[Attribute]]:
+    """The object, and its attributes as they are now: bulk work trusts no cache."""
+    from crmctl.bulk.starting import Target
+
+    attributes = runtime.directory.attributes(object_name, refresh=True)
+    object_id = runtime.directory.object_id(object_name)
+    return Target(object_name, object_id, runtime.settings.require_origin()), attributes
+
+
+def sample_records(runtime: Runtime, object_id: str, attributes: Sequence[Attribute]) -> tuple[dict[str, Any], ...]:
+    """The data of a few existing records, whose form composite values follow; none where the key may not read them."""
+    from crmctl.models.typed_text import COMPOSITE_TYPES
+
+    if not any(attribute.type in COMPOSITE_TYPES for attribute in attributes):
+        return ()
+    try:
+        page = runtime.crm.list_records(object_id, limit=20)
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        return ()
+    return tuple(record.data for record in page.items)
+
+
+def binary_stdin(runtime: Runtime) -> BinaryIO:
+    buffer: BinaryIO = runtime.streams.stdin.buffer
+    return buffer
+
+
+def current_limit(runtime: Runtime) -> Limit:
+    """The request rate as the service states it at this moment."""
+    from crmctl.bulk.starting import Limit
+
+    headers = runtime.crm.session.exchange("GET", "/objects").headers
+    try:
+        return Limit(int(headers["x-ratelimit-limit"]), remaining=int(headers["x-ratelimit-remaining"]))
+    except (KeyError, ValueError):
+        return Limit()
+
+
+def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str) -> None:
+    """Read and check the whole input and show what an import would do. Raises RejectedError for invalid rows, after the report."""
+    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.plan import open_input
+    from crmctl.bulk.starting import dry_run, temporary_input
+
+    findings = Findings(runtime)
+    with temporary_input(JobStore(runtime.paths.state, runtime.clock), file, binary_stdin(runtime)) as path:
+        planned = open_input(plan, path, file, attributes)
+        for note in (*planned.source.dialect.notes, *planned.mapping.notes):
+            runtime.messages.note(note)
+        found = dry_run(target, planned, current_limit(runtime), runtime.clock, findings)
+    findings.show()
+    runtime.emitter.emit_result(found.to_document(), text=_preview_text(found, file))
+    if found.exit_code is not ExitCode.OK:
+        raise _rejected(found.report.rejected, findings)
+
+
+def _preview_text(found: DryRun, file: str) -> str:
+    from crmctl.output.progress import duration
+
+    report = found.report
+    return (
+        f"{file} has {report.rows:,} rows: {report.valid:,} valid, {report.rejected:,} invalid\n"
+        f"importing takes {found.summary.requests:,} requests, about {duration(found.seconds)}; nothing was sent"
+    )
+
+
+def run_job(runtime: Runtime, job: Job, *, concurrency: int, max_failures: int | None, failed_copy: Path | None = None) -> None:
+    """Do what is left of a job and show its summary. Raises the error that ended it early, RejectedError, or PartialError."""
+    from crmctl.bulk.delivery import DeliveryOptions
+    from crmctl.bulk.importing import ImportOptions, run_import
+    from crmctl.bulk.jobs import summarize
+    from crmctl.bulk.plan import ImportPlan
+    from crmctl.bulk.results import write_results
+
+    header = job.journal.header
+    plan = ImportPlan.from_document(header.plan)
+    for note in (*job.input.source.dialect.notes, *job.input.mapping.notes):
+        runtime.messages.note(note)
+    findings = Findings(runtime)
+    options = ImportOptions(plan.stop_on_error, DeliveryOptions(concurrency=concurrency, max_failures=max_failures))
+    writer = runtime.connect(lane="bulk")
+    result = run_import(writer, job.journal, job.input.payloads, options, runtime.clock, runtime.progress, findings)
+    write_results(job.journal, job.input.source, failed_copy)
+    findings.show()
+    for note in result.notes:
+        runtime.messages.note(note)
+    finish(runtime, summarize(job.journal), header.input, result.error, findings)
+
+
+def show_finished(runtime: Runtime, store: JobStore, job: JobInfo) -> bool:
+    """Whether the job has nothing left to do; its summary is shown then."""
+    from crmctl.bulk.jobs import summarize
+    from crmctl.bulk.states import JobState
+
+    if job.state not in (JobState.FINISHED, JobState.REJECTED):
+        return False
+    finish(runtime, summarize(store.open(job)), job.header.input)
+    return True
+
+
+def resume_preview(runtime: Runtime, job: JobInfo) -> None:
+    """What a resumed job would still send."""
+    from crmctl.models.records import BULK_LIMIT
+
+    document = job.to_document()
+    requests = -(-document["unsent"] // BULK_LIMIT)
+    text = f"job {job.id}: {document['unsent']:,} rows not sent, {document['inDoubt']:,} in doubt; nothing was sent"
+    runtime.emitter.emit_result({"dryRun": True, **document, "requests": requests}, text=text)
+
+
+def finish(runtime: Runtime, summary: Summary, file: str, error: CrmctlError | None = None, findings: Findings | None = None) -> None:
+    """Show a job's summary. Raises the error that goes with its exit code, if it has one."""
+    from crmctl.bulk.summary import exit_code
+
+    runtime.emitter.emit_result(summary.to_document(), text=_summary_text(summary, file))
+    if error is not None:
+        error.hint = error.hint or f"crmctl bulk resume {summary.job} goes on with what is left"
+        raise error
+    code = exit_code(summary.counts, None)
+    if code is ExitCode.REJECTED:
+        raise _rejected(summary.to_document()["rejected"], findings)
+    if code is ExitCode.PARTIAL:
+        document = summary.to_document()
+        counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
+        said = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in counts.items())
+        raise PartialError(f"not every row was written: {said}", hint=_partial_hint(summary), details=counts)
+
+
+_WORDS = {
+    "created": "created",
+    "updated": "updated",
+    "unchanged": "unchanged",
+    "failed": "failed",
+    "rejected": "invalid",
+    "skipped": "skipped",
+    "inDoubt": "in doubt",
+    "unsent": "not sent",
+}
+
+
+def _partial_hint(summary: Summary) -> str:
+    failed = summary.files.get("failed")
+    if failed is not None:
+        return f"{failed} holds the rows and the reasons; correct it and import it"
+    return f"crmctl bulk resume {summary.job} goes on with what is left"
+
+
+def _summary_text(summary: Summary, file: str) -> str:
+    from crmctl.output.progress import duration
+
+    document = summary.to_document()
+    counts = ", ".join(f"{document[name]:,} {word}" for name, word in _WORDS.items() if document[name]) or "none"
+    lines = [
+        f"{file} into {summary.object}, job {summary.job}",
+        f"  rows       {summary.rows:,}: {counts}",
+        f"  requests   {summary.requests:,} in {duration(summary.elapsed)}",
+    ]
+    lines += [f"  {_WORDS.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
+    return "\n".join(lines)
+
+
+def _rejected(count: int, findings: Findings | None) -> RejectedError:
+    listed = [finding.to_document() for finding in findings.kept] if findings is not None else None
+    rows = "row is" if count == 1 else "rows are"
+    return RejectedError(
+        f"{count:,} {rows} invalid; nothing was sent",
+        hint="correct the file, or --on-error continue imports the valid rows",
+        code="invalid_rows",
+        details={"findings": listed} if listed else None,
+    )

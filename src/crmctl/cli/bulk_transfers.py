@@ -1,0 +1,131 @@
+"""`bulk export`, `bulk delete` and `bulk inspect`: from options to crmctl.bulk and its result on the screen."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crmctl.cli.bulk_runs import binary_stdin, resolve_target
+from crmctl.errors import PartialError, UsageError
+
+if TYPE_CHECKING:
+    from crmctl.bulk.deleting import DeleteSummary
+    from crmctl.bulk.seen import SeenIds
+    from crmctl.bulk.sources.rows import SourceOptions
+    from crmctl.cli.runtime import Runtime
+
+
+def export(runtime: Runtime, object_name: str, path: Path | None, format: str | None, filters: list[str] | None) -> None:
+    """Stream the records to stdout or into a file. Raises UsageError for an existing file without --yes."""
+    from crmctl.bulk.exporting import ExportOptions, export_format, export_records, export_to_file
+    from crmctl.cli.targets import parse_filters
+
+    chosen = export_format(path.name if path else None, format or (_asked_format(runtime) if path is None else None))
+    if path is not None and path.exists():
+        runtime.confirm(f"Replace {path}")
+    conditions = parse_filters(runtime, object_name, filters)
+    slugs: list[str] = []
+    if chosen in ("csv", "tsv"):
+        slugs = [attribute.slug for attribute in runtime.directory.attributes(object_name)]
+    object_id = runtime.directory.object_id(object_name)
+    options = ExportOptions(chosen, conditions, slugs, excel_safe=bool(runtime.flags.get("excel_safe")))
+    lister = runtime.connect(lane="bulk")
+    if path is None:
+        summary = export_records(lister, object_name, object_id, options, runtime.streams.write_out, runtime.clock, runtime.progress)
+        runtime.messages.note(f"exported {summary.rows:,} records")
+        return
+    summary = export_to_file(lister, object_name, object_id, options, path, runtime.clock, runtime.progress, replace=True)
+    runtime.done(summary.to_document(), f"exported {summary.rows:,} records to {path}")
+
+
+def _asked_format(runtime: Runtime) -> str | None:
+    """The format --output asks for, when it is one of an export. Raises UsageError for one that is not."""
+    asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
+    if asked in ("table", "yaml", "ids"):
+        raise UsageError(f"an export is jsonl, csv, tsv or json, not {asked}", hint=f"crmctl records list --all -o {asked}")
+    return asked
+
+
+def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None) -> None:
+    """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
+    from crmctl.bulk.deleting import delete_records
+    from crmctl.bulk.seen import SeenIds
+
+    if not runtime.prompter.can_ask or ids_file == "-":
+        runtime.confirm(f"Delete records of {object_name}")
+    with SeenIds() as ids:
+        object_id = _gather(runtime, object_name, ids_file, filters, ids)
+        if runtime.dry_run:
+            _preview(runtime, object_id, ids)
+            return
+        if len(ids):
+            runtime.confirm(f"Delete {len(ids):,} records of {object_name}")
+        summary = delete_records(
+            runtime.connect(lane="bulk"), object_name, object_id, ids, runtime.clock, runtime.progress, were_there=ids_file is None
+        )
+    runtime.done(summary.to_document(), f"deleted {summary.deleted:,} records of {object_name}")
+    _raise_for(summary)
+
+
+def _gather(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None, ids: SeenIds) -> str:
+    """Fill `ids`; returns the object's id."""
+    from crmctl.bulk.deleting import collect_ids, read_ids
+    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.starting import temporary_input
+    from crmctl.cli.targets import parse_filters
+
+    if ids_file is not None:
+        with temporary_input(JobStore(runtime.paths.state, runtime.clock), ids_file, binary_stdin(runtime)) as path:
+            read_ids(path, "stdin" if ids_file == "-" else ids_file, ids)
+        return runtime.directory.object_id(object_name)
+    conditions = parse_filters(runtime, object_name, filters)
+    object_id = runtime.directory.object_id(object_name)
+    collect_ids(runtime.connect(lane="bulk"), object_id, conditions, ids, runtime.progress)
+    return object_id
+
+
+def _preview(runtime: Runtime, object_id: str, ids: SeenIds) -> None:
+    """The first request in full, and how many there would be."""
+    from crmctl.models.records import BULK_LIMIT
+
+    path = f"/api/v1/objects/{object_id}/records/bulk"
+    body = {"ids": list(next(iter(ids.chunks(BULK_LIMIT)), []))}
+    requests = -(-len(ids) // BULK_LIMIT)
+    document = {"dryRun": True, "method": "DELETE", "path": path, "body": body, "records": len(ids), "requests": requests}
+    runtime.emitter.emit_result(document, text=f"DELETE {path}\n{len(ids):,} records in {requests:,} requests; nothing was sent")
+
+
+def _raise_for(summary: DeleteSummary) -> None:
+    if summary.error is not None:
+        raise summary.error
+    left = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
+    if any(left.values()):
+        said = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
+        raise PartialError(f"not every record was deleted: {said}")
+
+
+def inspect_input(runtime: Runtime, file: str, object_name: str | None, mode: str, options: SourceOptions) -> None:
+    """Read the file once and report on it: a table of its columns for a person, everything for a program."""
+    from crmctl.bulk.inspecting import inspect
+    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.mapping import Mode
+    from crmctl.bulk.sources.opening import open_source
+    from crmctl.bulk.starting import temporary_input
+    from crmctl.output.views import generic_view
+
+    attributes = resolve_target(runtime, object_name)[1] if object_name is not None else None
+    with temporary_input(JobStore(runtime.paths.state, runtime.clock), file, binary_stdin(runtime)) as path:
+        report = inspect(open_source(path, options, name=file), attributes, mode=Mode(mode))
+    if runtime.output_format != "table":
+        runtime.emitter.emit_result(report.to_document())
+        return
+    dialect = report.dialect
+    separated = f", separated by {dialect.delimiter!r}" if dialect.delimiter else ""
+    runtime.messages.note(f"{file}: {dialect.format}{separated}, {dialect.encoding}, {report.rows:,} rows, {report.problems:,} unreadable")
+    shown = ("column", "target", "type", "fillRate", "distinct", "samples", "suggestions", "note")
+    rows = [{name: document[name] for name in shown} for document in report.column_documents()]
+    runtime.emitter.emit_items(rows, generic_view(rows, "columns"))
+    if object_name is not None and report.map_arguments:
+        pairs = " ".join(f"--map {shlex.quote(pair)}" for pair in report.map_arguments)
+        runtime.messages.hint(f"crmctl bulk import {object_name} {shlex.quote(file)} {pairs}")

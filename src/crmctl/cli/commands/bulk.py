@@ -1,0 +1,205 @@
+"""`crmctl bulk`: import, export and delete many records. Gathers options; the work is done by crmctl.bulk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crmctl.cli import bulk_options as given
+from crmctl.cli.framework import CommandApp
+from crmctl.cli.listing import one_of
+from crmctl.cli.options import FilterOption, ObjectArgument
+from crmctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+
+app = CommandApp("Import, export and delete many records safely.")
+
+
+@app.command(
+    "import",
+    writes=True,
+    examples=[
+        "crmctl bulk import people people.csv",
+        "crmctl bulk import people people.csv --dry-run",
+        "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
+        "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
+    ],
+)
+def import_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    file: given.FileArgument,
+    mode: given.ModeOption = "create",
+    map_pairs: given.MapOption = None,
+    map_file: given.MapFileOption = None,
+    set_values: given.ConstantOption = None,
+    ignore_unknown: given.IgnoreOption = False,
+    on_error: given.OnErrorOption = "stop",
+    max_failures: given.MaxFailuresOption = None,
+    failed: given.FailedOption = None,
+    again: given.AgainOption = False,
+    blank: given.BlankOption = "skip",
+    null_strings: given.NullOption = None,
+    list_separator: given.SeparatorOption = ";",
+    decimal_comma: given.CommaOption = False,
+    date_formats: given.DateOption = None,
+    format: given.FormatOption = None,
+    encoding: given.EncodingOption = None,
+    delimiter: given.DelimiterOption = None,
+    quote: given.QuoteOption = None,
+    concurrency: given.ConcurrencyOption = 2,
+) -> None:
+    """Import records from a file, 100 per request.
+
+    Every row is checked against the object's attributes before anything is sent. The journal of the job makes sure that no row is written
+    twice, whatever happens; crmctl bulk resume goes on with a job that was interrupted.
+    """
+    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.mapping import MappingOptions, Mode
+    from crmctl.bulk.plan import ImportPlan
+    from crmctl.bulk.sources.rows import SourceOptions
+    from crmctl.bulk.starting import start_import
+    from crmctl.bulk.values import ValueOptions, check_blank_policy, parse_date_formats
+    from crmctl.cli.bulk_runs import binary_stdin, preview_import, resolve_target, run_job, sample_records
+
+    runtime: Runtime = ctx.obj
+    one_of("--mode", mode, ("create", "upsert"))
+    one_of("--on-error", on_error, ("stop", "continue"))
+    check_blank_policy(blank)
+    dates = parse_date_formats(date_formats or ())
+    _require_file(file)
+    target, attributes = resolve_target(runtime, object_name)
+    samples = sample_records(runtime, target.object_id, attributes)
+    mapping = MappingOptions(
+        Mode(mode), tuple(map_pairs or ()), Path(map_file) if map_file else None, tuple(set_values or ()), ignore_unknown
+    )
+    values = ValueOptions(blank, tuple(null_strings or ()), list_separator, decimal_comma, dates, samples)
+    plan = ImportPlan(SourceOptions(format, encoding, delimiter, quote), mapping, values, stop_on_error=on_error == "stop")
+    if runtime.dry_run:
+        preview_import(runtime, target, attributes, plan, file)
+        return
+    store = JobStore(runtime.paths.state, runtime.clock)
+    job = start_import(store, target, attributes, plan, file, binary_stdin(runtime), runtime.clock, again=again)
+    run_job(runtime, job, concurrency=concurrency, max_failures=max_failures, failed_copy=Path(failed) if failed else None)
+
+
+def _require_file(file: str) -> None:
+    """Notice a mistyped name before the first request. Raises UsageError."""
+    if file != "-" and not Path(file).exists():
+        raise UsageError(f"cannot read {file}: no such file", code="unreadable_file")
+
+
+@app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
+def resume_job(
+    ctx: typer.Context,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job; the only resumable one when left out.")] = None,
+    last: Annotated[bool, typer.Option("--last", help="The newest job that can be resumed.")] = False,
+    failed: given.FailedOption = None,
+    max_failures: given.MaxFailuresOption = None,
+    concurrency: given.ConcurrencyOption = 2,
+) -> None:
+    """Go on with an import that was interrupted; rows that were written stay written once."""
+    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.resuming import choose_job, reopen
+    from crmctl.cli.bulk_runs import resolve_target, resume_preview, run_job, show_finished
+
+    runtime: Runtime = ctx.obj
+    store = JobStore(runtime.paths.state, runtime.clock)
+    chosen = choose_job(store, job, last=last)
+    if runtime.dry_run:
+        resume_preview(runtime, chosen)
+    elif show_finished(runtime, store, chosen):
+        return
+    else:
+        _, attributes = resolve_target(runtime, chosen.header.object_id)
+        ready = reopen(store, chosen, runtime.settings.require_origin(), attributes)
+        run_job(runtime, ready, concurrency=concurrency, max_failures=max_failures, failed_copy=Path(failed) if failed else None)
+
+
+@app.command("jobs", examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
+def list_jobs(ctx: typer.Context) -> None:
+    """List the import jobs of this machine, the newest first."""
+    from crmctl.bulk.jobs import JobStore
+    from crmctl.output.views import generic_view
+
+    runtime: Runtime = ctx.obj
+    rows = [job.to_document() for job in JobStore(runtime.paths.state, runtime.clock).list()]
+    runtime.emitter.emit_items(rows, generic_view(rows, "jobs"))
+
+
+@app.command(
+    "export",
+    examples=[
+        "crmctl bulk export people -O people-export.csv --yes",
+        "crmctl bulk export people --filter 'email endsWith @acme.com' > acme.jsonl",
+    ],
+)
+def export_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    file: Annotated[str | None, typer.Option("--out", "-O", metavar="FILE", help="Write here instead of stdout; .gz compresses.")] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", metavar="jsonl|csv|tsv|json", help="Else by the file's name, on stdout jsonl.")
+    ] = None,
+    filters: FilterOption = None,
+) -> None:
+    """Export all records of an object, or those that match, each once.
+
+    A file appears whole or not at all; an existing one is replaced only with --yes.
+    """
+    from crmctl.cli.bulk_transfers import export
+
+    export(ctx.obj, object_name, Path(file) if file is not None and file != "-" else None, format, filters)
+
+
+@app.command(
+    "delete",
+    writes=True,
+    examples=[
+        "crmctl bulk delete people --ids ids.txt --yes",
+        "crmctl bulk delete people --filter 'email endsWith @example.org' --dry-run",
+    ],
+)
+def delete_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    ids: Annotated[
+        str | None, typer.Option("--ids", metavar="FILE|-", help="Record ids, one a line, or a table with an id column.")
+    ] = None,
+    filters: FilterOption = None,
+) -> None:
+    """Delete many records, given by id or by conditions; asks first.
+
+    All ids are known before the first one is deleted; requests delete 100 at a time.
+    """
+    from crmctl.cli.bulk_transfers import delete
+
+    if (ids is None) == (not filters):
+        raise UsageError("say which records: either --ids or --filter", hint="crmctl bulk delete --help")
+    delete(ctx.obj, object_name, ids, filters)
+
+
+@app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv -o json"])
+def inspect_file(
+    ctx: typer.Context,
+    file: given.FileArgument,
+    object_name: Annotated[
+        str | None, typer.Option("--object", metavar="OBJECT", help="Also propose which attributes the columns fill.")
+    ] = None,
+    mode: given.ModeOption = "create",
+    format: given.FormatOption = None,
+    encoding: given.EncodingOption = None,
+    delimiter: given.DelimiterOption = None,
+    quote: given.QuoteOption = None,
+) -> None:
+    """Show how a file is read, what its columns hold, and which attributes they would fill."""
+    from crmctl.bulk.sources.rows import SourceOptions
+    from crmctl.cli.bulk_transfers import inspect_input
+
+    one_of("--mode", mode, ("create", "upsert"))
+    _require_file(file)
+    inspect_input(ctx.obj, file, object_name, mode, SourceOptions(format, encoding, delimiter, quote))
