@@ -120,6 +120,7 @@ class ScriptedServer:
         self._stopping = threading.Event()
         self._tls = tls
         self._threads: list[threading.Thread] = []
+        self._closed: dict[int, threading.Event] = {}
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -144,6 +145,10 @@ class ScriptedServer:
             assert not self.problems, self.problems
             assert not self._script, f"steps never used: {self._script}"
 
+    def wait_closed(self, connection: int) -> None:
+        """Until the server has closed its side of a connection."""
+        assert self._closed[connection].wait(5)
+
     def _start(self, work: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._threads.append(thread)
@@ -158,6 +163,7 @@ class ScriptedServer:
                 return
             with self._lock:
                 self._sockets.append(connection)
+            self._closed[number] = threading.Event()
             self._start(self._serve, connection, number)
             number += 1
 
@@ -169,8 +175,10 @@ class ScriptedServer:
                 while (request := _read_request(stream, number)) is not None:
                     if not self._answer(connection, request):
                         return
-        except OSError:
-            return  # the client went away, which many tests want
+        except (OSError, ValueError):
+            return  # the client went away or spoke something else, which some tests want
+        finally:
+            self._closed[number].set()
 
     def _answer(self, connection: socket.socket, request: Received) -> bool:
         """Take the next step; whether the connection stays open."""
