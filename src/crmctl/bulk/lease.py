@@ -35,7 +35,7 @@ class Holder:
 
     @classmethod
     def this_process(cls) -> Holder:
-        return cls(socket.gethostname(), _boot_id(), os.getpid(), _start_time(os.getpid()))
+        return cls(socket.gethostname(), _boot_id(), os.getpid(), start_time(os.getpid()))
 
 
 def acquire(connection: sqlite3.Connection, now: float) -> None:
@@ -67,7 +67,7 @@ def is_held(connection: sqlite3.Connection, now: float) -> bool:
 def _is_alive(holder: Holder, me: Holder, *, silence: float) -> bool:
     if holder.host != me.host or not holder.started:
         return silence < STALE_SECONDS
-    return holder.boot == me.boot and _start_time(holder.pid) == holder.started
+    return holder.boot == me.boot and start_time(holder.pid) == holder.started
 
 
 def _boot_id() -> str:
@@ -77,7 +77,7 @@ def _boot_id() -> str:
         return ""
 
 
-def _start_time(pid: int) -> str:
+def start_time(pid: int) -> str:
     """Start time of a process in ticks since boot; empty where it does not run, is a zombie, or cannot be looked at."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

@@ -1,0 +1,65 @@
+"""An import job in a process of its own, to be killed or interrupted.
+
+`python -m tests.support.bulkchild FOLDER ORIGIN ROWS CONCURRENCY POINT`; exits as an import does. The job in FOLDER is made when it is not
+there. At POINT (`NAME:N`, the N-th time from 1) the process kills itself as a power cut would: `begin` before a batch is written down,
+`begun` after that and before its first byte, `answered` with the answer in hand and not written down, `settled` after it was.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.delivery import DeliveryOptions
+from crmctl.bulk.importing import ImportOptions, run_import
+from crmctl.bulk.journal import FILE_NAME, Journal
+from crmctl.bulk.summary import exit_code
+from crmctl.client.crm import Crm
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
+from crmctl.clock import SystemClock
+from crmctl.config.credentials import Credential
+from tests.support.bulkjobs import Silent, header, prepared
+
+
+class KilledJournal(Journal):
+    """Kills the process at one of its steps."""
+
+    point = ("", 0)
+    reached = 0
+
+    def begin(self, *args: Any, **kwargs: Any) -> None:
+        self._reach("begin")
+        super().begin(*args, **kwargs)
+        self._reach("begun")
+
+    def settle(self, *args: Any, **kwargs: Any) -> None:
+        self._reach("answered")
+        super().settle(*args, **kwargs)
+        self._reach("settled")
+
+    def _reach(self, name: str) -> None:
+        if self.point[0] == name:
+            self.reached += 1
+            if self.reached == self.point[1]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> int:
+    name, _, number = point.partition(":")
+    KilledJournal.point = (name, int(number or 0))
+    clock = SystemClock()
+    if not (folder / FILE_NAME).exists():
+        Journal.create(folder, header(origin=origin), clock).close()
+    journal = KilledJournal(folder, clock)
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
+    options = ImportOptions(delivery=DeliveryOptions(concurrency=concurrency))
+    result = run_import(crm, journal, lambda: prepared(rows), options, clock, Silent(), lambda _: None)
+    return exit_code(journal.counts(), result.error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
