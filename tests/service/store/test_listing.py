@@ -52,6 +52,11 @@ CONDITIONS = [
     [("label", "equals", "row 5")],
     [("kind", "equals", "y"), ("n", "greaterThanOrEqual", "350")],
     [("kind", "isEmpty", "true")],
+    [("n", "lessThan", "5"), ("kind", "equals", "x")],
+    [("kind", "equals", "x"), ("rare", "isNotEmpty", "true")],
+    [("rare", "isNotEmpty", "true"), ("n", "notEquals", "50"), ("kind", "startsWith", "X")],
+    [("n", "lessThan", "60"), ("n", "greaterThan", "45"), ("label", "contains", "5")],
+    [("updated_at", "lessThan", "2027-01-15T08:00:02Z"), ("n", "equals", "7")],
 ]
 
 

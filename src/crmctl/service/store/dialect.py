@@ -28,6 +28,9 @@ class Dialect(Protocol):
         """Suffix of a SELECT that takes rows of the table for this transaction alone and passes over those another one has taken."""
         ...
 
+    names_indexes: bool
+    """Whether `table_by` has a say; an engine that knows how its values are spread needs none."""
+
     def contains(self, expression: str) -> str:
         """True when the expression contains the one parameter."""
         ...
@@ -60,6 +63,7 @@ class SqliteDialect:
     # One writer at a time holds the whole database: there is nothing left to lock.
     for_update = ""
     for_share = ""
+    names_indexes = True
 
     def for_claim(self, table: str) -> str:
         return ""

@@ -31,6 +31,9 @@ _COMPLEMENTS = {
     Operator.IS_EMPTY: Operator.IS_NOT_EMPTY,
 }
 
+_SEEKING = frozenset({Operator.EQUALS, Operator.STARTS_WITH, Operator.IS_NOT_EMPTY, Operator.IS_TRUE, Operator.IS_FALSE, *_COMPARISONS})
+"""What an index can look up; the other operators must see every value."""
+
 _ORDERED = frozenset({Operator.EQUALS, *_COMPARISONS})
 _TEXTUAL = _ORDERED | _PATTERNS
 _OPERATORS = {
@@ -48,13 +51,13 @@ class Where:
     """An SQL condition and its parameters.
 
     `opposite`: with the same parameters, exactly the other rows; there when those are cheaper to count.
-    `is_pinned`: an index holds the rows in order of creation.
+    `index`: the column whose index leads straight to the rows. `is_pinned`: that index holds them in order of creation.
     """
 
     sql: str
     params: tuple[Any, ...] = ()
     opposite: str | None = None
-    is_indexed: bool = False
+    index: str | None = None
     is_pinned: bool = False
 
 
@@ -71,6 +74,9 @@ class _Field:
     is_indexed: bool = True
     key: Callable[[str], Any] = str
 
+    def index_for(self, operator: Operator) -> str | None:
+        return self.column if self.is_indexed and operator in _SEEKING else None
+
 
 _KEYS: dict[Family, Callable[[str], Any]] = {
     Family.TEXT: fold,
@@ -81,7 +87,7 @@ _KEYS: dict[Family, Callable[[str], Any]] = {
 }
 
 _SYSTEM = {
-    "id": _Field("id", Family.IDENTITY, "id", key=fold),
+    "id": _Field("id", Family.IDENTITY, "id", is_indexed=False, key=fold),
     "created_at": _Field("created_at", Family.DATE, "created_at", key=lambda text: micros_of(parse_instant(text))),
     "updated_at": _Field("updated_at", Family.DATE, "updated_at", key=lambda text: micros_of(parse_instant(text))),
 }
@@ -132,17 +138,23 @@ def _compile(field: _Field, operator: Operator, value: str, dialect: Dialect) ->
     if positive is Operator.EQUALS and value == "" and Operator.CONTAINS in allowed:
         positive, is_complement = Operator.IS_NOT_EMPTY, not is_complement
     if positive is Operator.IS_NOT_EMPTY:
-        empty, filled = f"{field.column} IS NULL", f"{field.column} IS NOT NULL"
-        return Where(empty, (), filled, field.is_indexed, field.is_indexed) if is_complement else Where(filled, is_indexed=field.is_indexed)
+        return _presence(field, is_complement)
     column = _comparable(field, positive)
     sql, params = _predicate(field, "element.value" if field.holds_many else column, positive, value, dialect)
     if field.holds_many:
         sql = dialect.any_element(column, sql)
     if is_complement:
-        return Where(f"({field.column} IS NULL OR NOT {sql})", params, sql, field.is_indexed)
+        return Where(f"({field.column} IS NULL OR NOT {sql})", params, sql)
+    index = field.index_for(positive) if params else None
     is_equal = positive in (Operator.EQUALS, Operator.IS_TRUE, Operator.IS_FALSE)
-    one_value = len(params) == 1 if field.family is Family.CHOICE else is_equal
-    return Where(sql, params, None, field.is_indexed, one_value and field.is_indexed)
+    return Where(sql, params, None, index, index is not None and is_equal)
+
+
+def _presence(field: _Field, is_empty: bool) -> Where:
+    index = field.index_for(Operator.IS_NOT_EMPTY)
+    # A projection is text: all of it sorts from the empty text on, which an index can look up and IS NOT NULL cannot.
+    filled = f"{field.column} >= ''" if index and field.slug not in _SYSTEM else f"{field.column} IS NOT NULL"
+    return Where(f"{field.column} IS NULL", (), filled, index, index is not None) if is_empty else Where(filled, (), None, index)
 
 
 def _comparable(field: _Field, operator: Operator) -> str:
@@ -222,9 +234,5 @@ def combine(conditions: Sequence[Where]) -> Where:
     """All of them at once."""
     if len(conditions) == 1:
         return conditions[0]
-    return Where(
-        " AND ".join(condition.sql for condition in conditions),
-        tuple(param for condition in conditions for param in condition.params),
-        is_indexed=any(condition.is_indexed and condition.opposite is None for condition in conditions),
-        is_pinned=any(condition.is_pinned for condition in conditions),
-    )
+    params = tuple(param for condition in conditions for param in condition.params)
+    return Where(" AND ".join(condition.sql for condition in conditions), params)

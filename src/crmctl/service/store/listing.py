@@ -39,6 +39,18 @@ class _Window:
         return _Window(self.sort, not self.descending, limit, total - self.offset - limit), True
 
 
+@dataclass(frozen=True)
+class _Search:
+    """Conditions made ready: through `source`, a FROM clause, the fewest rows must be looked at; `candidates` is how many those are."""
+
+    schema: Schema
+    where: Where
+    source: str
+    candidates: int
+    total: int
+    everything: int
+
+
 def list_records(
     tx: Tx,
     object_id: str,
@@ -58,17 +70,10 @@ def list_records(
         raise BadRequest(f"order must be one of: {', '.join(ORDERS)}", {"field": "order", "valid": list(ORDERS)})
     if limit < 0 or offset < 0:
         raise BadRequest("limit and offset must not be negative", {"field": "limit" if limit < 0 else "offset"})
-    schema = load_schema(tx, object_id)
-    where = (
-        combine([compile_condition(condition, schema.attributes, tx.dialect) for condition in conditions]) if conditions else _EVERYTHING
-    )
-    everything: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
-    total = _count(tx, schema, where, everything)
-    window, is_backwards = _Window(sort, order == "desc", limit, offset).nearest(total)
-    if window.limit == 0:
-        return [], total
-    records = _page(tx, schema, where, window, total, everything)
-    return (records[::-1] if is_backwards else records), total
+    search = _prepare(tx, load_schema(tx, object_id), conditions)
+    window, is_backwards = _Window(sort, order == "desc", limit, offset).nearest(search.total)
+    records = _page(tx, search, window) if window.limit else []
+    return (records[::-1] if is_backwards else records), search.total
 
 
 def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) -> int:
@@ -76,27 +81,51 @@ def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) 
     return list_records(tx, object_id, conditions, limit=0)[1]
 
 
-def _count(tx: Tx, schema: Schema, where: Where, everything: int) -> int:
-    if where is _EVERYTHING:
-        return everything
-    count: int = required(tx.one(f"SELECT count(*) FROM {schema.table} WHERE {where.opposite or where.sql}", where.params))[0]
-    return everything - count if where.opposite else count
+def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search:
+    wheres = [compile_condition(condition, schema.attributes, tx.dialect) for condition in conditions]
+    everything: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
+    if not wheres:
+        return _Search(schema, _EVERYTHING, schema.table, everything, everything, everything)
+    where = combine(wheres)
+    source, candidates = _narrowest(tx, schema, wheres, everything)
+    count: int = required(tx.one(f"SELECT count(*) FROM {source} WHERE {where.opposite or where.sql}", where.params))[0]
+    total = everything - count if where.opposite else count
+    return _Search(schema, where, source, total if where.index else candidates, total, everything)
 
 
-def _page(tx: Tx, schema: Schema, where: Where, window: _Window, total: int, everything: int) -> list[dict[str, Any]]:
-    source, plus = _plan(tx, schema, where, window, total, everything)
+def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int) -> tuple[str, int]:
+    """Where to look for rows that several conditions share, and how many are there: in the index of the condition that matches fewest.
+
+    An index that leads to more than a tenth of all rows is no better than the whole table.
+    """
+    source, fewest, bound = schema.table, everything, everything // 10
+    if len(wheres) == 1 or not tx.dialect.names_indexes:
+        return source, fewest
+    for where in wheres:
+        if where.index is None:
+            continue
+        through = tx.dialect.table_by(schema.table, record_tables.index_name(schema.table, where.index))
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {through} WHERE {where.sql} LIMIT ?) AS counted"
+        count: int = required(tx.one(counted, (*where.params, bound)))[0]
+        if count < bound:
+            source, fewest, bound = through, count, count
+    return source, fewest
+
+
+def _page(tx: Tx, search: _Search, window: _Window) -> list[dict[str, Any]]:
+    source, plus = _plan(tx, search, window)
     direction = "DESC" if window.descending else "ASC"
     rows = tx.all(
         f"SELECT r.id, r.data, r.created_at, r.updated_at FROM "
-        f"(SELECT seq AS key, {window.sort} AS moment FROM {source} WHERE {where.sql} "
+        f"(SELECT seq AS key, {window.sort} AS moment FROM {source} WHERE {search.where.sql} "
         f"ORDER BY {plus}{window.sort} {direction}, {plus}seq {direction} LIMIT ? OFFSET ?) AS page "
-        f"JOIN {schema.table} AS r ON r.seq = page.key ORDER BY page.moment {direction}, page.key {direction}",
-        (*where.params, window.limit, window.offset),
+        f"JOIN {search.schema.table} AS r ON r.seq = page.key ORDER BY page.moment {direction}, page.key {direction}",
+        (*search.where.params, window.limit, window.offset),
     )
     return [
         {
             "id": record_id,
-            "objectId": schema.object_id,
+            "objectId": search.schema.object_id,
             "data": jsontext.loads(data),
             "createdAt": to_wire(created_at),
             "updatedAt": to_wire(updated_at),
@@ -105,17 +134,17 @@ def _page(tx: Tx, schema: Schema, where: Where, window: _Window, total: int, eve
     ]
 
 
-def _plan(tx: Tx, schema: Schema, where: Where, window: _Window, total: int, everything: int) -> tuple[str, str]:
+def _plan(tx: Tx, search: _Search, window: _Window) -> tuple[str, str]:
     """How to find the page's keys: the FROM clause, and a prefix for the sort terms.
 
     Either walk the list in its order until enough rows matched, or gather all matches and sort them: the total tells which is cheaper.
     A unary plus keeps an engine from taking the order's index for the gathering.
     """
-    in_order = tx.dialect.table_by(schema.table, record_tables.order_index(schema.table, window.sort))
-    if where is _EVERYTHING:
+    table = search.schema.table
+    in_order = tx.dialect.table_by(table, record_tables.index_name(table, window.sort))
+    if search.where is _EVERYTHING:
         return in_order, ""
-    if where.is_pinned and window.sort == "created_at":
-        return schema.table, ""
-    walked = (window.offset + window.limit) * everything / total
-    gathered = total if where.is_indexed else everything + total
-    return (in_order, "") if walked < gathered else (schema.table, "+")
+    if search.where.is_pinned and window.sort == "created_at":
+        return table, ""
+    walked = (window.offset + window.limit) * search.everything / search.total
+    return (in_order, "") if walked < search.candidates + search.total else (search.source, "+")

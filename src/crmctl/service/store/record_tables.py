@@ -23,9 +23,9 @@ def exact_column(attribute: Attribute) -> str:
     return f"x{attribute.number}"
 
 
-def order_index(table: str, field: str) -> str:
-    """The index that keeps a whole list in the order of created_at or updated_at."""
-    return f"{table}_{field}"
+def index_name(table: str, column: str) -> str:
+    """The index that starts with this column: an attribute's, or created_at or updated_at for the order of a whole list."""
+    return f"{table}_{column}"
 
 
 def create_table(tx: Tx, object_number: int) -> None:
@@ -36,7 +36,7 @@ def create_table(tx: Tx, object_number: int) -> None:
             updated_at BIGINT NOT NULL, data {text} NOT NULL)"""
     )
     for field in ("created_at", "updated_at"):
-        tx.execute(f"CREATE INDEX {order_index(table, field)} ON {table} ({field}, seq)")
+        tx.execute(f"CREATE INDEX {index_name(table, field)} ON {table} ({field}, seq)")
 
 
 def drop_table(tx: Tx, object_number: int) -> None:
@@ -48,14 +48,14 @@ def add_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
     for name in (column(attribute), exact_column(attribute)):
         tx.execute(f"ALTER TABLE {table} ADD COLUMN {name} {tx.dialect.text}")
     if attribute.is_indexed:
-        tx.execute(f"CREATE INDEX {table}_{column(attribute)} ON {table} ({column(attribute)}, created_at, seq)")
+        tx.execute(f"CREATE INDEX {index_name(table, column(attribute))} ON {table} ({column(attribute)}, created_at, seq)")
 
 
 def drop_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
     """Also takes the attribute's values out of every record's data."""
     table = table_name(object_number)
     if attribute.is_indexed:
-        tx.execute(f"DROP INDEX {table}_{column(attribute)}")
+        tx.execute(f"DROP INDEX {index_name(table, column(attribute))}")
     # The text search only narrows down which rows to rewrite.
     strip = f"UPDATE {table} SET data = {tx.dialect.without_key('data')} WHERE {tx.dialect.contains('data')}"
     tx.execute(strip, (tx.dialect.key_parameter(attribute.slug), f'"{attribute.slug}":'))

@@ -5,8 +5,7 @@ Empty is one thing: missing, null, "", [] and a composite or array in which ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.service.values.attribute import Attribute
@@ -18,8 +17,7 @@ MAX_UNIQUE = 500
 """Longest text, in characters, that an index entry can hold on both engines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(NamedTuple):
     """`column` is what operators compare (a JSON array where the attribute holds many), `exact` the unfolded text where it differs;
     `keys` are the single canonical values, as uniqueness and references need them."""
 
