@@ -24,9 +24,9 @@ def test_every_module_says_what_belongs_in_it() -> None:
     silent = []
     for path in (path for path in python_files() if path.name != "__init__.py"):
         text = ast.get_docstring(ast.parse(path.read_text()))
-        if not text or len(text.splitlines()) > 6:
+        if not text or (path.is_relative_to(PACKAGE) and len(text.splitlines()) > 5):
             silent.append(path.relative_to(ROOT).as_posix())
-    assert silent == [], "each module opens with a docstring of one to four lines"
+    assert silent == [], "each module opens with a docstring: one to four lines in the package"
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import CRMCTL
+from tests.support.service import running_service
 from tests.support.sources import imported_modules
 
 HEAVY = ["httpx", "rich", "keyring", "pydantic", "fastapi", "sqlalchemy", "yaml", "jmespath", "tomlkit", "importlib.metadata", "asyncio"]
@@ -41,6 +42,17 @@ def test_help_of_a_group_imports_the_modules_of_that_group_only() -> None:
     modules = imported_modules([CRMCTL, "commands", "--help"])
     assert [name for name in modules if name.startswith("crmctl.cli.commands.")] == ["crmctl.cli.commands.command_tree"]
     assert {"httpx", "rich", "keyring", "fastapi", "sqlalchemy"} & families(modules) == set()
+
+
+def test_a_list_as_json_pays_for_no_colour_no_keyring_and_no_service(tmp_path: Path) -> None:
+    with running_service(tmp_path / "data") as service:
+        env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
+        modules = imported_modules([CRMCTL, "records", "list", "people", "-o", "json"], env)
+    assert {"httpx", "pydantic"} <= modules
+    assert {"rich", "keyring", "fastapi", "uvicorn", "sqlalchemy", "yaml", "jmespath", "tomlkit", "pygments", "click"} & families(
+        modules
+    ) == set()
+    assert [name for name in modules if name.startswith(("crmctl.bulk", "crmctl.service"))] == []
 
 
 def test_the_listing_sees_what_a_process_imports(tmp_path: Path) -> None:
