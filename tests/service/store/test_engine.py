@@ -228,3 +228,24 @@ def test_two_processes_that_start_at_once_set_up_one_organisation(tmp_path: Path
         thread.join()
     assert len(outcomes) == 4
     assert sum(outcome is not None for outcome in outcomes) == 1
+
+
+def test_an_old_sqlite_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
+    with pytest.raises(ConfigError, match="too old"):
+        open_engine(tmp_path / "crm.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_running_full_loses_only_the_write_that_failed(store: Store) -> None:
+    things = store.object("things", {"slug": "text", "type": "text"})
+    kept = store.create(things, text="kept")
+    pages = store.rows("PRAGMA page_count")[0][0]
+    assert isinstance(store.engine, SqliteEngine)
+    store.engine._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        store.create(things, text="x" * 100_000)
+    assert store.find(things) == [kept]
+    store.engine._writer.execute("PRAGMA max_page_count = 1000000")
+    assert store.create(things, text="x" * 100_000)["data"]["text"] == "x" * 100_000
+    assert store.total(things) == 2

@@ -17,6 +17,9 @@ from crmctl.service.store.tx import Params, Row
 
 T = TypeVar("T")
 
+_OLDEST = (3, 38, 0)
+"""With JSON functions always built in; RETURNING and DROP COLUMN came earlier."""
+
 _BUSY_SECONDS = 30.0
 _IDLE_READERS = 8
 PRAGMAS = (
@@ -63,6 +66,8 @@ class SqliteEngine:
     """
 
     def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old, the service needs {'.'.join(map(str, _OLDEST))} or newer")
         self.path = Path(path)
         self._busy_seconds = busy_seconds
         self._closed = False
