@@ -314,11 +314,12 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
             wire = typed(value, attribute, list_separator) if value else None
         else:
             wire = part_value(attribute, part, value) if value else None
-        place = data if part is None else parts.setdefault(slug, {})
-        key = slug if part is None else part
-        if key in place or (slug in data and slug in parts):
+        if slug in data or (part in parts[slug] if part is not None and slug in parts else slug in parts):
             raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")
-        place[key] = wire
+        if part is None:
+            data[slug] = wire
+        else:
+            parts.setdefault(slug, {})[part] = wire
     return data | parts
 
 
