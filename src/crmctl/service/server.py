@@ -21,10 +21,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError
-from crmctl.models import jsontext
 from crmctl.service.app import create_app
 from crmctl.service.background import build_worker
 from crmctl.service.context import Context, Ids
+from crmctl.service.http.admission import stranger
+from crmctl.service.http.answers import Answer
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import keys, organisation
 from crmctl.service.store.engine import Engine, open_engine
@@ -102,7 +103,7 @@ class Server:
         """Serve; `ready` is called once, when requests are answered. Requests in flight are finished before this returns."""
         config = uvicorn.Config(
             self._app,
-            http=_Protocol,
+            http=_protocol_for(self._context),
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -180,11 +181,14 @@ class _Uvicorn(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-class _Protocol(H11Protocol):
+def _protocol_for(context: Context) -> type[H11Protocol]:
     """Refuses what is not HTTP in the service's own error form; such a request never reaches the application."""
 
-    def send_400_response(self, msg: str) -> None:
-        body = jsontext.dumps({"error": "bad_request", "message": "the request is not valid HTTP"}).encode()
-        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(head.encode() + body)
-        self.transport.close()
+    class Protocol(H11Protocol):
+        def send_400_response(self, msg: str) -> None:
+            answer = Answer({"error": "bad_request", "message": "the request is not valid HTTP"}, 400, {"Connection": "close"})
+            headers = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers + stranger(context).headers())
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + headers + b"\r\n" + bytes(answer.body))
+            self.transport.close()
+
+    return Protocol

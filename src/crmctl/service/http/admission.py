@@ -37,17 +37,18 @@ class Standing:
         return [(name.encode(), str(figure).encode()) for name, figure in figures]
 
 
+def stranger(context: Context) -> Standing:
+    """The standing of a request whose key is not known (yet): an untouched window."""
+    limit = context.settings.rate_limit or UNLIMITED
+    return Standing(limit, limit, context.clock.now() + context.settings.rate_window)
+
+
 class Admission:
     """Finds the key of a request and takes the request from its rate window."""
 
     def __init__(self, context: Context, windows: RateWindows) -> None:
         self.context = context
-        self.limit = context.settings.rate_limit or UNLIMITED
         self.windows = windows
-
-    def stranger(self) -> Standing:
-        """The standing of a request whose key is not known (yet): an untouched window."""
-        return Standing(self.limit, self.limit, self.context.clock.now() + self.context.settings.rate_window)
 
     def admit(self, standing: Standing, authorization: str | None) -> None:
         """Fill in `standing`. Raises a 401 without a valid key, a 429 when its window is used up."""
@@ -63,7 +64,7 @@ class Admission:
         if key.is_expired(now):
             raise unauthorized("this API key has expired")
         standing.key = key
-        state = self.windows.take(key.id, self.limit, self.context.settings.rate_window, now)
+        state = self.windows.take(key.id, standing.limit, self.context.settings.rate_window, now)
         standing.remaining, standing.reset = state.remaining, state.reset
         if not state.allowed:
             raise rate_limited(max(1, math.ceil(state.reset - now)))

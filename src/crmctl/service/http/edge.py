@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crmctl.clock import Clock
 from crmctl.service.context import Context
-from crmctl.service.http.admission import Admission, Standing
+from crmctl.service.http.admission import Admission, Standing, stranger
 from crmctl.service.http.endpoints import PREFIX
 from crmctl.service.http.errors import answer_for
 from crmctl.service.http.observing import Finished
@@ -39,7 +39,7 @@ class Edge:
             await self.app(scope, receive, send)
             return
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        exchange = _Exchange(inner, scope["method"], self.admission.stranger(), self.context.clock, self.observe)
+        exchange = _Exchange(inner, scope["method"], stranger(self.context), self.context.clock, self.observe)
         inner["state"] = {**scope.get("state", {}), "standing": exchange.standing}
         answer = exchange.sender(send)
         try:

@@ -1,0 +1,156 @@
+"""kill -9 in the middle of writes: what was acknowledged is there, what was under way is there whole or not at all, events included."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from crmctl.service.settings import DATABASE_FILE
+from tests.support.service import ServiceProcess, make_client, service_process
+
+KILLS = 4
+WRITERS = 2
+Contents = dict[str, dict[str, Any]]
+
+
+class Writer(threading.Thread):
+    """Writes through HTTP, one request at a time, until the service is gone; knows what must be there and what may be.
+
+    `known` maps the email addresses of its records, which are unique, to their data. `doubtful` is `known` as it is if the request that
+    got no answer was carried out.
+    """
+
+    def __init__(self, number: int, seed: int) -> None:
+        super().__init__(name=f"writer-{number}", daemon=True)
+        self.number = number
+        self.random = random.Random(seed)
+        self.known: Contents = {}
+        self.doubtful: Contents | None = None
+        self.ids: dict[str, str] = {}
+        self.count = 0
+
+    def begin(self, base_url: str, key: str, people: str, acknowledged: threading.Semaphore) -> None:
+        self.base_url, self.key, self.path, self.acknowledged = base_url, key, f"/api/v1/objects/{people}/records", acknowledged
+
+    def run(self) -> None:
+        with make_client(self.base_url, self.key) as client:
+            try:
+                while True:
+                    action = self.random.choice([self.create, self.bulk, self.bulk, self.update, self.delete])
+                    action(client)
+                    self.acknowledged.release()
+            except httpx.TransportError:
+                return
+
+    def fresh(self) -> dict[str, Any]:
+        self.count += 1
+        return {"email": f"{self.number}-{self.count}@example.com", "notes": "x" * self.random.randrange(2000)}
+
+    def attempt(self, after: Contents, client: httpx.Client, method: str, path: str, body: Any = None) -> Any:
+        self.doubtful = after
+        answer = client.request(method, path, json=body)
+        assert answer.status_code in (200, 201), answer.text
+        self.known, self.doubtful = after, None
+        return answer.json()
+
+    def create(self, client: httpx.Client) -> None:
+        data = self.fresh()
+        made = self.attempt({**self.known, data["email"]: data}, client, "POST", self.path, {"data": data})
+        self.ids[data["email"]] = made["id"]
+
+    def bulk(self, client: httpx.Client) -> None:
+        several = [self.fresh() for _ in range(25)]
+        after = {**self.known, **{data["email"]: data for data in several}}
+        self.attempt(after, client, "POST", f"{self.path}/bulk", {"records": [{"data": data} for data in several]})
+
+    def update(self, client: httpx.Client) -> None:
+        if email := self.own():
+            data = {**self.known[email], "notes": f"changed {self.count}"}
+            self.attempt({**self.known, email: data}, client, "PATCH", f"{self.path}/{self.ids[email]}", {"data": {"notes": data["notes"]}})
+
+    def delete(self, client: httpx.Client) -> None:
+        if email := self.own():
+            after = {other: data for other, data in self.known.items() if other != email}
+            self.attempt(after, client, "DELETE", f"{self.path}/{self.ids[email]}")
+
+    def own(self) -> str | None:
+        return self.random.choice(sorted(self.ids.keys() & self.known.keys()) or [None])
+
+    def settle(self, found: Contents) -> None:
+        """Compare with what a restarted service has, and take that as known."""
+        mine = {email: data for email, data in found.items() if email.startswith(f"{self.number}-")}
+        assert mine in (self.known, self.doubtful), describe(mine, self.known, self.doubtful)
+        self.known, self.doubtful = mine, None
+
+    def successor(self) -> Writer:
+        other = Writer(self.number, self.random.randrange(2**32))
+        other.known, other.ids, other.count = self.known, self.ids, self.count
+        return other
+
+
+def describe(mine: Contents, known: Contents, doubtful: Contents | None) -> str:
+    lost, extra = known.keys() - mine.keys(), mine.keys() - known.keys() - (doubtful or {}).keys()
+    return f"lost {sorted(lost)}, unexpected {sorted(extra)}, neither before nor after the doubtful request"
+
+
+def stored(service: ServiceProcess, people: str) -> Contents:
+    found: Contents = {}
+    with service.client() as client:
+        while True:
+            page = client.get(f"/api/v1/objects/{people}/records", params={"limit": 100, "offset": len(found), "order": "asc"}).json()
+            found |= {one["data"]["email"]: one["data"] for one in page["records"]}
+            if not page["records"]:
+                assert len(found) == page["pagination"]["total"]
+                return found
+
+
+def replayed(data_dir: Path) -> Contents:
+    """The records as the events alone tell them."""
+    state: dict[str, dict[str, Any]] = {}
+    with closing(sqlite3.connect(data_dir / DATABASE_FILE)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        for kind, payload in database.execute("SELECT type, payload FROM outbox ORDER BY sequence"):
+            event = json.loads(payload)
+            if kind == "record.deleted":
+                del state[event["recordId"]]
+            else:
+                state[event["recordId"]] = event["data"]
+    return {data["email"]: data for data in state.values()}
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - shown only when the test fails
+    chance = random.Random(seed)
+    data_dir = tmp_path / "data"
+    writers = [Writer(number, chance.randrange(2**32)) for number in range(WRITERS)]
+    service = service_process(data_dir, "--rate-limit", "0")
+    key = service.key
+    with service.client() as client:
+        people = next(one["id"] for one in client.get("/api/v1/objects").json()["objects"] if one["slug"] == "people")
+    for _ in range(KILLS):
+        acknowledged = threading.Semaphore(0)
+        for writer in writers:
+            writer.begin(service.base_url, key, people, acknowledged)
+            writer.start()
+        for _ in range(chance.randrange(5, 60)):
+            assert acknowledged.acquire(timeout=60), "the service stopped answering"
+        service.kill()
+        for writer in writers:
+            writer.join(timeout=60)
+            assert not writer.is_alive()
+        service = service_process(data_dir, "--rate-limit", "0", key=key)
+        found = stored(service, people)
+        for writer in writers:
+            writer.settle(found)
+        assert replayed(data_dir) == found
+        writers = [writer.successor() for writer in writers]
+    assert service.stop() == 0
+    assert sum(writer.count for writer in writers) > 0

@@ -1,0 +1,163 @@
+"""What the edge does with odd clients, on real sockets: sizes, slowness, HEAD, pipelines, broken HTTP, failures inside."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.service.store import members
+from tests.support.service import RunningService, running_service
+
+BODY_LIMIT = 50_000
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    with running_service(tmp_path, body_limit=BODY_LIMIT, body_timeout=0.2, background=False) as running:
+        yield running
+
+
+class Wire:
+    """A raw connection to the service."""
+
+    def __init__(self, service: RunningService) -> None:
+        host, _, port = service.base_url.removeprefix("http://").partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.authorization = f"Host: x\r\nAuthorization: Bearer {service.key}\r\n"
+        self.file = self.socket.makefile("rb")
+
+    def send(self, text: str | bytes) -> None:
+        self.socket.sendall(text if isinstance(text, bytes) else text.encode())
+
+    def answer(self, *, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
+        status = int(self.file.readline().split()[1])
+        headers = {}
+        while (line := self.file.readline().strip()) != b"":
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        return status, headers, self.file.read(int(headers.get("content-length", 0))) if has_body else b""
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def wire(service: RunningService) -> Iterator[Wire]:
+    with Wire(service) as connection:
+        yield connection
+
+
+def test_a_declared_body_over_the_limit_is_refused_unread(wire: Wire) -> None:
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: {BODY_LIMIT + 1}\r\nExpect: 100-continue\r\n\r\n")
+    status, headers, body = wire.answer()
+    assert status == 413
+    assert json.loads(body) | {"error": "payload_too_large", "details": {"limit": BODY_LIMIT}} == json.loads(body)
+    assert "x-ratelimit-limit" in headers
+
+
+def test_an_undeclared_body_over_the_limit_is_refused_too(service: RunningService) -> None:
+    answer = service.client.post("/api/v1/objects", content=(b" " * 10_000 for _ in range(20)))
+    assert answer.status_code == 413
+    assert service.client.post("/api/v1/objects", content=b" " * BODY_LIMIT).status_code == 400
+
+
+def test_expect_100_continue_is_answered_before_the_body_comes(wire: Wire) -> None:
+    body = b'{"pluralName": "Plans"}'
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n")
+    assert wire.answer()[0] == 100
+    wire.send(body)
+    assert wire.answer()[0] == 201
+
+
+def test_a_body_that_does_not_come_is_given_up(wire: Wire) -> None:
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: 100\r\n\r\n{{")
+    status, headers, body = wire.answer()
+    assert (status, json.loads(body)["error"], headers["connection"]) == (408, "request_timeout", "close")
+
+
+def test_a_client_that_goes_away_is_logged_and_forgotten(service: RunningService) -> None:
+    with Wire(service) as wire:
+        wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: 100\r\n\r\n{{")
+        assert service.client.get("/api/v1/objects").status_code == 200
+    service.stop()
+    assert {entry["status"] for entry in service.log} <= {200, 408, 499}
+    assert len(service.log) == 2
+
+
+def test_head_is_get_without_the_body(wire: Wire) -> None:
+    wire.send(f"HEAD /api/v1/objects HTTP/1.1\r\n{wire.authorization}\r\n")
+    status, headers, _ = wire.answer(has_body=False)
+    wire.send(f"GET /api/v1/objects HTTP/1.1\r\n{wire.authorization}\r\n")
+    assert (status, int(headers["content-length"])) == (200, len(wire.answer()[2]))
+
+
+def test_one_connection_serves_many_requests_also_sent_at_once(wire: Wire) -> None:
+    request = f"GET /api/v1/members HTTP/1.1\r\n{wire.authorization}\r\n"
+    wire.send(request * 5)
+    assert [wire.answer()[0] for _ in range(5)] == [200] * 5
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: 3\r\n\r\nnot{request}")
+    assert [wire.answer()[0] for _ in range(2)] == [400, 200]
+
+
+def test_what_is_not_http_gets_the_same_kind_of_error(wire: Wire) -> None:
+    wire.send("NONSENSE\r\n\r\n")
+    status, headers, body = wire.answer()
+    assert (status, json.loads(body)["error"]) == (400, "bad_request")
+    assert headers["content-type"] == "application/json"
+    assert {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"} <= set(headers)
+
+
+def test_a_failure_inside_says_nothing_about_the_inside(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(tx: Any) -> Any:
+        raise RuntimeError("the secret of the vault")
+
+    monkeypatch.setattr(members, "list_members", fail)
+    answer = service.client.get("/api/v1/members")
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "internal_error", "message": "the service failed to answer this request"}
+    assert "x-ratelimit-remaining" in answer.headers
+    assert "the secret of the vault" in capfd.readouterr().err
+    assert service.client.get("/api/v1/objects").status_code == 200
+
+
+def test_the_allow_header_names_every_method_of_the_path(service: RunningService) -> None:
+    people = service.object_id("people")
+    for path, methods in (
+        ("/api/v1/objects", "GET, HEAD, POST"),
+        (f"/api/v1/objects/{people}/records/bulk", "DELETE, POST"),
+        (f"/api/v1/objects/{people}/records/{people}", "DELETE, GET, HEAD, PATCH"),
+        ("/healthz", "GET, HEAD"),
+    ):
+        answer = service.client.options(path)
+        assert (answer.status_code, answer.json()["error"], answer.headers["allow"]) == (405, "method_not_allowed", methods)
+
+
+def test_the_probes_need_no_key(service: RunningService) -> None:
+    with service.client_with(None) as client:
+        assert client.get("/healthz").json() == {"status": "ok"}
+        assert client.get("/readyz").json() == {"status": "ready"}
+        assert client.get("/nothing").json()["error"] == "not_found"
+        assert client.get("/api/v1/members").status_code == 401
+        text = client.get("/metrics").text
+    assert 'crm_requests_total{method="GET",route="/healthz",status="200"} 1.0' in text
+    assert 'crm_requests_total{method="any",route="none",status="401"} 1.0' in text
+
+
+def test_the_docs_page_needs_nothing_from_elsewhere(service: RunningService) -> None:
+    page = service.client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "http" not in page.text.replace(service.base_url, "")
+    for path in service.client.get("/openapi.json").json()["paths"]:
+        assert path in page.text
