@@ -4,7 +4,7 @@
 _crmctl_table() {
     commands= options= arguments=
     case $1 in
-        '') commands='records objects attributes members auth config completion doctor serve service api commands help' ;;
+        '') commands='records bulk objects attributes members auth config completion doctor serve service demo api commands help' ;;
         'records') commands='list search count get create update delete' ;;
         'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
@@ -13,6 +13,13 @@ _crmctl_table() {
         'records create') options='--set=@assignments --data=@anything' arguments='@objects' ;;
         'records update') options='--set=@assignments --data=@anything' arguments='@objects @anything' ;;
         'records delete') arguments='@objects @anything' ;;
+        'bulk') commands='import resume jobs export delete inspect' ;;
+        'bulk import') options='--mode=create|upsert --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=skip|clear --null-string=@anything --list-separator=@anything --decimal-comma --date-format=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --concurrency=@anything' arguments='@objects @files' ;;
+        'bulk resume') options='--last --failed=@files --max-failures=@anything --concurrency=@anything' arguments='@anything' ;;
+        'bulk jobs') ;;
+        'bulk export') options='-O=@files --out=@files --format=jsonl|csv|tsv|json --filter=@assignments' arguments='@objects' ;;
+        'bulk delete') options='--ids=@files --filter=@assignments' arguments='@objects' ;;
+        'bulk inspect') options='--object=@objects --mode=create|upsert --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything' arguments='@files' ;;
         'objects') commands='list get create update delete' ;;
         'objects list') ;;
         'objects get') arguments='@objects' ;;
@@ -50,6 +57,7 @@ _crmctl_table() {
         'service keys create') options='--name=@anything --scope=@anything --full-access --expires=@anything --data=@files --database-url=@anything' ;;
         'service keys list') options='--data=@files --database-url=@anything' ;;
         'service keys revoke') options='--data=@files --database-url=@anything' arguments='@anything' ;;
+        'demo') ;;
         'api') options='--input=@files -i --include --paginate' arguments='@anything @files' ;;
         'commands') ;;
         'help') arguments='@anything...' ;;
