@@ -29,7 +29,6 @@ PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -32000",
-    "PRAGMA mmap_size = 1073741824",
     # Index pages are written again and again by small commits: folding the log in more rarely writes each of them once for many.
     "PRAGMA wal_autocheckpoint = 8000",
     "PRAGMA journal_size_limit = 67108864",
