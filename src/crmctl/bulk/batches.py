@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from crmctl.models import jsontext
+from crmctl.client.session import encode_json
 from crmctl.models.records import BULK_LIMIT
 
 DEFAULT_BYTES = 1_000_000
@@ -26,15 +26,11 @@ class Row(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a batch: its ordinal, the record as the bulk call takes it, and its size in bytes of JSON."""
+    """One row of a batch: its ordinal, the record as the bulk call takes it, as JSON, and the record's id where it is sent."""
 
     ordinal: int
-    record: dict[str, Any]
     encoded: bytes
-
-    @property
-    def id(self) -> str | None:
-        return self.record.get("id")
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,8 @@ class Batch:
         return [entry.ordinal for entry in self.entries]
 
     @property
-    def records(self) -> list[dict[str, Any]]:
-        return [entry.record for entry in self.entries]
+    def records(self) -> list[bytes]:
+        return [entry.encoded for entry in self.entries]
 
     @property
     def size(self) -> int:
@@ -71,8 +67,8 @@ class Batch:
 
 def entry_of(row: Row, *, with_id: bool) -> Entry:
     """The record of a row as the bulk call takes it; `with_id` is for upserts, a create sends no id."""
-    record = {"data": row.data, "id": row.id} if with_id and row.id else {"data": row.data}
-    return Entry(row.ordinal, record, jsontext.dumps(record).encode())
+    id = row.id if with_id and row.id else None  # noqa: A001
+    return Entry(row.ordinal, encode_json({"data": row.data, "id": id} if id else {"data": row.data}), id)
 
 
 class Batcher:

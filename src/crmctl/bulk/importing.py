@@ -13,6 +13,7 @@ from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
 from crmctl.bulk.journal import Journal
 from crmctl.bulk.sender import Progress, Writer
+from crmctl.bulk.spool import EntrySpool
 from crmctl.bulk.states import JobState, RowState
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser
@@ -67,15 +68,15 @@ def run_import(
         try:
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
-            if journal.state is JobState.CHECKING:
+            if journal.state is not JobState.CHECKING:
+                return _send(writer, journal, _unsent(journal, payloads), options, clock, progress, interrupt)
+            with EntrySpool(journal.folder) as spool:
                 try:
-                    _check(journal, payloads, options, progress, report, interrupt)
+                    _check(journal, payloads, spool, options, progress, report, interrupt)
                 except CrmctlError:
                     journal.set_state(JobState.REJECTED)
                     raise
-            if journal.state is not JobState.OPEN:
-                return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
-            return _send(writer, journal, payloads, options, clock, progress, interrupt)
+                return _send(writer, journal, spool, options, clock, progress, interrupt)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
 
@@ -83,6 +84,7 @@ def run_import(
 def _check(
     journal: Journal,
     payloads: Payloads,
+    spool: EntrySpool,
     options: ImportOptions,
     progress: Progress,
     report: Callable[[Finding], None],
@@ -91,13 +93,15 @@ def _check(
     """Read and validate everything before anything is sent; an interrupted check starts over the next time."""
     journal.restart_check()
     progress.start("checking")
+    with_id = journal.header.mode == "upsert"
     rejected = fatal = False
     for chunk in chunks(payloads()):
-        errors = [(payload.ordinal, text) for payload in chunk if (text := rejection(payload)) is not None]
+        errors = {payload.ordinal: text for payload in chunk if payload.findings and (text := rejection(payload)) is not None}
         for finding in (finding for payload in chunk for finding in payload.findings):
             report(finding)
             fatal = fatal or finding.severity is Severity.FATAL
-        journal.record_check(len(chunk), errors)
+        journal.record_check(len(chunk), errors.items())
+        spool.add(entry_of(payload, with_id=with_id) for payload in chunk if payload.ordinal not in errors)
         rejected = rejected or bool(errors)
         progress.advance(len(chunk))
         if interrupt.requested:
@@ -108,14 +112,22 @@ def _check(
 
 
 def _send(
-    writer: Writer, journal: Journal, payloads: Payloads, options: ImportOptions, clock: Clock, progress: Progress, interrupt: Interrupt
+    writer: Writer,
+    journal: Journal,
+    entries: Iterable[Entry],
+    options: ImportOptions,
+    clock: Clock,
+    progress: Progress,
+    interrupt: Interrupt,
 ) -> RunResult:
+    if journal.state is not JobState.OPEN:
+        return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
     counts = journal.counts()
     delivery = Delivery(writer, journal, options.delivery, clock, progress, interrupt)
     progress.start("importing", counts[RowState.UNSENT])
     try:
         if counts[RowState.UNSENT]:
-            delivery.run(_unsent(journal, payloads))
+            delivery.run(entries)
     finally:
         progress.finish()
     counts = journal.counts()
@@ -125,7 +137,7 @@ def _send(
 
 
 def _unsent(journal: Journal, payloads: Payloads) -> Iterator[Entry]:
-    """The rows that may be sent: neither rejected, nor with an outcome, nor in doubt."""
+    """The rows of a job that goes on which may be sent: neither rejected, nor with an outcome, nor in doubt."""
     with_id = journal.header.mode == "upsert"
     for chunk in chunks(payloads()):
         taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)

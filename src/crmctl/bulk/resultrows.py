@@ -46,6 +46,7 @@ class _Delimited:
         self._quote = dialect.quote
         self._newline = newline
         self._kept = len(header) - len(ADDED) if tuple(header[-len(ADDED) :]) == ADDED else None
+        self._special = re.compile(f"[{re.escape(self._delimiter)}{re.escape(dialect.quote or '')}\r\n]|^\\s|\\s$")
         self._cell = _cell_pattern(self._delimiter, self._quote)
         bare = header_text.rstrip(self._delimiter)
         # Columns without a name at the end of the header get one that an import ignores: a nameless column must stay the last.
@@ -78,7 +79,7 @@ class _Delimited:
         quote = self._quote
         if quote is None:
             return re.sub(f"[{re.escape(self._delimiter)}\r\n]+", " ", text)
-        if any(mark in text for mark in (self._delimiter, quote, "\r", "\n")) or text != text.strip():
+        if self._special.search(text):
             return quote + text.replace(quote, quote * 2) + quote
         return text
 

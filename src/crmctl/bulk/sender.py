@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ class Writer(Protocol):
     def bulk_write(
         self,
         object_id: str,
-        records: Sequence[dict[str, Any]],
+        records: Sequence[Mapping[str, Any] | bytes],
         *,
         mode: str = "create",
         idempotency_key: str | None = None,

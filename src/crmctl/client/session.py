@@ -270,10 +270,13 @@ class Session:
 
 
 def _encoded(body: Any) -> bytes | None:
-    if body is None or isinstance(body, bytes):
-        return body
+    return body if body is None or isinstance(body, bytes) else encode_json(body)
+
+
+def encode_json(value: Any) -> bytes:
+    """A value as the bytes of a body; raises RejectedError for what JSON, or UTF-8, cannot hold."""
     try:
-        return jsontext.dumps(body).encode()
+        return jsontext.dumps(value).encode()
     except (UnicodeEncodeError, ValueError) as error:
         raise RejectedError(f"a value cannot be sent as JSON: {error}", code="invalid_value") from error
 
