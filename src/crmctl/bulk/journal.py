@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.bulk import lease
 from crmctl.bulk.batches import Batch
@@ -69,13 +69,15 @@ class Header:
     plan: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class RowEntry:
+class RowEntry(NamedTuple):
     """What the journal knows of one row; `record_id` is the id given in an upsert or learnt later."""
 
     state: RowState
     record_id: str | None = None
     error: str | None = None
+
+
+_CREATED = RowEntry(RowState.CREATED)
 
 
 class Journal:
@@ -270,11 +272,12 @@ class Journal:
             for ordinal, state, record_id, error, batch_state, created, updated, reason in cursor:
                 if state is not None:
                     found[ordinal] = RowEntry(RowState(state), record_id, error)
-                elif batch_state in DOUBTFUL:
-                    found[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
                 elif batch_state == BatchState.CONFIRMED:
                     was_update = updated and (record_id or not created)
-                    found[ordinal] = RowEntry(RowState.UPDATED if was_update else RowState.CREATED, record_id)
+                    state = RowState.UPDATED if was_update else RowState.CREATED
+                    found[ordinal] = RowEntry(state, record_id) if record_id or was_update else _CREATED
+                elif batch_state in DOUBTFUL:
+                    found[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
         return found
 
     def doubtful(self) -> list[tuple[int, float]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from crmctl.bulk.sources.rows import Dialect, Format, Row, Source
@@ -51,7 +52,8 @@ class _Delimited:
         bare = header_text.rstrip(self._delimiter)
         # Columns without a name at the end of the header get one that an import ignores: a nameless column must stay the last.
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
-        self.head = self._line(self._original(self._delimiter.join([bare, *unnamed])), ADDED)
+        self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed])), *ADDED]) + newline
+        self._tail = lru_cache(self._outcome)  # most rows of a file share one
 
     def row(self, row: Row, values: Values, *, first: bool) -> str:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
@@ -71,9 +73,12 @@ class _Delimited:
             end = match.end()
         return raw[: max(end, 0)]
 
-    def _line(self, original: str, values: Sequence[object]) -> str:
-        cells = (self._text("" if value is None else str(value)) for value in values)
-        return self._delimiter.join((original, *cells)) + self._newline
+    def _line(self, original: str, values: Values) -> str:
+        ordinal, line, *outcome = values
+        return f"{original}{self._delimiter}{ordinal}{self._delimiter}{line}{self._tail(*outcome)}"
+
+    def _outcome(self, status: str, id: str | None, error: str | None) -> str:
+        return "".join(self._delimiter + self._text(text or "") for text in (status, id, error)) + self._newline
 
     def _text(self, text: str) -> str:
         quote = self._quote

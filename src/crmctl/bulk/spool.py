@@ -26,7 +26,10 @@ class EntrySpool:
 
     def add(self, entries: Iterable[Entry]) -> None:
         # JSON text holds no bare tab or line feed.
-        self._file.writelines(b"%d\t%s\t%s\n" % (entry.ordinal, jsontext.dumps(entry.id).encode(), entry.encoded) for entry in entries)
+        self._file.writelines(
+            b"%d\t%s\t%s\n" % (entry.ordinal, jsontext.dumps(entry.id).encode() if entry.id else b"null", entry.encoded)
+            for entry in entries
+        )
 
     def __iter__(self) -> Iterator[Entry]:
         self._file.seek(0)

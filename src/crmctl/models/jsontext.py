@@ -10,6 +10,7 @@ import math
 import re
 import secrets
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 # A Decimal leaves the encoder as a string with this marker and is unquoted afterwards; random, so that no data can hold it.
@@ -60,10 +61,14 @@ def _encode(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
+@lru_cache
+def _encoder(indent: int | None, sort_keys: bool) -> json.JSONEncoder:
+    """Making an encoder takes longer than encoding one record with it."""
+    separators = (",", ": ") if indent is not None else (",", ":")
+    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, separators=separators, default=_encode)
+
+
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Write JSON with Unicode as it is; compact without `indent`."""
-    separators = (",", ": ") if indent is not None else (",", ":")
-    text = json.dumps(
-        value, ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, separators=separators, default=_encode
-    )
+    text = _encoder(indent, sort_keys).encode(value)
     return _MARKED.sub(r"\1", text) if _MARK in text else text
