@@ -159,6 +159,20 @@ def test_the_columns_of_an_export_are_recognised():
     assert targets(["Record", "email"], mode=Mode.UPSERT, map_pairs=("Record=id",)) == ["id", "email"]
 
 
+def test_only_the_columns_of_result_files_are_left_out_silently():
+    mapping = build_mapping(["notes", "_error", "_mine", "_x"], [*ATTRIBUTES, attribute("_x")], MappingOptions())
+    assert [column.target for column in mapping.columns] == ["notes", None, None, "_x"]
+    assert mapping.notes == ["column _mine is left out: names that begin with _ belong to result files"]
+
+
+def test_a_map_of_a_key_that_json_records_bring_late_is_kept_for_it():
+    mapping = build_mapping(["notes"], ATTRIBUTES, MappingOptions(map_pairs=("Mail=email",)), header_complete=False)
+    assert mapping.column_of("Mail").target == "email"
+    assert mapping.notes == ["--map: the first records have no key 'Mail'"]
+    with pytest.raises(UsageError, match="no attribute nowhere"):
+        build_mapping(["notes"], ATTRIBUTES, MappingOptions(map_pairs=("Mail=nowhere",)), header_complete=False)
+
+
 def test_constants_are_typed():
     mapping = build_mapping(["email"], ATTRIBUTES, MappingOptions(set_values=("amount=12.5", "name.first=Ada", "notes:=null")))
     assert mapping.constants == {"amount": 12.5, "name": {"first": "Ada"}, "notes": None}

@@ -19,6 +19,9 @@ from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.typed_text import parse_assignments
 
+RESULT_COLUMNS = frozenset({"_row", "_line", "_status", "_id", "_error"})
+"""The columns that result files add; such a file can be corrected and imported again."""
+
 
 class Mode(StrEnum):
     CREATE = "create"
@@ -81,6 +84,7 @@ class Mapping:
     digest: str
     names: Names = field(repr=False)
     ignore_unknown: bool = False
+    declared: MappingOf[str, str] = field(default_factory=dict, repr=False)
     _late: dict[str, Column] = field(default_factory=dict, repr=False)
 
     def column_of(self, key: str) -> Column:
@@ -92,7 +96,13 @@ class Mapping:
             self._late.update((column.header, column) for column in self.columns)
         column = self._late.get(key)
         if column is None:
-            column = self._late[key] = resolve_column(key, None, self.names, self.mode)
+            target = self.declared.get(key)
+            column = (
+                resolve_column(key, None, self.names, self.mode)
+                if target is None
+                else _declared_column(key, None, target, self.names, self.mode)
+            )
+            self._late[key] = column
         return column
 
     def to_document(self) -> list[dict[str, Any]]:
@@ -112,7 +122,14 @@ def build_mapping(
     """
     names = Names(attributes)
     declared = {**(read_map_file(options.map_file) if options.map_file else {}), **parse_pairs(options.map_pairs)}
-    by_position = _positions(header, declared, header_complete=header_complete)
+    by_position, absent = _positions(header, declared)
+    if absent and header_complete:
+        raise UsageError(
+            f"--map: the file has no column {absent[0]!r}", hint=f"its columns are: {', '.join(header)}", code="unknown_column"
+        )
+    late = {name: declared[name] for name in absent}
+    for name, target in late.items():
+        _declared_column(name, None, target, names, options.mode)
     _refuse_duplicates(header, by_position)
     columns = [
         _declared_column(name, index, by_position[index], names, options.mode)
@@ -135,10 +152,11 @@ def build_mapping(
     if not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
         raise UsageError("no column matches an attribute", hint=f"the attributes are: {', '.join(names.slugs)}", code="unknown_column")
     notes = [f"column {column.label} is left out: {column.note}" for column in columns if column.role is Role.IGNORED and column.note]
+    notes += [f"--map: the first records have no key {name!r}" for name in absent]
     digest = _digest(
-        [str(options.mode), [[column.header, column.role, column.target] for column in columns], constants, options.ignore_unknown]
+        [str(options.mode), [[column.header, column.role, column.target] for column in columns], constants, options.ignore_unknown, late]
     )
-    return Mapping(options.mode, columns, constants, notes, digest, names, options.ignore_unknown)
+    return Mapping(options.mode, columns, constants, notes, digest, names, options.ignore_unknown, late)
 
 
 def schema_digest(attributes: Sequence[Attribute]) -> str:
@@ -152,8 +170,9 @@ def schema_digest(attributes: Sequence[Attribute]) -> str:
 
 def resolve_column(header: str, index: int | None, names: Names, mode: Mode) -> Column:
     """What a column means by its name alone. Raises UsageError for a name that fits several attributes."""
-    if header.startswith("_"):
-        return Column(header, index, Role.IGNORED, by="result column")
+    if header.startswith("_") and header not in names.slugs:
+        note = None if header in RESULT_COLUMNS else "names that begin with _ belong to result files"
+        return Column(header, index, Role.IGNORED, by="result column", note=note)
     folded = fold(header)
     if mode is Mode.UPSERT and folded == RECORD_ID:
         return Column(header, index, Role.RECORD_ID, by="record field")
@@ -165,7 +184,7 @@ def resolve_column(header: str, index: int | None, names: Names, mode: Mode) -> 
     return Column(header, index, Role.UNKNOWN)
 
 
-def _declared_column(header: str, index: int, target: str, names: Names, mode: Mode) -> Column:
+def _declared_column(header: str, index: int | None, target: str, names: Names, mode: Mode) -> Column:
     if not target:
         return Column(header, index, Role.IGNORED, by="--map", note="as --map says")
     match = names.find(target)
@@ -178,9 +197,13 @@ def _declared_column(header: str, index: int, target: str, names: Names, mode: M
     raise UsageError(f"--map: there is no attribute {target}", hint=_suggestion(target, names), code="unknown_attribute")
 
 
-def _positions(header: Sequence[str], declared: MappingOf[str, str], *, header_complete: bool) -> dict[int, str]:
-    """Declared targets by position: `#N`, the exact name, or the only name equal without case, spaces, underscores and hyphens."""
+def _positions(header: Sequence[str], declared: MappingOf[str, str]) -> tuple[dict[int, str], list[str]]:
+    """Declared targets by position: `#N`, the exact name, or the only name equal without case, spaces, underscores and hyphens.
+
+    Also the declared names that the header does not have.
+    """
     targets: dict[int, str] = {}
+    absent: list[str] = []
     for name, target in declared.items():
         if name.startswith("#") and name[1:].isdigit() and name not in header:
             places = [int(name[1:]) - 1] if 0 < int(name[1:]) <= len(header) else []
@@ -195,13 +218,12 @@ def _positions(header: Sequence[str], declared: MappingOf[str, str], *, header_c
                 code="ambiguous_column",
             )
         if not places:
-            if not header_complete:
-                continue
-            raise UsageError(f"--map: the file has no column {name!r}", hint=f"its columns are: {', '.join(header)}", code="unknown_column")
+            absent.append(name)
+            continue
         if places[0] in targets:
             raise UsageError(f"--map names the column {header[places[0]]!r} twice")
         targets[places[0]] = target
-    return targets
+    return targets, absent
 
 
 def _refuse_duplicates(header: Sequence[str], by_position: MappingOf[int, str]) -> None:

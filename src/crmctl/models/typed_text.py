@@ -108,6 +108,10 @@ def read_number(text: str, *, decimal_comma: bool = False) -> int | float | Deci
         raise _not_a_number(stripped)
     if len(stripped) > MAX_DIGITS:
         raise RejectedError(f"more than {MAX_DIGITS} digits", code="invalid_number")
+    if len(stripped) <= 16 and "e" not in stripped and "E" not in stripped:
+        # Fifteen digits always survive a float.
+        short = float(stripped)
+        return int(short) if short.is_integer() else short
     exact = Decimal(stripped)
     if exact == exact.to_integral_value() and abs(exact.adjusted()) < MAX_DIGITS and "e" not in stripped.lower():
         return int(exact)
@@ -133,7 +137,8 @@ def read_currency(text: str, *, decimal_comma: bool = False) -> Any:
     """An amount as a number; an amount with an ISO code, or a JSON object, as `{amount, currency}` or the object itself."""
     if (value := _json_object(text)) is not None:
         return value
-    match = _MONEY.fullmatch(text.strip())
+    stripped = text.strip()
+    match = _MONEY.fullmatch(stripped) if stripped[:1].isalpha() or stripped[-1:].isalpha() else None
     if match is None:
         return read_number(text, decimal_comma=decimal_comma)
     amount = read_number(match["amount"] or match["plain"], decimal_comma=decimal_comma)
@@ -142,10 +147,12 @@ def read_currency(text: str, *, decimal_comma: bool = False) -> Any:
 
 def read_date(text: str, format: str | None = None) -> str:
     """An ISO date as it is (a full ISO timestamp too), or a date in the declared format as ISO. Never passes through a time zone."""
-    stripped = text.strip()
-    if format is not None:
-        return _declared_date(stripped, format)
-    match = _DATE.fullmatch(stripped)
+    return _iso_date(text.strip()) if format is None else _declared_date(text.strip(), format)
+
+
+@lru_cache(maxsize=4096)
+def _iso_date(text: str) -> str:
+    match = _DATE.fullmatch(text)
     if match is None:
         hint = "write 2026-01-31, or declare the form: --date-format %d/%m/%Y (day first) or %m/%d/%Y (month first)"
         raise RejectedError("not an ISO date", hint=hint, code="invalid_date")
@@ -153,7 +160,7 @@ def read_date(text: str, format: str | None = None) -> str:
     hour, minute, second = match.group(4, 5, 6)
     if hour is not None and (int(hour) > 23 or int(minute) > 59 or int(second or 0) > 60):
         raise RejectedError("no such time of day", code="invalid_date")
-    return stripped
+    return text
 
 
 @lru_cache(maxsize=4096)

@@ -129,6 +129,12 @@ def test_a_byte_order_mark_is_not_part_of_the_first_header_even_if_quoted(tmp_pa
     assert source.dialect.bom
 
 
+def test_a_byte_order_mark_against_the_declared_encoding_is_the_hint(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        source_of(tmp_path, "a,b\n".encode("utf-16"), encoding="utf-8")
+    assert caught.value.details["likely"] == "utf-16-le"
+
+
 def test_a_declared_encoding_keeps_working_with_its_mark(tmp_path):
     assert source_of(tmp_path, "é,b\n".encode("utf-8-sig"), encoding="utf-8").header == ["é", "b"]
     assert source_of(tmp_path, "é,b\n".encode("cp1252"), encoding="windows-1252").header == ["é", "b"]
@@ -164,7 +170,7 @@ FORMATS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "data", "format"), FORMATS)
+@pytest.mark.parametrize(("name", "data", "format"), FORMATS, ids=range(len(FORMATS)))
 def test_the_format_is_told_by_name_or_content(tmp_path, name, data, format):
     assert str(source_of(tmp_path, data, name).dialect.format) == format
 

@@ -162,6 +162,9 @@ def likely_encoding(sample: bytes, *, tried: str) -> str | None:
 
     Single high bytes between ASCII letters are Western text; runs of them are another script or a double-byte encoding.
     """
+    marked = next((name for mark, name in BOMS if sample.startswith(mark)), None)
+    if marked is not None and marked != tried:
+        return marked
     high = [index for index, byte in enumerate(sample) if byte >= 0x80]
     if not high:
         return None
