@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.sources import ROOT
+from tests.support.sources import ROOT, package_files
 
 LOCKED = (ROOT / "requirements" / "locked.txt").read_text()
 PINS = {
@@ -43,3 +43,17 @@ def test_no_address_and_no_local_path() -> None:
     assert " @ " not in LOCKED
     assert "--find-links" not in LOCKED
     assert "--index" not in LOCKED
+
+
+def runtime_names() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [Requirement(line).name for line in [*project["dependencies"], *project["optional-dependencies"]["service"]]]
+
+
+@pytest.mark.parametrize("name", runtime_names())
+def test_every_dependency_is_used_and_explained(name: str) -> None:
+    module = {"pyyaml": "yaml", "prometheus-client": "prometheus_client"}.get(name, name)
+    imports = re.compile(rf"^\s*(?:import|from) {module}\b", re.MULTILINE)
+    assert any(imports.search(path.read_text()) for path in package_files())
+    table = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
+    assert re.search(rf"^\|[^|]*\b{name}\b", table, re.MULTILINE)

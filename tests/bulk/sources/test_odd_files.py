@@ -161,10 +161,10 @@ FORMATS = [
     ("<stdin>", b"a,b\n1,2\n", "csv"),
     ("<stdin>", b'\n {"a": 1}\n', "jsonl"),
     ("<stdin>", b' [ {"a": 1} ]', "json"),
-    ("<stdin>", gzip.compress(b'{"a":1}\n'), "jsonl"),
+    ("<stdin>", gzip.compress(b'{"a":1}\n', mtime=0), "jsonl"),
     ("data.json", b'{"a": 1}\n{"a": 2}\n', "jsonl"),
     ("data.ndjson", b'{"a": 1}\n', "jsonl"),
-    ("data.jsonl.gz", gzip.compress(b'[{"a": 1}]'), "json"),
+    ("data.jsonl.gz", gzip.compress(b'[{"a": 1}]', mtime=0), "json"),
     ("DATA.CSV.GZ", b"a,b\n1,2\n", "csv"),
     ("[brackets].txt", b"[id],b\n1,2\n", "csv"),
 ]
