@@ -1,5 +1,6 @@
-"""The process edge: answers `--version` and completion scripts before the command line is imported, else runs it and exits with its code."""
+"""The process edge: answers `--version` and completion scripts before the command line is imported, else runs it and exits."""
 
+import os
 import sys
 
 
@@ -8,11 +9,8 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"], ["version"]):
         from crmctl import __version__
 
-        sys.stdout.write(f"crmctl {__version__}\n")
-        sys.exit(0)
+        sys.exit(_say(f"crmctl {__version__}\n"))
     if sys.argv[1:3] == ["completion", "values"]:
-        import os
-
         from crmctl.cli.completions.values import print_values
 
         print_values(sys.argv[3:], os.environ)
@@ -20,3 +18,15 @@ def main() -> None:
     from crmctl.cli.app import run_process
 
     sys.exit(run_process(sys.argv[1:]))
+
+
+def _say(text: str) -> int:
+    """Write past Python's buffers, so that a reader that has gone (0) or a full disk (2) shows here and not at the interpreter's exit."""
+    try:
+        os.write(1, text.encode())
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        os.write(2, f"error: cannot write the output: {error.strerror}\n".encode())
+        return 2
+    return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cli import CRMCTL
 from tests.support.terminal import close_terminal, in_pipes, on_terminal, open_terminal
 
 SETUP = """
@@ -149,3 +150,22 @@ def test_machine_formats_import_nothing_heavy(format: str) -> None:
     heavy = "print(sorted({'rich', 'yaml', 'jmespath', 'pydantic'} & {*sys.modules}), file=sys.stderr)"
     code = SETUP + f"emitter({format!r}).emit_items([{{'id': '1'}}])\n{heavy}"
     assert in_pipes(code).err == "[]\n"
+
+
+HELP = (["--version"], ["--help"], ["records", "list", "--help"], ["auth", "--help"], ["help", "exit-codes"])
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+def test_help_too_ends_quietly_without_a_reader_and_loudly_on_a_full_disk(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [CRMCTL, *arguments]
+    with os.fdopen(write, "w") as gone:
+        quiet = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, timeout=30, check=False)
+    assert (quiet.returncode, quiet.stderr) == (0, b"")
+    if Path("/dev/full").exists():
+        with Path("/dev/full").open("w") as full:
+            loud = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+        assert loud.returncode == 2
+        assert b"cannot write the output" in loud.stderr
+        assert b"Traceback" not in loud.stderr

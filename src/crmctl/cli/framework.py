@@ -45,6 +45,13 @@ def _with_common(parameters: Sequence[Any]) -> list[Any]:
     return own + [parameter for parameter in _common_parameters() if not taken & set(parameter.opts)]
 
 
+def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    """Help leaves through the runtime's streams like all output: Typer's own way would end with 1 when the reader has gone."""
+    if value and not ctx.resilient_parsing:
+        ctx.obj.streams.write_out(f"{ctx.get_help()}\n")
+        ctx.exit()
+
+
 class Command(TyperCommand):
     """A command that takes the common options; its epilog holds its examples, one a line.
 
@@ -60,6 +67,12 @@ class Command(TyperCommand):
         settings["params"] = _with_common(self.own_params)
         settings["context_settings"] = CONTEXT | (settings.get("context_settings") or {})
         super().__init__(name, **settings)
+
+    def get_help_option(self, ctx: click.Context) -> TyperOption | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
 
     def invoke(self, ctx: click.Context) -> Any:
         runtime = ctx.obj
@@ -77,6 +90,12 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """A group that takes the common options and shows its help when called alone."""
+
+    def get_help_option(self, ctx: click.Context) -> TyperOption | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
 
     def __init__(self, **settings: Any) -> None:
         settings["params"] = _with_common(settings.get("params") or ())

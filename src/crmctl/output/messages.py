@@ -7,7 +7,7 @@ error document alone.
 from __future__ import annotations
 
 from crmctl.errors import CrmctlError
-from crmctl.output.cleaning import clean
+from crmctl.output.cleaning import clean, clean_lines
 from crmctl.output.streams import Streams
 
 
@@ -47,7 +47,7 @@ class Messages:
 
     def debug(self, text: str) -> None:
         """A line of --debug: at once and always, because it is what somebody looks at when a run hangs. The caller has redacted the key."""
-        self.streams.write_err(f"{clean(text)}\n")
+        self.streams.write_err("".join(f"{line}\n" for line in clean_lines(text)))
 
     def report_error(self, error: CrmctlError) -> None:
         """The error: one line and a hint for a person, one JSON document for a program. What was held back is dropped then."""

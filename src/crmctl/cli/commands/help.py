@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from crmctl.cli.framework import CommandApp, command_help, common_option_rows
-from crmctl.cli.help_text import Page, Section, render
+from crmctl.cli.help_text import WIDEST, Page, Section, render
 from crmctl.cli.help_topics import TOPICS
 from crmctl.errors import EXIT_CODE_MEANINGS, UsageError
 
@@ -24,7 +24,7 @@ def explain(
     """
     runtime = ctx.obj
     words = topic or []
-    runtime.streams.write_out(_page(words, runtime.streams.width))
+    runtime.streams.write_out(_page(words, runtime.streams.width or WIDEST))
 
 
 def _page(words: list[str], width: int) -> str:
