@@ -24,7 +24,7 @@ DatabaseOption = Annotated[str | None, typer.Option("--database-url", metavar="U
 LOG_FORMATS = ("json", "text", "none")
 
 
-@app.command("serve", examples=["crmctl serve", "crmctl serve --data ./crm --port 8787 --rate-limit 0"])
+@app.command("serve", local=True, examples=["crmctl serve", "crmctl serve --data ./crm --port 8787 --rate-limit 0"])
 def run_service(
     ctx: typer.Context,
     data: DataOption = None,

@@ -40,7 +40,6 @@ def create_key(
     if bool(scope) == full_access:
         raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
     runtime: Runtime = ctx.obj
-    _refuse_dry_run(runtime)
     with _opened(runtime, data, database_url) as engine:
         from crmctl.service.expiry import parse_expiry
         from crmctl.service.server import new_id
@@ -74,7 +73,6 @@ def revoke_key(
 ) -> None:
     """Revoke an API key; its next request is refused. A revoked key never comes back."""
     runtime: Runtime = ctx.obj
-    _refuse_dry_run(runtime)
     with _opened(runtime, data, database_url) as engine:
         from crmctl.service.store import keys as store
 
@@ -82,7 +80,7 @@ def revoke_key(
     runtime.emitter.emit_item(_describe(key))
 
 
-@app.command("load", examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
+@app.command("load", writes=None, examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
 def load_definitions(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The definitions file, - for stdin.")],
@@ -141,11 +139,6 @@ def _describe(key: Key) -> dict[str, Any]:
     from crmctl.models.scopes import SCOPES
 
     return key.wire() | {"scopes": sorted(SCOPES if key.scopes is None else key.scopes)}
-
-
-def _refuse_dry_run(runtime: Runtime) -> None:
-    if runtime.dry_run:
-        raise UsageError("keys have no --dry-run: there is no request to show", hint="crmctl service keys list")
 
 
 def _read_text(runtime: Runtime, file: str) -> str:

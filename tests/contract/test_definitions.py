@@ -1,0 +1,55 @@
+"""Definitions files that must be refused as a whole, loaded in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crmctl.service.definitions.document import format_document, parse_document
+from crmctl.service.definitions.dumping import dump_sections
+from crmctl.service.definitions.loading import load_document
+from crmctl.service.faults import Fault
+from crmctl.service.server import new_id, open_data
+from crmctl.service.settings import ServiceSettings
+from tests.support.clock import FakeClock
+
+BAD = [
+    ("objects: [", "not YAML"),
+    ("just words", "sections"),
+    ("people: []", "people"),
+    ("members: [{name: A}]", "members[0].email is required"),
+    ("members: [{name: A, email: a@b.c}, {name: B, email: a@b.c}]", "a@b.c twice"),
+    ("members: []\nmembers: []", "there twice"),
+    ("objects: [{slug: x, pluralName: X, attributs: []}]", "objects[0].attributs"),
+    ("objects: [{slug: x, pluralName: X, attributes: [{name: A, slug: a, type: words}]}]", "attribute x.a: type"),
+    ("objects: [{slug: x, pluralName: X, attributes: [{name: A, slug: a, type: reference, config: {allowed_object: y}}]}]", "'y'"),
+    ("objects: [{slug: people, pluralName: Humans}]", "object people"),
+    (
+        "objects: [{slug: people, pluralName: People, attributes: [{name: Email, slug: email, type: text}]}]",
+        "people.email: type cannot be changed",
+    ),
+    ("reports: [{name: R, object: people}]", "reports"),
+    ("workflows: [{name: W}]", "workflows"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), BAD)
+def test_a_bad_file_loads_nothing(tmp_path: Path, text: str, says: str) -> None:
+    clock = FakeClock()
+    engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
+    before = engine.read(dump_sections)
+    good_first = "" if text.startswith(("members", "objects", "just")) else "members: [{name: New, email: new@example.com}]\n"
+    with pytest.raises(Fault) as refused:
+        load_document(engine, parse_document(good_first + text), clock=clock, ids=new_id)
+    assert says in refused.value.message
+    assert engine.read(dump_sections) == before
+    engine.close()
+
+
+def test_what_is_dumped_is_yaml_people_can_read(tmp_path: Path) -> None:
+    engine = open_data(ServiceSettings(data_dir=tmp_path), FakeClock())
+    text = format_document(engine.read(dump_sections))
+    engine.close()
+    assert "allowed_object: companies" in text
+    assert parse_document(text).objects[0].slug == "people"
