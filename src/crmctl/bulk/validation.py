@@ -44,8 +44,8 @@ class Payload(NamedTuple):
 class ValidationReport:
     """The outcome of reading a whole file.
 
-    `findings` holds the first ones only (`counts` and `examples` by code count them all); `clears` counts attributes cleared by blank cells;
-    `unknown_options` counts, by column and value, what fits no option; `dates` tells where day and month can be swapped.
+    `findings` holds the first ones (`counts` and `examples` by code count them all); `clears` attributes cleared by blank cells;
+    `unknown_options` counts what fits no option, by column; `dates` tells where day and month can be swapped.
     """
 
     rows: int = 0

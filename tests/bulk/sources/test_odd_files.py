@@ -211,6 +211,12 @@ def test_blank_lines_are_counted(tmp_path):
     assert source.blank_lines == 4
 
 
+def test_a_sep_line_is_no_blank_line_and_lines_stay_true(tmp_path):
+    source = source_of(tmp_path, "sep=;\r\na;b\r\n1;2\r\n\r\n3\r\n")
+    assert [(row.first_line, row.problem and row.problem.code) for row in source.rows()] == [(3, None), (5, "too_few_cells")]
+    assert source.blank_lines == 1
+
+
 def test_the_original_text_of_a_record_is_kept(tmp_path):
     source = source_of(tmp_path, 'a,b\r\n"1", "x"\r\n"q\r\n""z""",2\r\n')
     assert source.header_text == "a,b"

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crmctl.bulk.sources.decoding import count_lines
+from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from tests.support.bulkfiles import source_of
 
@@ -61,6 +62,32 @@ def test_any_table_written_by_csv_is_read_back_exactly(table, delimiter, style, 
         assert row.first_line == 1 + count_lines(text[:place])
         assert row.last_line == row.first_line + count_lines(row.raw)
         place += len(row.raw)
+
+
+PIECES = st.sampled_from(
+    ["a", ",", ";", '"', "\n", "\r", "\t", "|", "{", "}", "[", "]", ":", "1", " ", "\ufeff", "é", "\\ud800", '{"a":1}', '""', "sep=;"]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    pieces=st.lists(PIECES, max_size=25),
+    tail=st.sampled_from([b"", b"\xe9", b"\0"]),
+    name=st.sampled_from(["x", "x.csv", "x.tsv", "x.json", "x.jsonl"]),
+)
+def test_any_file_gives_whole_rows_or_an_error_a_user_can_act_on(pieces, tail, name):
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            source = source_of(Path(directory), "".join(pieces).encode() + tail, name)
+            rows = list(source.rows())
+            again = list(source.rows())
+        except (UsageError, RejectedError):
+            return
+    assert rows == again
+    assert [row.ordinal for row in rows] == list(range(1, len(rows) + 1))
+    for row in rows:
+        assert row.problem is not None or isinstance(row.value, dict) or len(row.cells) == len(source.header)
+        assert row.problem is None or (row.problem.ordinal, row.problem.first_line) == (row.ordinal, row.first_line)
 
 
 JSON = st.recursive(

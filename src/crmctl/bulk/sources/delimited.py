@@ -73,7 +73,8 @@ class DelimitedSource:
 
     def _records(self) -> Iterator[Record]:
         with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:
-            yield from split_records(skip_separator_line(read_lines(text, self.name)), self._delimiter, self._quote)
+            lines, skipped = skip_separator_line(read_lines(text, self.name))
+            yield from split_records(lines, self._delimiter, self._quote, lines_before=skipped)
 
 
 def separator_of(line: str) -> str | None:
@@ -82,12 +83,12 @@ def separator_of(line: str) -> str | None:
     return text[4] if text.lower().startswith(SEPARATOR_LINE) and len(text) == len(SEPARATOR_LINE) + 1 else None
 
 
-def skip_separator_line(lines: Iterator[str]) -> Iterator[str]:
-    """The lines with a leading `sep=` line emptied, so that line numbers stay true."""
+def skip_separator_line(lines: Iterator[str]) -> tuple[Iterator[str], int]:
+    """The lines without a leading `sep=` line, and the number of lines left out (0 or 1)."""
     first = next(lines, None)
     if first is None:
-        return iter(())
-    return chain(["\n" if separator_of(first) else first], lines)
+        return iter(()), 0
+    return (lines, 1) if separator_of(first) else (chain([first], lines), 0)
 
 
 def _ragged(found: int, width: int) -> Finding:

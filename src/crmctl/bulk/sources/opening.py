@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from crmctl.bulk.sources.bytestream import is_gzip, read_start, refuse_foreign
 from crmctl.bulk.sources.decoding import Encoding, find_encoding, open_text, read_lines
-from crmctl.bulk.sources.delimited import DelimitedSource, separator_of, skip_separator_line
+from crmctl.bulk.sources.delimited import DelimitedSource, separator_of
 from crmctl.bulk.sources.detection import detect_delimiter
 from crmctl.bulk.sources.jsonarray import JsonArraySource
 from crmctl.bulk.sources.jsonlines import JsonLinesSource
@@ -58,7 +58,7 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         delimiter = named
         notes.append(f"the first line names the delimiter: sep={named}")
     else:
-        delimiter = detect_delimiter(lambda: skip_separator_line(lines()), quote, shown)
+        delimiter = detect_delimiter(lines, quote, shown)
     if delimiter == quote:
         raise UsageError("the delimiter and the quote are the same character", hint="give --delimiter and --quote")
     return DelimitedSource(path, shown, Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes))

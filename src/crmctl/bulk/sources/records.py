@@ -27,13 +27,13 @@ class Record(NamedTuple):
     problem: Finding | None = None
 
 
-def split_records(lines: Iterator[str], delimiter: str, quote: str | None) -> Iterator[Record]:
-    """Split physical lines (with their endings) into records.
+def split_records(lines: Iterator[str], delimiter: str, quote: str | None, *, lines_before: int = 0) -> Iterator[Record]:
+    """Split physical lines (with their endings) into records; `lines_before` lines of the file precede them.
 
     Raises RejectedError when an open quote swallows more than the record limit. A quote that is never closed takes the rest of the
     text into one last record with a problem.
     """
-    number = 0
+    number = lines_before
     strict = csv.reader([], delimiter=delimiter, quotechar=quote, strict=True).dialect if quote else None
     parse: Any = csv.reader
     for line in lines:
