@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +17,8 @@ from crmctl.bulk.importing import ImportOptions
 from crmctl.bulk.journal import Journal
 from crmctl.bulk.states import JobState, RowState
 from crmctl.bulk.summary import exit_code
-from tests.support.bulkjobs import new_journal, prepared, run
+from crmctl.errors import RejectedError
+from tests.support.bulkjobs import Prepared, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 
 ONE = ImportOptions(delivery=DeliveryOptions(concurrency=1))
@@ -197,3 +200,49 @@ def test_a_service_that_refuses_everything_is_not_asked_for_ever(journal: Journa
         assert len(server.writes) <= 3 * 70
     assert journal.counts()[RowState.FAILED] == 300
     assert journal.counts()[RowState.UNSENT] == 9700
+
+
+def test_an_interrupted_check_sends_nothing_and_starts_over(journal: Journal) -> None:
+    class Impatient(list[Prepared]):
+        def __iter__(self) -> Iterator[Prepared]:
+            for row in super().__iter__():
+                if row.ordinal == 700:
+                    signal.raise_signal(signal.SIGINT)
+                yield row
+
+    with BulkServer() as server:
+        result = run(server.crm(), journal, Impatient(prepared(2000)))
+        assert exit_code(journal.counts(), result.error) == 130
+        assert (server.writes, journal.state) == ([], JobState.CHECKING)
+        run(server.crm(), journal, prepared(2000))
+        assert server.values("n") == once(*range(1, 2001))
+    assert journal.counts()[RowState.CREATED] == 2000
+
+
+def test_an_input_that_breaks_while_a_job_goes_on_leaves_the_journal_right(journal: Journal) -> None:
+    class Broken(list[Prepared]):
+        def __iter__(self) -> Iterator[Prepared]:
+            yield from self[:1700]
+            raise RejectedError("unreadable from here on")
+
+    with BulkServer() as server:
+        server.faults[1] = Fault(status=401)
+        run(server.crm(), journal, prepared(2000), ONE)
+        with pytest.raises(RejectedError, match="unreadable"):
+            run(server.crm(), journal, Broken(prepared(2000)), ONE)
+        counts = journal.counts()
+        assert len(server.records) == counts[RowState.CREATED]
+        assert counts[RowState.IN_DOUBT] == 0
+        run(server.crm(), journal, prepared(2000))
+        assert server.values("n") == once(*range(1, 2001))
+
+
+def test_requests_in_flight_end_when_another_one_stops_the_job(journal: Journal) -> None:
+    gate = threading.Event()
+    with BulkServer() as server:
+        server.faults[0] = Fault(applies=True, hold=gate, status=200, body={"created": 100, "updated": 0, "failed": []})
+        server.refuse_batch = lambda records: gate.set() or (403, "not any more") if len(server.writes) > 3 else None
+        result = run(server.crm(), journal, prepared(2000), ImportOptions(delivery=DeliveryOptions(concurrency=2)))
+        assert exit_code(journal.counts(), result.error) == 4
+        assert journal.counts()[RowState.CREATED] == len(server.records) >= 300
+    assert journal.counts()[RowState.IN_DOUBT] == 0

@@ -314,6 +314,7 @@ def test_the_failed_copy_is_checked_before_anything_is_sent(desk: Desk, tmp_path
         with pytest.raises(UsageError):
             desk.load(path, failed=failed)
     assert desk.server.writes == []
+    assert not any(job.is_resumable for job in desk.store.list())
 
 
 def test_a_broken_file_is_an_error_and_no_job_to_resume(desk: Desk, tmp_path: Path) -> None:

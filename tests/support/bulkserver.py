@@ -62,7 +62,7 @@ class BulkServer:
         self.lock = threading.RLock()
         self._clients: list[Crm] = []
         self._created = 0
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"service": self}))
         self._http.daemon_threads = True
         self.origin = f"http://127.0.0.1:{self._http.server_address[1]}"
 
@@ -149,72 +149,70 @@ class BulkServer:
             return {"deleted": before - len(self.records)}
 
 
-def _handler(server: BulkServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # one packet per answer: two would wait 40 ms for each other
+class _Handler(BaseHTTPRequestHandler):
+    service: BulkServer
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one packet per answer: two would wait 40 ms for each other
 
-        def do_GET(self) -> None:
-            url = urlsplit(self.path)
-            tail = url.path.split("/records")[-1].strip("/")
-            if not tail:
-                self._answer(200, server.page(parse_qs(url.query)))
-                return
-            with server.lock:
-                found = next((record for record in server.records if record["id"] == tail), None)
-            self._answer(200 if found else 404, found or {"error": "not_found", "message": "no such record"})
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        tail = url.path.split("/records")[-1].strip("/")
+        if not tail:
+            self._answer(200, self.service.page(parse_qs(url.query)))
+            return
+        with self.service.lock:
+            found = next((record for record in self.service.records if record["id"] == tail), None)
+        self._answer(200 if found else 404, found or {"error": "not_found", "message": "no such record"})
 
-        def do_POST(self) -> None:
-            body = json.loads(self._body())
-            with server.lock:
-                fault = server.faults.get(len(server.writes))
-                server.writes.append(body)
-            server.arrived.release()
-            if fault is None:
-                self._answer(*server.write(body))
-                return
-            if fault.applies:
-                server.write(body)
-            self._misbehave(fault)
+    def do_POST(self) -> None:
+        body = json.loads(self._body())
+        with self.service.lock:
+            fault = self.service.faults.get(len(self.service.writes))
+            self.service.writes.append(body)
+        self.service.arrived.release()
+        if fault is None:
+            self._answer(*self.service.write(body))
+            return
+        if fault.applies:
+            self.service.write(body)
+        self._misbehave(fault)
 
-        def do_DELETE(self) -> None:
-            ids = json.loads(self._body())["ids"]
-            with server.lock:
-                fault = server.faults.get(len(server.deletes))
-                server.deletes.append(ids)
-            if fault is None:
-                self._answer(200, server.delete(ids))
-                return
-            if fault.applies:
-                server.delete(ids)
-            self._misbehave(fault)
+    def do_DELETE(self) -> None:
+        ids = json.loads(self._body())["ids"]
+        with self.service.lock:
+            fault = self.service.faults.get(len(self.service.deletes))
+            self.service.deletes.append(ids)
+        if fault is None:
+            self._answer(200, self.service.delete(ids))
+            return
+        if fault.applies:
+            self.service.delete(ids)
+        self._misbehave(fault)
 
-        def _misbehave(self, fault: Fault) -> None:
-            if fault.hold is not None:
-                fault.hold.wait(30)
-            if fault.drop:
-                self.close_connection = True
-                self.connection.close()
-                return
-            self._answer(fault.status, fault.body if fault.body is not None else {"error": "fault", "message": "as told"}, fault.headers)
+    def _misbehave(self, fault: Fault) -> None:
+        if fault.hold is not None:
+            fault.hold.wait(30)
+        if fault.drop:
+            self.close_connection = True
+            self.connection.close()
+            return
+        self._answer(fault.status, fault.body if fault.body is not None else {"error": "fault", "message": "as told"}, fault.headers)
 
-        def _body(self) -> bytes:
-            return self.rfile.read(int(self.headers["Content-Length"]))
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
 
-        def _answer(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
-            content = document if isinstance(document, bytes) else json.dumps(document).encode()
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            try:
-                self.end_headers()
-                self.wfile.write(content)
-                self.wfile.flush()
-            except OSError:
-                self.close_connection = True
+    def _answer(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        try:
+            self.end_headers()
+            self.wfile.write(content)
+            self.wfile.flush()
+        except OSError:
+            self.close_connection = True
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    return Handler
+    def log_message(self, *_: object) -> None:
+        """Quiet."""

@@ -11,6 +11,7 @@ from crmctl.bulk.delivery import DeliveryOptions
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.importing import ImportOptions, run_import
 from crmctl.bulk.jobs import JobInfo, JobStore, summarize
+from crmctl.bulk.journal import Journal
 from crmctl.bulk.plan import ImportPlan
 from crmctl.bulk.results import write_results
 from crmctl.bulk.sender import Progress, Writer
@@ -54,7 +55,7 @@ def run_job(
     """
     with closing(job.journal) as journal:
         if failed_copy is not None:
-            _check_writable(failed_copy, Path(journal.header.path))
+            _check_writable(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
         result = run_import(writer, journal, job.input.payloads, ImportOptions(plan.stop_on_error, options), clock, progress, report)
         write_results(journal, job.input.source, failed_copy)
@@ -72,9 +73,14 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
         return JobResult(summarize(journal), code)
 
 
-def _check_writable(path: Path, source: Path) -> None:
-    """Better now than after everything was sent."""
-    if path.exists() and path.samefile(source):
-        raise UsageError(f"{path} is the file that is imported", hint="--failed takes another file")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {path.parent}", code="unwritable_file")
+def _check_writable(path: Path, journal: Journal) -> None:
+    """Better now than after everything was sent. A job that has not begun is then none to resume."""
+    problem = None
+    if path.exists() and path.samefile(journal.header.path):
+        problem = UsageError(f"{path} is the file that is imported", hint="--failed takes another file")
+    elif not path.parent.is_dir():
+        problem = UsageError(f"cannot write {path}: there is no directory {path.parent}", code="unwritable_file")
+    if problem is not None:
+        if not sum(journal.counts().values()):
+            journal.set_state(JobState.REJECTED)
+        raise problem
