@@ -131,3 +131,19 @@ class World:
 
     def _leg(self, dice: random.Random) -> float:
         return self.latency / 2 + dice.random() * self.jitter / 2
+
+
+def least_time(limit: int, window: float, start: float, workers: int, *, cycle: float, requests: int) -> float:
+    """Seconds that somebody who knows the aligned windows exactly needs; each worker has one request at a time of `cycle` seconds."""
+    free = [start] * workers
+    heapq.heapify(free)
+    counts: dict[int, int] = {}
+    last = start
+    for _ in range(requests):
+        arrival = heapq.heappop(free) + cycle / 2
+        while counts.get(int(arrival // window), 0) >= limit:
+            arrival = (arrival // window + 1) * window
+        counts[int(arrival // window)] = counts.get(int(arrival // window), 0) + 1
+        last = max(last, arrival)
+        heapq.heappush(free, arrival + cycle / 2)
+    return last - start

@@ -53,11 +53,6 @@ class Learned:
     probing: int = 0
 
     @property
-    def memory(self) -> float:
-        """Seconds for which a request counts in our own log. Until an edge was seen, Reset may have been rounded down by up to one."""
-        return self.window if self.flips else self.window + 1.0
-
-    @property
     def reserve(self) -> int:
         """Requests that bulk work leaves: to people who wait, and at the end of a window to find its edge."""
         return 0 if self.limit < 10 else max(2, min(10, math.ceil(self.limit * 0.05)))
@@ -108,12 +103,15 @@ def probe_times(learned: Learned, usage: Usage) -> list[float]:
     if count == 0:
         return []
     if learned.moving or learned.edge == NEVER:
-        end = usage.oldest + learned.memory
+        end = usage.oldest + learned.window
         return [end - before * (count - step) / count for step in range(count)]
-    if learned.flips >= 2 and learned.bias_high - learned.bias_low <= SHARP:
+    if learned.flips:
+        # Where the edge lies is known to within two moments: one request between them halves the rest, one after them finds it.
         here = learned.reset - learned.shift
         first, last = here + learned.bias_low, here + learned.bias_high
-        return [first - before * (count - step) / count for step in range(count - 1)] + [last + 0.005]
+        tries = [last + 0.005] if last - first <= SHARP else [(first + last) / 2, last + 0.005]
+        early = count - len(tries)
+        return [first - before * (early - step) / count for step in range(early)] + tries
     return [learned.edge - 0.5] + [learned.edge + 0.02 + step / (count - 1) for step in range(count - 1)]
 
 
@@ -147,9 +145,11 @@ def _read(learned: Learned, exchange: Exchange) -> Learned:
         learned = replace(Learned(), limit=int(limit), blocked_until=learned.blocked_until, probing=learned.probing)
     remaining = _number(exchange.headers.get("x-ratelimit-remaining"))
     learned, reset = _place_reset(replace(learned, told=1), exchange)
-    older = exchange.sent < learned.asked and (reset is None or reset <= learned.reset)
+    older = exchange.sent < learned.asked if reset is None else reset < learned.reset
     if remaining is None or older:
         return learned
+    if reset == learned.reset and 0 <= learned.remaining <= remaining:
+        return learned  # within one window the smallest number is the newest: it counts every request answered with a larger one
     if reset is not None:
         learned = _learn_edge(learned, exchange, reset, int(remaining))
     used = learned.limit - int(remaining)
@@ -188,8 +188,9 @@ def _place_reset(learned: Learned, exchange: Exchange) -> tuple[Learned, float |
 def _learn_edge(learned: Learned, exchange: Exchange, reset: float, remaining: int) -> Learned:
     difference = min(max(0.0, learned.offset_low), learned.offset_high)
     edge = reset - difference - learned.shift
-    # A request stops counting, at the latest, when the window it fell into ends: this much after it was sent.
-    window = max(1.0, float(math.ceil(edge - exchange.sent - 0.05)), learned.window if learned.edge < NEVER else 0.0)
+    # A request stops counting, at the latest, when the window it fell into ends: this much after it was sent. Reset may be rounded down.
+    end = reset - learned.shift + learned.bias_high if learned.flips else edge + 1.0
+    window = max(1.0, float(math.ceil(end - exchange.sent - 0.05)), learned.window if learned.edge < NEVER else 0.0)
     if learned.edge < NEVER and reset > learned.reset + 0.5:
         early = exchange.done < learned.edge - 1.0 - (learned.offset_high - learned.offset_low)
         emptied = remaining >= learned.limit - exchange.since - learned.limit // 10

@@ -30,7 +30,7 @@ TICKET_GRACE = 2.0
 _COLUMNS = tuple(field.name for field in fields(Learned))
 _KINDS: tuple[type[int] | type[float], ...] = tuple(float if isinstance(value, float) else int for value in astuple(Learned()))
 _SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS slot (id INTEGER PRIMARY KEY AUTOINCREMENT, sent REAL NOT NULL, done REAL, pid INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS slot (id INTEGER PRIMARY KEY AUTOINCREMENT, sent REAL NOT NULL, done REAL, pid INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS slot_done ON slot (done);
 CREATE TABLE IF NOT EXISTS ticket (id INTEGER PRIMARY KEY AUTOINCREMENT, lane INTEGER NOT NULL, pid INTEGER NOT NULL, wake REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS learned ({", ".join(f'"{name}" REAL' for name in _COLUMNS)});
@@ -100,8 +100,8 @@ class Ledger:
             if row is None:
                 return
             learned = self._learned(now)
-            self._base.execute("UPDATE slot SET done = ? WHERE id = ?", (now, slot))
-            counted = self._count("done IS NULL OR done > ?", row[0] - learned.memory)
+            self._base.execute("UPDATE slot SET done = ?, told = ? WHERE id = ?", (now, "x-ratelimit-remaining" in headers, slot))
+            counted = self._count("done IS NULL OR done > ?", row[0] - learned.window)
             since = self._count("done IS NULL OR done > ?", learned.asked)
             self._save(learn(learned, Exchange(slot, row[0], now, wall, status, headers, counted, since)))
 
@@ -146,18 +146,18 @@ class Ledger:
     def _usage(self, learned: Learned, now: float) -> Usage:
         in_flight, since, probes = self._base.execute(
             "SELECT (SELECT count(*) FROM slot WHERE done IS NULL),"
-            " (SELECT count(*) FROM slot WHERE (done IS NULL OR done > ?) AND id <> ?),"
+            " (SELECT count(*) FROM slot WHERE done IS NULL OR (told = 0 AND done > ?)),"
             " (SELECT count(*) FROM slot WHERE done IS NULL AND sent >= ?)",
-            (learned.asked, learned.source, learned.latest),
+            (learned.asked, learned.latest),
         ).fetchone()
-        done, oldest = self._base.execute("SELECT count(*), min(done) FROM slot WHERE done > ?", (now - learned.memory,)).fetchone()
+        done, oldest = self._base.execute("SELECT count(*), min(done) FROM slot WHERE done > ?", (now - learned.window,)).fetchone()
         return Usage(in_flight + done, since, probes, now if oldest is None else oldest)
 
     def _releases(self, learned: Learned, now: float, wanted: int) -> list[float]:
         """When the `wanted`-th of the requests that count stops counting."""
         query = "SELECT done FROM slot WHERE done > ? ORDER BY done LIMIT 1 OFFSET ?"
-        row = self._base.execute(query, (now - learned.memory, max(0, wanted - 1))).fetchone()
-        return [] if row is None else [row[0] + learned.memory + 0.001]
+        row = self._base.execute(query, (now - learned.window, max(0, wanted - 1))).fetchone()
+        return [] if row is None else [row[0] + learned.window + 0.001]
 
     def _is_behind(self, lane: int, ticket: int | None, now: float) -> bool:
         """Whether somebody else is to go first: anybody in a lower lane, whoever came earlier in the same."""
