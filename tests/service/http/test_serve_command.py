@@ -1,0 +1,42 @@
+"""`crmctl serve` in front of a person, and without its optional libraries."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.support.service import crmctl_program
+
+
+def test_a_person_at_a_terminal_gets_a_readable_panel(tmp_path: Path) -> None:
+    arguments = ["serve", "--data", str(tmp_path / "data"), "--port", "0", "--log", "text"]
+    child = pexpect.spawn(crmctl_program(), arguments, encoding="utf-8", timeout=60, dimensions=(40, 120))
+    try:
+        child.expect(r'"apiKey":"(crs_[\w-]+)"')
+        key = child.match.group(1)
+        child.expect(r"Address\s+(http://127\.0\.0\.1:\d+)")
+        child.expect_exact(key)
+        child.expect_exact("crmctl auth login --base-url")
+        child.expect_exact("Ctrl-C stops it")
+        child.sendintr()
+        child.expect(pexpect.EOF)
+        child.close()
+        assert child.exitstatus == 0
+    finally:
+        child.close(force=True)
+
+
+@pytest.mark.parametrize("library", ["uvicorn", "fastapi", "prometheus_client"])
+@pytest.mark.parametrize("command", [["serve"], ["service", "keys", "list"]])
+def test_a_missing_extra_is_one_clear_error(library: str, command: list[str]) -> None:
+    program = f"import sys; sys.modules[{library!r}] = None; sys.argv[1:] = {command!r}; from crmctl.main import main; main()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    error = json.loads(run.stderr)["error"]
+    assert error["hint"] == "pip install 'crmctl[service]'"
+    assert library in error["message"]
