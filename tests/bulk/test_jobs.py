@@ -298,6 +298,8 @@ def test_which_job_is_meant(desk: Desk, tmp_path: Path) -> None:
     assert first in caught.value.message
     assert second in caught.value.message
     assert desk.resume(last=True).summary.job == second
+    assert desk.resume(last=True).summary.job == first
+    assert desk.resume(last=True).summary.job == second, "nothing is left to do: the newest shows its summary again"
     assert desk.resume(first[-5:]).summary.job == first
     assert desk.store.find("last").id == second
     for unknown in ("nothing", ""):

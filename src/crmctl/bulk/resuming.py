@@ -15,13 +15,14 @@ from crmctl.models.attributes import Attribute
 
 
 def choose_job(store: JobStore, reference: str | None, *, last: bool = False) -> JobInfo:
-    """The job to resume: the named one, the newest resumable one with `last`, else the only resumable one.
+    """The job to resume: the named one, with `last` the newest resumable one (or the newest at all), else the only resumable one.
 
     Raises UsageError, with the list, when there are several, or none; NotFoundError for a name that fits no job.
     """
     if reference is not None:
         return store.find(reference)
-    resumable = [job for job in store.list() if job.is_resumable]
+    jobs = store.list()
+    resumable = [job for job in jobs if job.is_resumable] or (jobs[:1] if last else [])
     if not resumable:
         raise UsageError("there is no job to resume", hint="crmctl bulk jobs lists all jobs", code="nothing_to_resume")
     if len(resumable) > 1 and not last:
