@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -41,9 +42,10 @@ def furnished(crm: RunningService, people: list[str], monkeypatch: pytest.Monkey
     made = crm.client.post("/api/v1/objects", json=PROJECTS).json()
     stage = {"name": "Stage", "type": "select", "isRequired": False, "isUnique": False, "config": {"options": ["new", "done"]}}
     assert crm.client.post(f"/api/v1/objects/{made['id']}/attributes", json=stage).status_code == 201
-    for profile in ("default", "work"):
-        login = ("auth", "login", "--profile", profile, "--base-url", crm.base_url, "--with-key", "--insecure-storage")
-        run_crmctl(*login, input=crm.key).ok()
+    config = Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml"
+    config.parent.mkdir(parents=True)
+    profiles = "".join(f'[profiles.{name}]\nbase_url = "{crm.base_url}"\n' for name in ("default", "work"))
+    config.write_text(f'default_profile = "default"\n{profiles}', encoding="utf-8")
     Path("key.txt").write_text(crm.key, encoding="utf-8")
     Path("people.csv").write_text("Email,Job title\nnew1@acme.com,Engineer\nnew2@acme.com,Poet\n", encoding="utf-8")
     Path("contacts.csv").write_text("Work Email;Job title\nnew3@acme.com;Engineer\n", encoding="utf-8")
@@ -57,6 +59,8 @@ def furnished(crm: RunningService, people: list[str], monkeypatch: pytest.Monkey
 def test_example(furnished: RunningService, command: str, example: str) -> None:
     if example in NEEDS_A_TERMINAL:
         return
+    if command == "crmctl bulk resume":
+        run_crmctl("bulk", "import", "people", "people.csv").ok()
     if "auth login" in example:
         example += f" --base-url {furnished.base_url} --insecure-storage"
     ran = subprocess.run(

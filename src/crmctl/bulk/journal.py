@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,13 +102,14 @@ class Journal:
     def create(cls, folder: Path, header: Header, clock: Clock) -> Journal:
         """Start the journal of a new job in `folder`, which is made for it (0700)."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / FILE_NAME
+        path = folder / f"new-{FILE_NAME}"  # renamed when complete: other processes list jobs at any moment
         path.touch(mode=0o600, exist_ok=False)
-        db = sqlite3.connect(path, isolation_level=None)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(f"BEGIN; {_TABLES} {lease.TABLE}; PRAGMA user_version = {FORMAT}; COMMIT;")
-        db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
-        db.close()
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(f"{_TABLES} {lease.TABLE};")
+            db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
+            # Last: before this nobody takes the file for a journal.
+            db.execute(f"PRAGMA user_version = {FORMAT}")
         return cls(folder, clock)
 
     def close(self) -> None:

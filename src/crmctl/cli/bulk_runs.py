@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from crmctl.errors import CrmctlError, DeniedError, ExitCode, PartialError, RejectedError
+from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
 
 if TYPE_CHECKING:
     from crmctl.bulk.findings import Finding
-    from crmctl.bulk.jobs import JobInfo, JobStore
+    from crmctl.bulk.jobs import JobInfo
     from crmctl.bulk.plan import ImportPlan
+    from crmctl.bulk.running import JobResult
     from crmctl.bulk.starting import DryRun, Job, Limit, Target
     from crmctl.bulk.summary import Summary
     from crmctl.cli.runtime import Runtime
@@ -118,36 +119,19 @@ def _preview_text(found: DryRun, file: str) -> str:
 
 def run_job(runtime: Runtime, job: Job, *, concurrency: int, max_failures: int | None, failed_copy: Path | None = None) -> None:
     """Do what is left of a job and show its summary. Raises the error that ended it early, RejectedError, or PartialError."""
+    from crmctl.bulk import running
     from crmctl.bulk.delivery import DeliveryOptions
-    from crmctl.bulk.importing import ImportOptions, run_import
-    from crmctl.bulk.jobs import summarize
-    from crmctl.bulk.plan import ImportPlan
-    from crmctl.bulk.results import write_results
 
-    header = job.journal.header
-    plan = ImportPlan.from_document(header.plan)
     for note in (*job.input.source.dialect.notes, *job.input.mapping.notes):
         runtime.messages.note(note)
-    findings = Findings(runtime)
-    options = ImportOptions(plan.stop_on_error, DeliveryOptions(concurrency=concurrency, max_failures=max_failures))
+    file, findings = job.journal.header.input, Findings(runtime)
+    options = DeliveryOptions(concurrency=concurrency, max_failures=max_failures)
     writer = runtime.connect(lane="bulk")
-    result = run_import(writer, job.journal, job.input.payloads, options, runtime.clock, runtime.progress, findings)
-    write_results(job.journal, job.input.source, failed_copy)
+    result = running.run_job(writer, job, options, runtime.clock, runtime.progress, findings, failed_copy=failed_copy)
     findings.show()
     for note in result.notes:
         runtime.messages.note(note)
-    finish(runtime, summarize(job.journal), header.input, result.error, findings)
-
-
-def show_finished(runtime: Runtime, store: JobStore, job: JobInfo) -> bool:
-    """Whether the job has nothing left to do; its summary is shown then."""
-    from crmctl.bulk.jobs import summarize
-    from crmctl.bulk.states import JobState
-
-    if job.state not in (JobState.FINISHED, JobState.REJECTED):
-        return False
-    finish(runtime, summarize(store.open(job)), job.header.input)
-    return True
+    show_result(runtime, result, file, findings)
 
 
 def resume_preview(runtime: Runtime, job: JobInfo) -> None:
@@ -160,22 +144,21 @@ def resume_preview(runtime: Runtime, job: JobInfo) -> None:
     runtime.emitter.emit_result({"dryRun": True, **document, "requests": requests}, text=text)
 
 
-def finish(runtime: Runtime, summary: Summary, file: str, error: CrmctlError | None = None, findings: Findings | None = None) -> None:
+def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findings | None = None) -> None:
     """Show a job's summary. Raises the error that goes with its exit code, if it has one."""
-    from crmctl.bulk.summary import exit_code
-
-    runtime.emitter.emit_result(summary.to_document(), text=_summary_text(summary, file))
-    if error is not None:
-        error.hint = error.hint or f"crmctl bulk resume {summary.job} goes on with what is left"
-        raise error
-    code = exit_code(summary.counts, None)
-    if code is ExitCode.REJECTED:
-        raise _rejected(summary.to_document()["rejected"], findings)
-    if code is ExitCode.PARTIAL:
-        document = summary.to_document()
+    document = result.summary.to_document()
+    runtime.emitter.emit_result(document, text=_summary_text(result.summary, file))
+    if result.error is not None:
+        result.error.hint = result.hint or result.error.hint
+        raise result.error
+    if result.exit_code is ExitCode.REJECTED:
+        raise _rejected(document["rejected"], findings)
+    if result.exit_code is ExitCode.PARTIAL:
         counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
         said = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in counts.items())
-        raise PartialError(f"not every row was written: {said}", hint=_partial_hint(summary), details=counts)
+        failed = document["files"]["failed"]
+        correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
+        raise PartialError(f"not every row was written: {said}", hint=result.hint or correct, details=counts)
 
 
 _WORDS = {
@@ -188,13 +171,6 @@ _WORDS = {
     "inDoubt": "in doubt",
     "unsent": "not sent",
 }
-
-
-def _partial_hint(summary: Summary) -> str:
-    failed = summary.files.get("failed")
-    if failed is not None:
-        return f"{failed} holds the rows and the reasons; correct it and import it"
-    return f"crmctl bulk resume {summary.job} goes on with what is left"
 
 
 def _summary_text(summary: Summary, file: str) -> str:

@@ -102,18 +102,22 @@ def resume_job(
     max_failures: given.MaxFailuresOption = None,
     concurrency: given.ConcurrencyOption = 2,
 ) -> None:
-    """Go on with an import that was interrupted; rows that were written stay written once."""
+    """Go on with an import that was interrupted.
+
+    Rows that were written stay written once; a finished job only shows its summary again.
+    """
     from crmctl.bulk.jobs import JobStore
     from crmctl.bulk.resuming import choose_job, reopen
-    from crmctl.cli.bulk_runs import resolve_target, resume_preview, run_job, show_finished
+    from crmctl.bulk.running import finished_result
+    from crmctl.cli.bulk_runs import resolve_target, resume_preview, run_job, show_result
 
     runtime: Runtime = ctx.obj
     store = JobStore(runtime.paths.state, runtime.clock)
     chosen = choose_job(store, job, last=last)
     if runtime.dry_run:
         resume_preview(runtime, chosen)
-    elif show_finished(runtime, store, chosen):
-        return
+    elif (finished := finished_result(store, chosen)) is not None:
+        show_result(runtime, finished, chosen.header.input)
     else:
         _, attributes = resolve_target(runtime, chosen.header.object_id)
         ready = reopen(store, chosen, runtime.settings.require_origin(), attributes)
