@@ -110,6 +110,7 @@ class Journal:
             db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
             # Last: before this nobody takes the file for a journal.
             db.execute(f"PRAGMA user_version = {FORMAT}")
+        path.rename(folder / FILE_NAME)
         return cls(folder, clock)
 
     def close(self) -> None:
