@@ -193,7 +193,7 @@ class Ledger:
 
     def _save(self, learned: Learned) -> None:
         self._base.execute("DELETE FROM learned")
-        self._base.execute(f"INSERT INTO learned VALUES ({', '.join('?' * len(_COLUMNS))})", astuple(learned))  # noqa: S608
+        self._base.execute(f"INSERT INTO learned VALUES ({', '.join('?' * len(_COLUMNS))})", [getattr(learned, name) for name in _COLUMNS])  # noqa: S608
 
     def _count(self, condition: str, value: float) -> int:
         return int(self._base.execute(f"SELECT count(*) FROM slot WHERE {condition}", (value,)).fetchone()[0])  # noqa: S608
