@@ -30,7 +30,9 @@ TICKET_GRACE = 2.0
 _COLUMNS = tuple(field.name for field in fields(Learned))
 _KINDS: tuple[type[int] | type[float], ...] = tuple(float if isinstance(value, float) else int for value in astuple(Learned()))
 _SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS slot (id INTEGER PRIMARY KEY AUTOINCREMENT, sent REAL NOT NULL, done REAL, pid INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS slot (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, sent REAL NOT NULL, done REAL, pid INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0
+);
 CREATE INDEX IF NOT EXISTS slot_done ON slot (done);
 CREATE TABLE IF NOT EXISTS ticket (id INTEGER PRIMARY KEY AUTOINCREMENT, lane INTEGER NOT NULL, pid INTEGER NOT NULL, wake REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS learned ({", ".join(f'"{name}" REAL' for name in _COLUMNS)});
