@@ -347,3 +347,20 @@ def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
     assert desk.server.writes == []
     assert desk.store.list() == []
     assert json.loads(json.dumps(document["report"]))["findings"][0]["column"] == "Number"
+
+
+def test_folders_that_hold_no_readable_job_are_in_nobodys_way(desk: Desk, tmp_path: Path) -> None:
+    (desk.state / "jobs" / "empty").mkdir(parents=True)
+    for name, content in (("begun", b""), ("broken", b"no database at all, but long enough to be taken for one" * 100)):
+        (desk.state / "jobs" / name).mkdir()
+        (desk.state / "jobs" / name / "journal.sqlite").write_bytes(content)
+    assert desk.load(people(tmp_path, 3)).exit_code == 0
+    assert [job.state for job in desk.store.list()] == [JobState.FINISHED]
+
+
+def test_a_state_directory_that_cannot_be_written_is_said_so(desk: Desk, tmp_path: Path) -> None:
+    desk.state.write_text("a file stands here")
+    with pytest.raises(CrmctlError) as caught:
+        desk.load(people(tmp_path, 3))
+    assert caught.value.exit_code == 2
+    assert "CRMCTL_STATE_DIR" in str(caught.value.hint)

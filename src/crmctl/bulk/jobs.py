@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -15,7 +16,7 @@ from crmctl.bulk.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.states import RESULT_FILES, JobState, RowState
 from crmctl.bulk.summary import Summary
 from crmctl.clock import Clock
-from crmctl.errors import NotFoundError, UsageError
+from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError
 
 LAST = "last"
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # nothing that is easily misread
@@ -64,8 +65,13 @@ class JobStore:
         self._clock = clock
 
     def new_folder(self) -> Path:
-        """An empty folder (0700) whose name is the id of a new job: the date and five characters."""
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """An empty folder (0700) named by the id of a new job: the date and five characters. Raises ConfigError where none can be made."""
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to {self._root}: {error.strerror or error}", hint="CRMCTL_STATE_DIR names another directory"
+            ) from error
         day = time.strftime("%Y%m%d", time.localtime(self._clock.now()))
         while True:
             folder = self._root / f"{day}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
@@ -113,9 +119,16 @@ class JobStore:
     def _all(self) -> Iterator[JobInfo]:
         folders = self._root.iterdir() if self._root.is_dir() else iter(())
         for folder in folders:
-            if (folder / FILE_NAME).is_file():
-                with closing(Journal(folder, self._clock)) as journal:
-                    yield JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
+            if (folder / FILE_NAME).is_file() and (job := self._read(folder)) is not None:
+                yield job
+
+    def _read(self, folder: Path) -> JobInfo | None:
+        """A job as its journal has it; None for one that is just being made, or that this version cannot read."""
+        try:
+            with closing(Journal(folder, self._clock)) as journal:
+                return JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
+        except (CrmctlError, sqlite3.Error):
+            return None
 
 
 def summarize(journal: Journal) -> Summary:

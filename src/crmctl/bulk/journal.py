@@ -92,11 +92,14 @@ class Journal:
         if not path.is_file():
             raise UsageError(f"no job in {folder}")
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-        self._db.execute("PRAGMA synchronous = FULL")
-        if self._db.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+        try:
+            self._db.execute("PRAGMA synchronous = FULL")
+            if self._one("PRAGMA user_version") != FORMAT:
+                raise UsageError(f"{path} was written by another version of crmctl")
+            self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
+        except BaseException:
             self._db.close()
-            raise UsageError(f"{path} was written by another version of crmctl")
-        self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
+            raise
 
     @classmethod
     def create(cls, folder: Path, header: Header, clock: Clock) -> Journal:
@@ -108,7 +111,6 @@ class Journal:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"{_TABLES} {lease.TABLE};")
             db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
-            # Last: before this nobody takes the file for a journal.
             db.execute(f"PRAGMA user_version = {FORMAT}")
         path.rename(folder / FILE_NAME)
         return cls(folder, clock)
