@@ -26,7 +26,7 @@ NEVER = math.inf
 class Learned:
     """What is known of the service's limit. `limit` 0 means unlimited or unknown: no pacing.
 
-    `remaining`, `asked` and `source` come from the newest answer: what it said was left, when its request was sent, its slot. `reset` is
+    `remaining` and `asked` come from the newest answer: what it said was left, and when its request was sent. `reset` is
     its X-RateLimit-Reset (the service's wall clock), `edge` that moment here if it is exact, `latest` the last it can be. `shift` is our
     wall clock minus the monotonic one. `offset_*` bound the service's clock minus ours, `bias_*` the seconds by which windows really end
     after `reset`, as seen at `flips` edges. `moving`: `reset` runs ahead and is no window's end. `foreign` is what others use of the limit.
@@ -35,7 +35,6 @@ class Learned:
     limit: int = DEFAULT_LIMIT
     window: float = DEFAULT_WINDOW
     told: int = 0
-    source: int = 0
     remaining: int = -1
     asked: float = -1.0
     reset: float = 0.0
@@ -64,7 +63,6 @@ class Exchange:
     many of these came after `Learned.asked`.
     """
 
-    slot: int
     sent: float
     done: float
     wall: float
@@ -157,7 +155,6 @@ def _read(learned: Learned, exchange: Exchange) -> Learned:
         learned,
         remaining=max(0, int(remaining)),
         asked=exchange.sent,
-        source=exchange.slot,
         foreign=max(0, min(used, used - exchange.counted)),
     )
 

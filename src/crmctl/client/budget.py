@@ -105,7 +105,7 @@ class Ledger:
             self._base.execute("UPDATE slot SET done = ?, told = ? WHERE id = ?", (now, "x-ratelimit-remaining" in headers, slot))
             counted = self._count("done IS NULL OR done > ?", row[0] - learned.window)
             since = self._count("done IS NULL OR done > ?", learned.asked)
-            self._save(learn(learned, Exchange(slot, row[0], now, wall, status, headers, counted, since)))
+            self._save(learn(learned, Exchange(row[0], now, wall, status, headers, counted, since)))
 
     def lost(self, slot: int, now: float, *, never_sent: bool) -> None:
         """Close a slot whose request got no answer; one that never left does not count."""
