@@ -61,6 +61,10 @@ def test_example(furnished: RunningService, command: str, example: str) -> None:
         return
     if command == "crmctl bulk resume":
         run_crmctl("bulk", "import", "people", "people.csv").ok()
+    if command == "crmctl auth logout":
+        profile = "work" if "work" in example else "default"
+        arguments = ("auth", "login", "--profile", profile, "--base-url", furnished.base_url, "--with-key", "--insecure-storage")
+        run_crmctl(*arguments, input=furnished.key).ok()
     if "auth login" in example:
         example += f" --base-url {furnished.base_url} --insecure-storage"
     ran = subprocess.run(

@@ -200,7 +200,7 @@ def inspect_file(
     delimiter: given.DelimiterOption = None,
     quote: given.QuoteOption = None,
 ) -> None:
-    """Show how a file is read, what its columns hold, and which attributes they would fill."""
+    """Show how a file is read, what its columns hold, and what they would fill."""
     from crmctl.bulk.sources.rows import SourceOptions
     from crmctl.cli.bulk_transfers import inspect_input
 
