@@ -93,7 +93,6 @@ class Journal:
             raise UsageError(f"no job in {folder}")
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
         try:
-            self._db.execute("PRAGMA synchronous = FULL")
             if self._one("PRAGMA user_version") != FORMAT:
                 raise UsageError(f"{path} was written by another version of crmctl")
             self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
@@ -131,7 +130,7 @@ class Journal:
                 lease.release(self._db)
 
     def beat(self) -> None:
-        with self._transaction():
+        with self._transaction(durable=False):
             lease.beat(self._db, self._clock.now())
 
     @property
@@ -171,7 +170,7 @@ class Journal:
 
     def record_check(self, rows: int, rejected: Iterable[tuple[int, str]]) -> None:
         """Write down that `rows` more rows were read, and which of them are rejected and why."""
-        with self._transaction():
+        with self._transaction(durable=False):
             entries = ((ordinal, RowState.REJECTED, error) for ordinal, error in rejected)
             self._db.executemany("INSERT INTO row (ordinal, state, error) VALUES (?, ?, ?)", entries)
             self._db.execute("UPDATE job SET rows = rows + ?", (rows,))
@@ -206,8 +205,12 @@ class Journal:
             )
 
     def settle(self, number: int, batch: Batch, verdict: Verdict) -> None:
-        """Write down what became of a batch that was SENDING."""
-        with self._transaction():
+        """Write down what became of a batch that was SENDING.
+
+        Not brought to disk at once: a killed process loses nothing, and should a power cut lose it before the next batch is begun, the
+        batch is in doubt, which is safe.
+        """
+        with self._transaction(durable=False):
             done = self._db.execute(
                 "UPDATE batch SET state = ?, created = ?, updated = ?, reason = ? WHERE no = ? AND state = ?",
                 (verdict.state, verdict.created, verdict.updated, verdict.reason or None, number, BatchState.SENDING),
@@ -305,8 +308,10 @@ class Journal:
             self._db.execute(statement, values)
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """All or nothing; when `durable`, on disk with everything before it, before the next line runs."""
         with self._lock:
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
