@@ -1,4 +1,4 @@
-"""Writes locked.txt: the exact version and hashes of everything pyproject.toml names (all extras and the build system), for Python 3.11 and newer.
+"""Writes locked.txt: exact versions and hashes of all that pyproject.toml names, extras and build system included, from Python 3.11 on.
 
 Run by `make requirements`. Needs uv. No address of a package index ends up in the file.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 LOCKED = HERE / "locked.txt"
 PROJECT = HERE.parent / "pyproject.toml"
-OPTIONS = ["--all-extras", "--universal", "--python-version=3.11", "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
+RESOLUTION = ["--all-extras", "--universal", "--python-version=3.11"]
+OPTIONS = [*RESOLUTION, "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
 
 
 def main() -> None:
