@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from crmctl.client.session import encode_json
 from crmctl.models.records import BULK_LIMIT
@@ -24,8 +24,7 @@ class Row(Protocol):
     def id(self) -> str | None: ...
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One row of a batch: its ordinal, the record as the bulk call takes it, as JSON, and the record's id where it is sent."""
 
     ordinal: int
