@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 LOCKED = HERE / "locked.txt"
 PROJECT = HERE.parent / "pyproject.toml"
-RESOLUTION = ["--all-extras", "--universal", "--python-version=3.11"]
+RESOLUTION = ["--all-extras", "--universal", "--python-version=3.11", "--system-certs"]
 OPTIONS = [*RESOLUTION, "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
 
 
