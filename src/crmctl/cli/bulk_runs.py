@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
 
 if TYPE_CHECKING:
+    from crmctl.bulk.delivery import DeliveryOptions
     from crmctl.bulk.findings import Finding
     from crmctl.bulk.jobs import JobInfo
     from crmctl.bulk.plan import ImportPlan
@@ -89,6 +91,24 @@ def current_limit(runtime: Runtime) -> Limit:
         return Limit()
 
 
+def import_file(
+    runtime: Runtime, object_name: str, file: str, plan: ImportPlan, delivery: DeliveryOptions, *, again: bool, failed_copy: Path | None
+) -> None:
+    """Begin an import and run it, or with --dry-run only report on it."""
+    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.starting import start_import
+
+    target, attributes = resolve_target(runtime, object_name)
+    samples = sample_records(runtime, target.object_id, attributes)
+    plan = replace(plan, values=replace(plan.values, samples=samples))
+    if runtime.dry_run:
+        preview_import(runtime, target, attributes, plan, file)
+        return
+    store = JobStore(runtime.paths.state, runtime.clock)
+    job = start_import(store, target, attributes, plan, file, binary_stdin(runtime), runtime.clock, again=again)
+    run_job(runtime, job, delivery, failed_copy=failed_copy)
+
+
 def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str) -> None:
     """Read and check the whole input and show what an import would do. Raises RejectedError for invalid rows, after the report."""
     from crmctl.bulk.jobs import JobStore
@@ -117,17 +137,15 @@ def _preview_text(found: DryRun, file: str) -> str:
     )
 
 
-def run_job(runtime: Runtime, job: Job, *, concurrency: int, max_failures: int | None, failed_copy: Path | None = None) -> None:
+def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_copy: Path | None = None) -> None:
     """Do what is left of a job and show its summary. Raises the error that ended it early, RejectedError, or PartialError."""
     from crmctl.bulk import running
-    from crmctl.bulk.delivery import DeliveryOptions
 
     for note in (*job.input.source.dialect.notes, *job.input.mapping.notes):
         runtime.messages.note(note)
     file, findings = job.journal.header.input, Findings(runtime)
-    options = DeliveryOptions(concurrency=concurrency, max_failures=max_failures)
     writer = runtime.connect(lane="bulk")
-    result = running.run_job(writer, job, options, runtime.clock, runtime.progress, findings, failed_copy=failed_copy)
+    result = running.run_job(writer, job, delivery, runtime.clock, runtime.progress, findings, failed_copy=failed_copy)
     findings.show()
     for note in result.notes:
         runtime.messages.note(note)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from crmctl.models import jsontext
-
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Answer
@@ -25,6 +23,8 @@ class WouldSend(Exception):
 
     def show(self, runtime: Runtime) -> None:
         """Print method, path and body: for a person as they would be on the wire, else as `{"dryRun", "method", "path", "body"}`."""
+        from crmctl.models import jsontext
+
         if runtime.output_format == "table":
             text = f"{self.method} {self.path}\n"
             if self.body is not None:
@@ -58,6 +58,8 @@ class PreviewSession:
 def would_send(method: str, path: str, body: Any, query: Any = ()) -> WouldSend:
     """The preview of one write; `path` as a Session takes it, bytes are shown as the JSON they hold."""
     from urllib.parse import urlencode
+
+    from crmctl.models import jsontext
 
     path = "/" + path.lstrip("/")
     full = path if path == API or path.startswith(f"{API}/") else API + path

@@ -58,33 +58,24 @@ def import_records(
     Every row is checked against the object's attributes before anything is sent. The journal of the job makes sure that no row is written
     twice, whatever happens; crmctl bulk resume goes on with a job that was interrupted.
     """
-    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.delivery import DeliveryOptions
     from crmctl.bulk.mapping import MappingOptions, Mode
     from crmctl.bulk.plan import ImportPlan
     from crmctl.bulk.sources.rows import SourceOptions
-    from crmctl.bulk.starting import start_import
     from crmctl.bulk.values import ValueOptions, check_blank_policy, parse_date_formats
-    from crmctl.cli.bulk_runs import binary_stdin, preview_import, resolve_target, run_job, sample_records
+    from crmctl.cli.bulk_runs import import_file
 
-    runtime: Runtime = ctx.obj
     one_of("--mode", mode, ("create", "upsert"))
     one_of("--on-error", on_error, ("stop", "continue"))
-    check_blank_policy(blank)
-    dates = parse_date_formats(date_formats or ())
     _require_file(file)
-    target, attributes = resolve_target(runtime, object_name)
-    samples = sample_records(runtime, target.object_id, attributes)
     mapping = MappingOptions(
         Mode(mode), tuple(map_pairs or ()), Path(map_file) if map_file else None, tuple(set_values or ()), ignore_unknown
     )
-    values = ValueOptions(blank, tuple(null_strings or ()), list_separator, decimal_comma, dates, samples)
+    dates = parse_date_formats(date_formats or ())
+    values = ValueOptions(check_blank_policy(blank), tuple(null_strings or ()), list_separator, decimal_comma, dates)
     plan = ImportPlan(SourceOptions(format, encoding, delimiter, quote), mapping, values, stop_on_error=on_error == "stop")
-    if runtime.dry_run:
-        preview_import(runtime, target, attributes, plan, file)
-        return
-    store = JobStore(runtime.paths.state, runtime.clock)
-    job = start_import(store, target, attributes, plan, file, binary_stdin(runtime), runtime.clock, again=again)
-    run_job(runtime, job, concurrency=concurrency, max_failures=max_failures, failed_copy=Path(failed) if failed else None)
+    delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures)
+    import_file(ctx.obj, object_name, file, plan, delivery, again=again, failed_copy=Path(failed) if failed else None)
 
 
 def _require_file(file: str) -> None:
@@ -106,6 +97,7 @@ def resume_job(
 
     Rows that were written stay written once; a finished job only shows its summary again.
     """
+    from crmctl.bulk.delivery import DeliveryOptions
     from crmctl.bulk.jobs import JobStore
     from crmctl.bulk.resuming import choose_job, reopen
     from crmctl.bulk.running import finished_result
@@ -121,7 +113,8 @@ def resume_job(
     else:
         _, attributes = resolve_target(runtime, chosen.header.object_id)
         ready = reopen(store, chosen, runtime.settings.require_origin(), attributes)
-        run_job(runtime, ready, concurrency=concurrency, max_failures=max_failures, failed_copy=Path(failed) if failed else None)
+        delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures)
+        run_job(runtime, ready, delivery, failed_copy=Path(failed) if failed else None)
 
 
 @app.command("jobs", examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
