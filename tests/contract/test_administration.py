@@ -93,20 +93,26 @@ def test_what_keys_refuse(service: RunningService, arguments: tuple[str, ...], c
 
 def test_definitions_load_once_and_then_change_nothing(service: RunningService) -> None:
     first = load(service, DEFINITIONS, "-o", "json").ok().json()
-    assert first == {"members": counts(1), "objects": counts(2), "attributes": counts(3)}
+    assert first == {"members": counts(1), "objects": counts(2), "attributes": counts(3), "reports": counts()}
     with make_client(service.base_url, service.key) as client:
         project = client.post(f"/api/v1/objects/{service.object_id('projects')}/records", json={"data": {"stage": "new"}}).json()
         task = client.post(f"/api/v1/objects/{service.object_id('tasks')}/records", json={"data": {"project": project["id"]}})
         assert task.status_code == 201
         before = client.get("/api/v1/objects").json(), client.get("/api/v1/members").json()
         again = load(service, DEFINITIONS).ok().json()
-        assert again == {"members": counts(unchanged=1), "objects": counts(unchanged=2), "attributes": counts(unchanged=3)}
+        assert again == {
+            "members": counts(unchanged=1),
+            "objects": counts(unchanged=2),
+            "attributes": counts(unchanged=3),
+            "reports": counts(),
+        }
         assert (client.get("/api/v1/objects").json(), client.get("/api/v1/members").json()) == before
     renamed = {"objects": [DEFINITIONS["objects"][1] | {"pluralName": "Plans"}], "members": [DEFINITIONS["members"][0] | {"role": "owner"}]}
     assert load(service, renamed).ok().json() == {
         "members": counts(updated=1),
         "objects": counts(updated=1),
         "attributes": counts(unchanged=2),
+        "reports": counts(),
     }
 
 

@@ -29,7 +29,7 @@ BAD = [
         "objects: [{slug: people, pluralName: People, attributes: [{name: Email, slug: email, type: text}]}]",
         "people.email: type cannot be changed",
     ),
-    ("reports: [{name: R, object: people}]", "reports"),
+    ("reports: [{name: R, object: nothing}]", "report R: object"),
     ("workflows: [{name: W}]", "workflows"),
 ]
 

@@ -19,7 +19,7 @@ from crmctl.service.http.edge import Edge
 from crmctl.service.http.errors import answer_for
 from crmctl.service.http.observing import Metrics, observer
 from crmctl.service.http.openapi import build_document
-from crmctl.service.routes import activities, attributes, members, objects, probes, records
+from crmctl.service.routes import activities, attributes, members, objects, probes, records, reports
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.rates import LocalRateWindows
@@ -30,6 +30,7 @@ _NOUNS = (
     records.router,
     members.router,
     activities.router,
+    reports.router,
 )
 
 
@@ -39,7 +40,7 @@ def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids
     app = FastAPI(
         title="Customer Records Service",
         version=__version__,
-        description="Objects, attributes, records, members and activities over JSON. Every endpoint needs an API key.",
+        description="Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key.",
         openapi_url=None,
         docs_url=None,
         redoc_url=None,

@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from crmctl.service.faults import BadRequest
+from crmctl.service.reports.definition import ReportDefinition
 from crmctl.service.shapes import Body, check_shape
 
-NOT_YET = ("reports", "workflows")
+NOT_YET = ("workflows",)
 """Sections of the file format that this version has nothing to put into."""
 
 
@@ -43,6 +44,7 @@ class ObjectDefinition(Body):
 class Document(Body):
     members: list[MemberDefinition] = Field(default_factory=list)
     objects: list[ObjectDefinition] = Field(default_factory=list)
+    reports: list[ReportDefinition] = Field(default_factory=list)
 
 
 def parse_document(text: str) -> Document:
@@ -66,6 +68,7 @@ def parse_document(text: str) -> Document:
     assert isinstance(document, Document)
     _refuse_repeats("members", [member.email for member in document.members])
     _refuse_repeats("objects", [each.slug for each in document.objects])
+    _refuse_repeats("reports", [each.name for each in document.reports])
     for each in document.objects:
         _refuse_repeats(f"objects[{each.slug}].attributes", [attribute.slug for attribute in each.attributes])
     return document

@@ -1,4 +1,4 @@
-"""Brings a service's members, objects and attributes to what a definitions file says: creates, renames, never deletes.
+"""Brings a service's members, objects, attributes, reports and workflows to what a definitions file says: creates, renames, never deletes.
 
 Loading the same file again changes nothing.
 """
@@ -14,8 +14,10 @@ from crmctl.clock import Clock
 from crmctl.service.context import Ids
 from crmctl.service.definitions.document import AttributeDefinition, Document, MemberDefinition, ObjectDefinition
 from crmctl.service.faults import BadRequest, Conflict, Fault
-from crmctl.service.store import attributes, members, objects
+from crmctl.service.reports.definition import ReportDefinition, plan_report
+from crmctl.service.store import attributes, members, objects, reports
 from crmctl.service.store.engine import Engine
+from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
 
 Summary = dict[str, dict[str, int]]
@@ -52,7 +54,7 @@ class _Loading:
         self.now = now
 
     def load(self, document: Document) -> Summary:
-        counts: dict[str, Counter[str]] = {"members": Counter(), "objects": Counter(), "attributes": Counter()}
+        counts: dict[str, Counter[str]] = {"members": Counter(), "objects": Counter(), "attributes": Counter(), "reports": Counter()}
         for member in document.members:
             with _named(f"member {member.email}"):
                 counts["members"][self._member(member)] += 1
@@ -67,6 +69,9 @@ class _Loading:
             for attribute in wanted.attributes:
                 with _named(f"attribute {wanted.slug}.{attribute.slug}"):
                     counts["attributes"][self._attribute(found["id"], attribute, known.get(attribute.slug))] += 1
+        for report in document.reports:
+            with _named(f"report {report.name}"):
+                counts["reports"][self._report(report)] += 1
         return {section: {outcome: counted[outcome] for outcome in OUTCOMES} for section, counted in counts.items()}
 
     def _member(self, wanted: MemberDefinition) -> str:
@@ -118,6 +123,20 @@ class _Loading:
             return "unchanged"
         attributes.update_attribute(self.tx, object_id, found["id"], name=wanted.name, now=self.now)
         return "updated"
+
+    def _report(self, wanted: ReportDefinition) -> str:
+        object_id = self._object_id(wanted.object)
+        plan_report(self.tx, wanted, load_schema(self.tx, object_id))
+        question = wanted.question()
+        return reports.save_report(
+            self.tx, name=wanted.name, description=wanted.description, object_id=object_id, question=question, **self.stamp
+        )
+
+    def _object_id(self, slug: str) -> str:
+        found = objects.find_object_by_slug(self.tx, slug)
+        if found is None:
+            raise BadRequest(f"object must be the slug of an object, not {slug!r}", {"field": "object"})
+        return str(found["id"])
 
     def _config(self, wanted: AttributeDefinition) -> dict[str, Any] | None:
         """The config on the wire: `allowed_object`, a slug, becomes `allowed_object_id`; an empty one is none."""

@@ -26,7 +26,6 @@ from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
 from crmctl.service.shapes import Body
 from crmctl.service.store.keys import Key
-from crmctl.service.store.tx import Tx
 
 PREFIX = "/api/v1"
 
@@ -47,6 +46,8 @@ class Endpoint:
     query: Sequence[Parameter] = ()
     filters: Filters | None = None
     conflicts: bool = False
+    in_transaction: bool = True
+    """Without: the handler is called with the call alone and takes its transactions from the engine itself."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Call:
         return str(self.path[name])
 
 
-Handler = Callable[[Tx, Call], Any]
+Handler = Callable[..., Any]
+"""Takes `(tx: Tx, call: Call)`; only the call where an endpoint is not `in_transaction`."""
 
 
 class Endpoints:
@@ -105,7 +107,8 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
     transact = context.engine.write if endpoint.writes else context.engine.read
 
     def run(call: Call) -> Response:
-        return Answer(transact(lambda tx: handler(tx, call)), endpoint.status)
+        document = transact(lambda tx: handler(tx, call)) if endpoint.in_transaction else handler(call)
+        return Answer(document, endpoint.status)
 
     async def answer(request: Request) -> Response:
         key = request.state.standing.key

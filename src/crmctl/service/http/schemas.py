@@ -138,6 +138,20 @@ class MemberList(Shape):
     members: list[Member]
 
 
+class Person(Shape):
+    """Who made something."""
+
+    id: Id
+    name: str
+    email: str
+
+
+class NamedObject(Shape):
+    id: Id
+    plural_name: str
+    slug: str
+
+
 class ObjectCreate(Body):
     plural_name: Name
     singular_name: Name | None = None

@@ -26,12 +26,6 @@ class Participant(Body):
     id: schemas.Id
 
 
-class Author(BaseModel):
-    id: schemas.Id
-    name: str
-    email: str
-
-
 class Activity(BaseModel):
     id: schemas.Id
     title: str
@@ -39,7 +33,7 @@ class Activity(BaseModel):
     activityDate: schemas.Timestamp
     linkedRecords: list[LinkedRecord]
     participants: list[Participant]
-    createdBy: Author
+    createdBy: schemas.Person
     createdAt: schemas.Timestamp
     updatedAt: schemas.Timestamp
 

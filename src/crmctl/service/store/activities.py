@@ -13,6 +13,7 @@ from crmctl.models import jsontext
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import outbox, record_tables
 from crmctl.service.store.checks import invalid, require_description, require_name
+from crmctl.service.store.members import author
 from crmctl.service.store.organisation import organisation_id
 from crmctl.service.store.timestamps import micros_of, to_micros, to_wire
 from crmctl.service.store.tx import Tx, all_in, required
@@ -70,10 +71,10 @@ def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None
     Raises BadRequest naming the field, also for a link or participant that does not exist.
     """
     values = _checked(tx, {"title": None, "activityDate": None} | dict(fields), {}, now)
-    author = jsontext.dumps(_author(tx, created_by))
+    made_by = jsontext.dumps(author(tx, created_by))
     at = to_micros(now)
     row: dict[str, Any] = {"id": ids(), "summary": "", "linked_records": "[]", "participants": "[]"}
-    row |= {"created_by": author, "created_at": at, "updated_at": at}
+    row |= {"created_by": made_by, "created_at": at, "updated_at": at}
     row |= values
     columns = ", ".join(row)
     marks = ", ".join("?" * len(row))
@@ -188,14 +189,6 @@ def _link(tx: Tx, number: int, links: Pairs) -> None:
     pairs = {(str(link["recordId"]).lower(), str(link["objectId"]).lower()) for link in links or ()}
     rows = [(record_id, object_id, number) for record_id, object_id in sorted(pairs)]
     tx.execute_many("INSERT INTO activity_link (record_id, object_id, activity) VALUES (?, ?, ?)", rows)
-
-
-def _author(tx: Tx, member_id: str | None) -> dict[str, Any]:
-    """Who made it: the member a key was made by; the owner for keys of nobody in particular."""
-    row = tx.one("SELECT user_id, name, email FROM member WHERE id = ?", (member_id,)) if member_id else None
-    row = row or tx.one("SELECT user_id, name, email FROM member ORDER BY created_at, id LIMIT 1")
-    user_id, name, email = required(row)
-    return {"id": user_id, "name": name, "email": email}
 
 
 def _announce(tx: Tx, event_type: str, activity: Mapping[str, Any], ids: Ids, now: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store.checks import require_name
 from crmctl.service.store.timestamps import to_micros, to_wire
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
 from crmctl.service.values.text import Invalid, fold, read_email
 
@@ -34,6 +34,14 @@ def find_member_by_email(tx: Tx, email: str) -> dict[str, Any] | None:
     """Case does not matter."""
     row = tx.one(f"SELECT {_COLUMNS} FROM member WHERE email_key = ?", (fold(email),))
     return None if row is None else _wire(*row)
+
+
+def author(tx: Tx, member_id: str | None = None) -> dict[str, Any]:
+    """Who made something, `{id, name, email}` of the user: the member a key was made by; the owner for keys of nobody in particular."""
+    row = tx.one("SELECT user_id, name, email FROM member WHERE id = ?", (member_id,)) if member_id else None
+    row = row or tx.one("SELECT user_id, name, email FROM member ORDER BY created_at, id LIMIT 1")
+    user_id, name, email = required(row)
+    return {"id": user_id, "name": name, "email": email}
 
 
 def create_member(

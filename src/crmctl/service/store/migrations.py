@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from crmctl.errors import ConfigError
-from crmctl.service.store import activities, deliveries, webhooks
+from crmctl.service.store import activities, deliveries, reports, service_values, sessions, webhooks
 from crmctl.service.store.tx import Tx, required
 
 
@@ -83,4 +83,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("activities", activities.create_tables),
     Migration("webhook endpoints", webhooks.create_tables),
     Migration("webhook deliveries", deliveries.create_tables),
+    Migration("reports", reports.create_tables),
+    Migration("shared values", service_values.create_tables),
+    Migration("page sessions", sessions.create_tables),
 )

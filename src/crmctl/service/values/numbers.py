@@ -39,6 +39,15 @@ def number_key(number: int | float | Decimal) -> str:
     return f"2{_BIAS + magnitude:04d}{digits}"
 
 
+def number_of(key: str) -> Decimal:
+    """The number a key stands for, exactly."""
+    if key == "1":
+        return Decimal(0)
+    digits = key[5:] if key[0] == "2" else key[5:-1].translate(_COMPLEMENT)
+    magnitude = int(key[1:5]) - _BIAS if key[0] == "2" else _BIAS - int(key[1:5])
+    return Decimal(f"{'' if key[0] == '2' else '-'}{digits}E{magnitude - len(digits) + 1}")
+
+
 def read_number(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise Invalid("must be a number")

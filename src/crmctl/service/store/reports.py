@@ -1,0 +1,155 @@
+"""Reports and their stored runs. What a report asks is opaque here; how it is computed is in the reports folder."""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.service.faults import NotFound
+from crmctl.service.store.checks import require_description, require_name
+from crmctl.service.store.members import author
+from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
+from crmctl.service.store.tx import Tx
+from crmctl.service.values.choices import canonical_uuid
+
+COMPLETED, FAILED = "completed", "failed"
+
+Ids = Callable[[], str]
+
+_COLUMNS = "id, name, description, last_run_at, created_at, creator"
+_RUN_COLUMNS = "id, status, result_count, error, started_at, completed_at"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave. `results` is a JSON array of objects with the `columns` as keys; `error` is there when the run failed."""
+
+    columns: list[str]
+    results: str
+    count: int
+    truncated: bool = False
+    error: str | None = None
+
+
+def create_tables(tx: Tx) -> None:
+    """The migration that brings reports."""
+    text, identity = tx.dialect.text, tx.dialect.identity
+    tx.execute(
+        f"""CREATE TABLE report (number {identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE, description {text} NOT NULL,
+            object_id {text} NOT NULL, question {text} NOT NULL, creator {text} NOT NULL, last_run_at BIGINT, created_at BIGINT NOT NULL,
+            updated_at BIGINT NOT NULL)"""
+    )
+    # The results come last: a list of runs must not read over them.
+    tx.execute(
+        f"""CREATE TABLE report_run (number {identity}, id {text} NOT NULL UNIQUE, report_id {text} NOT NULL, status {text} NOT NULL,
+            result_count BIGINT NOT NULL, error {text}, started_at BIGINT NOT NULL, completed_at BIGINT NOT NULL,
+            truncated INTEGER NOT NULL, columns {text} NOT NULL, results {text} NOT NULL)"""
+    )
+    tx.execute("CREATE INDEX report_run_report ON report_run (report_id, number)")
+
+
+def list_reports(tx: Tx) -> list[dict[str, Any]]:
+    """Oldest first."""
+    return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM report ORDER BY number")]
+
+
+def get_report(tx: Tx, report_id: str) -> dict[str, Any]:
+    """With its `object`, None when that has been deleted, and what it asks as `definition`. Raises NotFound."""
+    known_id = _known(tx, report_id)
+    object_id, question, *row = tx.all(f"SELECT object_id, question, {_COLUMNS} FROM report WHERE id = ?", (known_id,))[0]
+    named = tx.one("SELECT id, plural_name, slug FROM crm_object WHERE id = ?", (object_id,))
+    known = None if named is None else dict(zip(("id", "pluralName", "slug"), named, strict=True))
+    return _wire(*row) | {"object": known, "definition": jsontext.loads(question)}
+
+
+def save_report(
+    tx: Tx,
+    *,
+    name: str,
+    description: str | None,
+    object_id: str,
+    question: Mapping[str, Any],
+    created_by: str | None = None,
+    ids: Ids,
+    now: float,
+) -> str:
+    """Create the report of this name, or make it ask this. Says `created`, `updated` or `unchanged`. Raises BadRequest."""
+    values = (require_description(description), object_id, jsontext.dumps(dict(question), sort_keys=True))
+    known = tx.one("SELECT description, object_id, question FROM report WHERE name = ?", (require_name(name, "name"),))
+    if known == values:
+        return "unchanged"
+    at = to_micros(now)
+    if known is not None:
+        tx.execute("UPDATE report SET description = ?, object_id = ?, question = ?, updated_at = ? WHERE name = ?", (*values, at, name))
+        return "updated"
+    creator = jsontext.dumps(author(tx, created_by))
+    tx.execute(
+        "INSERT INTO report (id, name, description, object_id, question, creator, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (ids(), name, *values, creator, at, at),
+    )
+    return "created"
+
+
+def add_run(tx: Tx, report_id: str, outcome: Outcome, *, started_at: float, ids: Ids, now: float) -> dict[str, Any]:
+    """Store a run that has just ended; the run's metadata. Raises NotFound."""
+    known_id = _known(tx, report_id)
+    status = COMPLETED if outcome.error is None else FAILED
+    row = (ids(), status, outcome.count, outcome.error, to_micros(started_at), to_micros(now))
+    tx.execute(
+        f"INSERT INTO report_run (report_id, truncated, columns, results, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (known_id, int(outcome.truncated), jsontext.dumps(outcome.columns), outcome.results, *row),
+    )
+    tx.execute("UPDATE report SET last_run_at = ? WHERE id = ?", (row[-1], known_id))
+    return _run(*row)
+
+
+def list_runs(tx: Tx, report_id: str, limit: int = 20, offset: int = 0) -> list[dict[str, Any]]:
+    """Newest first, without results. Raises NotFound."""
+    known_id = _known(tx, report_id)
+    sql = f"SELECT {_RUN_COLUMNS} FROM report_run WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
+    return [_run(*row) for row in tx.all(sql, (known_id, limit, offset))]
+
+
+def get_run(tx: Tx, report_id: str, run_id: str) -> dict[str, Any]:
+    """With its `columns`, `results` and whether there were more (`truncated`). Raises NotFound for the report or a run that is not its."""
+    known_id = _known(tx, report_id)
+    row = tx.one(
+        f"SELECT truncated, columns, results, {_RUN_COLUMNS} FROM report_run WHERE report_id = ? AND id = ?",
+        (known_id, canonical_uuid(run_id) or ""),
+    )
+    if row is None:
+        raise NotFound(f"there is no run with the id {run_id} of this report")
+    truncated, columns, results, *run = row
+    return _run(*run) | {"truncated": bool(truncated), "columns": jsontext.loads(columns), "results": jsontext.loads(results)}
+
+
+def _known(tx: Tx, report_id: str) -> str:
+    known_id = canonical_uuid(report_id) or ""
+    if tx.one("SELECT 1 FROM report WHERE id = ?", (known_id,)) is None:
+        raise NotFound(f"there is no report with the id {report_id}")
+    return known_id
+
+
+def _wire(id: str, name: str, description: str, last_run_at: int | None, created_at: int, creator: str) -> dict[str, Any]:
+    return {
+        "id": id,
+        "name": name,
+        "description": description,
+        "lastRunAt": optional_to_wire(last_run_at),
+        "createdAt": to_wire(created_at),
+        "creator": jsontext.loads(creator),
+    }
+
+
+def _run(id: str, status: str, result_count: int, error: str | None, started_at: int, completed_at: int) -> dict[str, Any]:
+    wire = {
+        "id": id,
+        "status": status,
+        "resultCount": result_count,
+        "startedAt": to_wire(started_at),
+        "completedAt": to_wire(completed_at),
+    }
+    return wire if error is None else wire | {"error": error}
