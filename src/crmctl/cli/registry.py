@@ -29,6 +29,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("bulk", DATA, "Import, export and delete many records safely"),
     Entry("objects", DATA, "List and manage objects such as people or deals"),
     Entry("attributes", DATA, "List and manage the fields of an object"),
+    Entry("activities", DATA, "List and manage notes, meetings and calls"),
     Entry("members", DATA, "List the members of the organization"),
     Entry("auth", SETUP, "Log in, log out, see what a key may do"),
     Entry("config", SETUP, "Read and change settings and profiles"),

@@ -1,0 +1,215 @@
+"""`crmctl activities` against the real service, and against services that answer in other legal shapes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from crmctl.cli.moments import timestamp
+from crmctl.errors import UsageError
+from tests.cli.conftest import requests_of
+from tests.support.cli import run_crmctl
+from tests.support.httpserver import Reply, ScriptedServer
+from tests.support.service import RunningService
+
+NIL = "00000000-0000-0000-0000-000000000000"
+HERE = {"TZ": "Europe/Berlin"}
+
+
+def scripted(server: ScriptedServer) -> dict[str, str]:
+    return {"CRMCTL_BASE_URL": server.origin, "CRMCTL_API_KEY": "key"}
+
+
+def create(*options: str) -> dict[str, Any]:
+    return run_crmctl("activities", "create", *options, env=HERE).ok().json()
+
+
+def test_create_get_update_delete(people: list[str], crm: RunningService) -> None:
+    member = crm.client.get("/api/v1/members").json()["members"][0]["user"]
+    made = create(
+        "--title", "Call", "--summary", "Said yes", "--date", "2026-05-01 14:00", "--link", f"people:{people[0]}",
+        "--link", f"{crm.object_id('people')}:{people[1]}", "--participant", f"user:{member['email'].upper()}",
+        "--participant", f"person:{people[2]}",
+    )  # fmt: skip
+    assert made["activityDate"].startswith("2026-05-01T12:00:00")
+    assert [link["recordId"] for link in made["linkedRecords"]] == people[:2]
+    assert {link["objectId"] for link in made["linkedRecords"]} == {crm.object_id("people")}
+    assert made["participants"] == [{"type": "user", "id": member["id"]}, {"type": "person", "id": people[2]}]
+    assert run_crmctl("activities", "get", made["id"]).ok().json() == made
+    changed = run_crmctl("activities", "update", made["id"], "--title", "Second call").ok().json()
+    assert changed["title"] == "Second call"
+    untouched = ("summary", "activityDate", "linkedRecords", "participants", "createdBy", "createdAt")
+    assert {name: changed[name] for name in untouched} == {name: made[name] for name in untouched}
+    relinked = run_crmctl("activities", "update", made["id"], "--link", f"people:{people[5]}").ok().json()
+    assert [link["recordId"] for link in relinked["linkedRecords"]] == [people[5]]
+    emptied = run_crmctl("activities", "update", made["id"], "--data", '{"linkedRecords": [], "participants": []}').ok().json()
+    assert (emptied["linkedRecords"], emptied["participants"]) == ([], [])
+    assert run_crmctl("activities", "delete", made["id"], "--yes").ok().json() == {"deleted": 1}
+    assert run_crmctl("activities", "get", made["id"]).exits(3).error()["code"] == "not_found"
+
+
+def test_options_win_over_data_and_the_date_is_now_unless_given(crm: RunningService) -> None:
+    made = create("--data", '{"title": "Old", "summary": "kept"}', "--title", "New")
+    assert (made["title"], made["summary"]) == ("New", "kept")
+    assert abs(crm.clock.now() - _seconds(made["activityDate"])) < 60
+    assert create("--data", '{"title": "A", "activityDate": "2020-01-02T03:04:05Z"}')["activityDate"].startswith("2020-01-02T03:04:05")
+    assert abs(crm.clock.now() - 7200 - _seconds(create("--title", "B", "--date", "-2h")["activityDate"])) < 60
+
+
+def _seconds(text: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_lists_are_filtered_by_record_and_object_and_paged(people: list[str], crm: RunningService) -> None:
+    body = {"title": "x", "linkedRecords": [{"objectId": crm.object_id("people"), "recordId": people[0]}]}
+    for number in range(103):
+        posted = crm.client.post("/api/v1/activities", json={**body, "title": f"number {number}"} if number else {"title": "alone"})
+        assert posted.status_code == 201
+    crm.log.clear()
+    assert len(run_crmctl("activities", "list", "--all", "-o", "ids").ok().out.split()) == 103
+    assert [method for method, _ in requests_of(crm)] == ["GET", "GET"]
+    first = run_crmctl("activities", "list").ok()
+    assert len(first.json()) == 50
+    assert "may be more" in first.err
+    assert len(run_crmctl("activities", "list", "--object", "people", "--all").ok().json()) == 102
+    assert run_crmctl("activities", "list", "--object", "deals").ok().json() == []
+    linked = run_crmctl("activities", "list", "--record", people[0], "--all", "-o", "csv").ok().out.splitlines()
+    assert linked[0] == "id,title,summary,activityDate,linkedRecords,participants,createdBy,createdAt,updatedAt"
+    assert len(linked) == 103
+    assert len(run_crmctl("activities", "list", "--offset", "100", "--limit", "10").ok().json()) == 3
+
+
+def test_pages_go_on_until_a_short_one_where_nothing_says_how_many_there_are() -> None:
+    def items(start: int, count: int) -> list[dict[str, Any]]:
+        return [{"id": f"a{number}", "title": "t", "extra": 1} for number in range(start, start + count)]
+
+    with ScriptedServer(
+        Reply(json={"activities": items(0, 100)}), Reply(json=items(100, 100)), Reply(json={"data": items(200, 30)})
+    ) as server:
+        listed = run_crmctl("activities", "list", "--all", env=scripted(server)).ok()
+    assert listed.json() == items(0, 230)
+    assert [dict(request.query) for request in server.requests] == [{"limit": "100", "offset": str(offset)} for offset in (0, 100, 200)]
+
+
+@pytest.mark.parametrize("wrap", [lambda body: body, lambda body: {"activity": body}, lambda body: {"data": {"activity": body}}])
+def test_any_legal_shape_of_one_activity(wrap: Any) -> None:
+    activity = {"id": NIL, "title": "Call", "mood": "good"}
+    with ScriptedServer(Reply(201, json=wrap(activity), expect="POST /api/v1/activities")) as server:
+        made = run_crmctl("activities", "create", "--title", "Call", env=scripted(server)).ok()
+    assert made.json() == activity
+    assert server.requests[0].json["title"] == "Call"
+    assert set(server.requests[0].json) == {"title", "activityDate"}
+
+
+def test_an_update_with_an_empty_answer_reads_the_activity_and_a_delete_may_be_empty() -> None:
+    with ScriptedServer(
+        Reply(204, expect=f"PATCH /api/v1/activities/{NIL}"), Reply(json={"id": NIL}), Reply(204, expect=f"DELETE /api/v1/activities/{NIL}")
+    ) as server:
+        assert run_crmctl("activities", "update", NIL, "--summary", "", env=scripted(server)).ok().json() == {"id": NIL}
+        run_crmctl("activities", "delete", NIL, "-y", env=scripted(server)).ok()
+    assert server.requests[0].json == {"summary": ""}
+
+
+def test_a_link_to_an_object_made_anew_is_found_again(crm: RunningService) -> None:
+    def make() -> tuple[str, str]:
+        body = {"slug": "boats", "singularName": "Boat", "pluralName": "Boats", "description": ""}
+        made = str(crm.client.post("/api/v1/objects", json=body).json()["id"])
+        return made, str(crm.client.post(f"/api/v1/objects/{made}/records", json={"data": {}}).json()["id"])
+
+    first, record = make()
+    create("--title", "A", "--link", f"boats:{record}")
+    crm.client.delete(f"/api/v1/objects/{first}")
+    second, record = make()
+    assert create("--title", "B", "--link", f"boats:{record}")["linkedRecords"] == [{"objectId": second, "recordId": record}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["create"], 2, "--title"),
+        (["update", NIL], 2, "--title"),
+        (["update", NIL, "--title", "x"], 3, "not_found"),
+        (["create", "--title", "x", "--date", "05/06/2026"], 2, "two ways"),
+        (["create", "--title", "x", "--date", "soon"], 2, "yesterday"),
+        (["create", "--title", "x", "--link", "people"], 2, "OBJECT:ID"),
+        (["create", "--title", "x", "--link", f"peeple:{NIL}"], 3, "did you mean people"),
+        (["create", "--title", "x", "--participant", "ada@acme.com"], 2, "user:EMAIL"),
+        (["create", "--title", "x", "--participant", "user:ada"], 2, "neither"),
+        (["create", "--title", "x", "--participant", "person:ada@acme.com"], 2, "id of the record"),
+        (["create", "--title", "x", "--participant", "user:nobody@nowhere.example"], 3, "no member"),
+        (["create", "--title", "x", "--fields", "nope"], 2, "valid fields"),
+        (["create", "--data", "[]"], 2, "JSON object"),
+        (["list", "--limit", "1", "--all"], 2, "exclude"),
+        (["list", "--object", "peeple"], 3, "did you mean people"),
+        (["delete", NIL], 2, "--yes"),
+        (["delete", NIL, "--yes"], 3, "not_found"),
+    ],
+)
+def test_refusals(crm: RunningService, arguments: list[str], code: int, said: str) -> None:
+    refused = run_crmctl("activities", *arguments).exits(code)
+    assert refused.out == ""
+    assert said in json.dumps(refused.error())
+    assert [method for method, _ in requests_of(crm) if method == "POST"] == []
+
+
+def test_a_dry_run_shows_what_would_be_sent(people: list[str], crm: RunningService) -> None:
+    shown = run_crmctl("activities", "update", NIL, "--link", f"people:{people[0]}", "--date", "2026-05-01T00:00Z", "--dry-run").ok().json()
+    assert (shown["method"], shown["path"]) == ("PATCH", f"/api/v1/activities/{NIL}")
+    assert shown["body"] == {
+        "activityDate": "2026-05-01T00:00:00Z",
+        "linkedRecords": [{"objectId": crm.object_id("people"), "recordId": people[0]}],
+    }
+    assert {method for method, _ in requests_of(crm)} == {"GET"}
+
+
+NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-05-01", "2026-04-30T22:00:00Z"),
+        ("2026-05-01 14:00", "2026-05-01T12:00:00Z"),
+        ("2026-01-01 14:00:05", "2026-01-01T13:00:05Z"),
+        ("2026-05-01T14:00:00.250Z", "2026-05-01T14:00:00.250Z"),
+        ("2026-05-01 14:00 -0330", "2026-05-01T17:30:00Z"),
+        ("2026-05-01T14:00+02:00", "2026-05-01T12:00:00Z"),
+        ("20260501T140000Z", "2026-05-01T14:00:00Z"),
+        ("2026/05/01 9am", "2026-05-01T07:00:00Z"),
+        ("now", "2027-01-15T08:00:00Z"),
+        ("Today", "2027-01-14T23:00:00Z"),
+        ("yesterday 15:30", "2027-01-14T14:30:00Z"),
+        ("tomorrow at 12pm", "2027-01-16T11:00:00Z"),
+        ("14:00", "2027-01-15T13:00:00Z"),
+        ("-2h", "2027-01-15T06:00:00Z"),
+        ("+1d", "2027-01-16T08:00:00Z"),
+        ("90 minutes ago", "2027-01-15T06:30:00Z"),
+        ("in 2 weeks", "2027-01-29T08:00:00Z"),
+        ("1 May 2026 14:00", "2026-05-01T12:00:00Z"),
+        ("May 1st, 2026", "2026-04-30T22:00:00Z"),
+        ("01.05.2026", "2026-04-30T22:00:00Z"),
+        ("Fri, 01 May 2026 14:00:00 +0200", "2026-05-01T12:00:00Z"),
+    ],
+)
+def test_dates_in_any_common_form(monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert timestamp(text, NOW) == expected
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-13-01", "2026-02-30", "today 25:00", "13pm", "0001-01-01 00:00+10:00", "05-06-2026", "12"]
+)
+def test_what_is_no_date_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        timestamp(text, NOW)
