@@ -13,16 +13,16 @@ from starlette.routing import Match
 
 from crmctl import __version__
 from crmctl.clock import Clock
+from crmctl.service.console import routing as pages
 from crmctl.service.context import Context, Ids
 from crmctl.service.http.admission import Admission
 from crmctl.service.http.edge import Edge
 from crmctl.service.http.errors import answer_for
 from crmctl.service.http.observing import Metrics, observer
 from crmctl.service.http.openapi import build_document
-from crmctl.service.routes import activities, attributes, members, objects, probes, records, reports
+from crmctl.service.routes import activities, attributes, members, objects, probes, records, reports, webhooks
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import Engine
-from crmctl.service.store.rates import LocalRateWindows
 
 _NOUNS = (
     objects.router,
@@ -30,6 +30,7 @@ _NOUNS = (
     records.router,
     members.router,
     activities.router,
+    webhooks.router,
     reports.router,
 )
 
@@ -53,7 +54,7 @@ def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids
     def document() -> dict[str, Any]:
         return build_document(app, [endpoint for noun in nouns for endpoint in noun.endpoints])
 
-    routers = [*(noun.router for noun in nouns), probes.router(context, metrics, document)]
+    routers = [*(noun.router for noun in nouns), probes.router(context, metrics, document), *pages.routers(context)]
     for router in routers:
         app.include_router(router)
     app.openapi = document  # type: ignore[method-assign]
@@ -66,7 +67,7 @@ def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids
         return answer
 
     app.add_middleware(
-        Edge, context=context, admission=Admission(context, LocalRateWindows()), observe=observer(metrics, settings.request_log)
+        Edge, context=context, admission=Admission(context, engine.rate_windows()), observe=observer(metrics, settings.request_log)
     )
     return app
 

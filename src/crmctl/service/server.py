@@ -13,7 +13,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import uvicorn
@@ -23,11 +23,12 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError
 from crmctl.service.app import create_app
 from crmctl.service.background import build_worker
+from crmctl.service.console.links import CONSOLE, make_link
 from crmctl.service.context import Context, Ids
 from crmctl.service.http.admission import stranger
 from crmctl.service.http.answers import Answer
 from crmctl.service.settings import ServiceSettings
-from crmctl.service.store import keys, organisation
+from crmctl.service.store import keys, organisation, service_values
 from crmctl.service.store.engine import Engine, open_engine
 from crmctl.service.store.tx import Tx
 
@@ -40,15 +41,16 @@ STOP_SECONDS = 10
 
 @dataclass(frozen=True)
 class Ready:
-    """A service that listens; `api_key` only at the first start on its data."""
+    """A service that listens; `api_key` only at the first start on its data. `console_url` opens the console for the next ten minutes."""
 
     base_url: str
     port: int
     api_key: str | None
+    console_url: str
 
     def document(self, *, with_key: bool = True) -> dict[str, Any]:
         """`{"baseUrl", "consoleUrl", "apiKey"}`, the last only where there is one and it is wanted."""
-        document = {"baseUrl": self.base_url, "consoleUrl": f"{self.base_url}/console"}
+        document = {"baseUrl": self.base_url, "consoleUrl": self.console_url}
         return document | {"apiKey": self.api_key} if with_key and self.api_key else document
 
 
@@ -78,12 +80,21 @@ def make_first_key(engine: Engine, clock: Clock, ids: Ids) -> str | None:
     return engine.write(make)
 
 
+def open_console(engine: Engine, address: str, clock: Clock) -> str:
+    """Remember the address that clients use, and give a link to the console on it."""
+
+    def make(tx: Tx) -> str:
+        service_values.put_address(tx, address)
+        return make_link(tx, address, CONSOLE, now=clock.now()).url
+
+    return engine.write(make)
+
+
 class Server:
     """A service in this process. `run` blocks until `stop` is called or, on the main thread, a signal arrives."""
 
     def __init__(self, settings: ServiceSettings, *, clock: Clock | None = None, ids: Ids = new_id) -> None:
         """Raises UsageError when the address cannot be bound, ConfigError when the data cannot be opened."""
-        self.settings = settings
         clock = clock or SystemClock()
         # The address first: a first start that fails on it must not have shown its only key to nobody.
         self._socket = bind(settings.host, settings.port)
@@ -93,8 +104,9 @@ class Server:
             self._socket.close()
             raise
         api_key = make_first_key(self.engine, clock, ids)
-        port = self._socket.getsockname()[1]
-        self.ready = Ready(settings.base_url(port), port, api_key)
+        settings = replace(settings, port=self._socket.getsockname()[1])
+        self.settings = settings
+        self.ready = Ready(settings.address, settings.port, api_key, open_console(self.engine, settings.address, clock))
         self._context = Context(settings, self.engine, clock, ids)
         self._app = create_app(settings, self.engine, clock, ids)
         self._uvicorn: _Uvicorn | None = None

@@ -14,12 +14,22 @@ DATABASE_FILE = "service.db"
 
 
 @dataclass(frozen=True)
+class S3Settings:
+    """Uploads go to S3 buckets called `prefix` plus the bucket that a client names. `endpoint` None is Amazon's own."""
+
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True)
 class ServiceSettings:
     """Settings of one service process.
 
     `rate_limit` is requests per key in `rate_window` seconds, 0 means unlimited. `body_limit` is in bytes; `body_timeout` is the longest
     pause, in seconds, between two pieces of a request's body. `public_url` is the address that clients use when it is not the bound one.
     `development` lets webhooks and workflows call this machine; without `background` this process only answers requests.
+    `file_limit` is the most bytes of one uploaded file; files are kept in the data directory, or in `files_s3`.
     """
 
     data_dir: Path = Path("crmctl-data")
@@ -34,11 +44,18 @@ class ServiceSettings:
     request_log: RequestLog | None = None
     development: bool = False
     background: bool = True
+    file_limit: int = 100 * 1024 * 1024
+    files_s3: S3Settings | None = None
 
     @property
     def engine_url(self) -> str:
         """The database to open: the given one, else an SQLite file in the data directory."""
         return self.database_url or f"sqlite:///{self.data_dir.absolute() / DATABASE_FILE}"
+
+    @property
+    def address(self) -> str:
+        """The address of the service for its clients, without a trailing slash; right once `port` is the bound one."""
+        return self.base_url(self.port)
 
     def base_url(self, port: int) -> str:
         """The address of the service for its clients, without a trailing slash, when it listens on `port`."""

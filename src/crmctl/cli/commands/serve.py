@@ -37,12 +37,15 @@ def run_service(
     ready_file: Annotated[
         Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the addresses here once it listens.")
     ] = None,
+    dev: Annotated[bool, typer.Option("--dev", help="Let webhooks and workflows call addresses of this machine.")] = False,
     log: Annotated[str, typer.Option("--log", metavar="json|text|none", help="Log every request on stderr.")] = "none",
 ) -> None:
     """Run the embedded Customer Records Service.
 
     The first start sets up an organization with people, companies and deals, and prints a full-access key, once. One JSON line on stdout
     says that it listens: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
+
+    The console link opens the console for ten minutes; service console makes a new one.
     """
     server = import_service()
     runtime: Runtime = ctx.obj
@@ -55,6 +58,7 @@ def run_service(
         rate_window=rate_window,
         public_url=public_url,
         request_log=_request_log(runtime, log),
+        development=dev,
     )
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
@@ -90,6 +94,7 @@ def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
     if not runtime.streams.stderr_is_terminal:
         return
     lines = ["", "  The Customer Records Service is running", "", f"  Address   {ready.base_url}", f"  Docs      {ready.base_url}/docs"]
+    lines += [f"  Console   {ready.console_url}", "            opens for ten minutes; later: crmctl service console"]
     if ready.api_key:
         lines += [f"  API key   {ready.api_key}", "            shown this once: keep it safe", "", "  In another terminal"]
         lines += [f"    crmctl auth login --base-url {ready.base_url}", "    crmctl records list people"]
@@ -100,7 +105,9 @@ def _write_whole(path: Path, text: str) -> None:
     """Whoever waits for the file never sees half of it. Raises UsageError."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        partial.write_text(text, encoding="utf-8")
+        # For its owner alone: the console link is as good as a key while it lasts.
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(text)
         partial.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="--ready-file PATH") from error

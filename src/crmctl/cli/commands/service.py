@@ -80,6 +80,34 @@ def revoke_key(
     runtime.emitter.emit_item(_describe(key))
 
 
+@app.command("console", examples=["crmctl service console", "crmctl service console --open"])
+def console(
+    ctx: typer.Context,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser, too.")] = False,
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Print a link that opens the console of a running service.
+
+    The link works for ten minutes; the session it opens lasts eight hours. Whoever has it can create API keys: do not pass it on.
+    """
+    runtime: Runtime = ctx.obj
+    with _opened(runtime, data, database_url) as engine:
+        from crmctl.service.console.links import CONSOLE, make_link
+        from crmctl.service.store.service_values import get_address
+        from crmctl.service.store.timestamps import to_micros, to_wire
+
+        address = engine.read(get_address)
+        if address is None:
+            raise UsageError("this service has never been started", hint="crmctl serve")
+        link = engine.read(lambda tx: make_link(tx, address, CONSOLE, now=runtime.clock.now()))
+    runtime.emitter.emit_item({"consoleUrl": link.url, "expiresAt": to_wire(to_micros(link.expires_at))})
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(link.url)
+
+
 @app.command("load", writes=None, examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
 def load_definitions(
     ctx: typer.Context,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from crmctl.errors import ConfigError
-from crmctl.service.store import activities, deliveries, reports, service_values, sessions, webhooks
+from crmctl.service.store import activities, deliveries, rates, reports, service_values, sessions, webhooks
 from crmctl.service.store.tx import Tx, required
 
 
@@ -31,6 +31,8 @@ def migrate(engine: _Writer, migrations: Sequence[Migration] | None = None) -> N
     steps = MIGRATIONS if migrations is None else migrations
 
     def upgrade(tx: Tx) -> None:
+        for statement in tx.dialect.before_migration:
+            tx.execute(statement)
         tx.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL)")
         current = _version(tx)
         if current > len(steps):
@@ -86,4 +88,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("reports", reports.create_tables),
     Migration("shared values", service_values.create_tables),
     Migration("page sessions", sessions.create_tables),
+    Migration("rate windows", rates.create_tables),
 )

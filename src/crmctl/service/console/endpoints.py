@@ -1,0 +1,157 @@
+"""Pages of the webhook endpoints: list, add, change, enable, secret, rotation, test, removal."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from crmctl.models.webhooks import EVENT_TYPES
+from crmctl.service.background import target_guard
+from crmctl.service.console.deliveries import delivery_values
+from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.faults import BadRequest
+from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store.tx import Tx
+from crmctl.service.webhooks.guard import ForbiddenTargetError
+
+
+def add_pages(pages: Pages) -> None:
+    """All pages of the endpoints."""
+    _add_list_and_forms(pages)
+    _add_actions(pages)
+    _add_confirmations(pages)
+
+
+def _add_list_and_forms(pages: Pages) -> None:
+    @pages.get("/webhooks")
+    def list_endpoints(tx: Tx, _visit: Visit) -> Page:
+        found = [endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"])} for endpoint in webhooks.list_endpoints(tx)]
+        return Page("endpoints.html", {"section": "webhooks", "endpoints": found, "type_count": len(EVENT_TYPES)})
+
+    @pages.get("/webhooks/new")
+    def new_endpoint(_tx: Tx, visit: Visit) -> Page:
+        return _form(visit, None, {"url": "", "description": "", "eventTypes": None})
+
+    @pages.post("/webhooks")
+    def create_endpoint(tx: Tx, visit: Visit) -> Page | Redirect:
+        try:
+            fields = _fields(visit)
+            made = webhooks.create_endpoint(
+                tx, url=fields["url"], description=fields["description"], event_types=fields["eventTypes"], **visit.stamp()
+            )
+        except BadRequest as error:
+            return _form(visit, None, _typed(visit), error.message)
+        return Redirect(f"/webhooks/{made['id']}", "endpoint-added")
+
+    @pages.get("/webhooks/{endpointId:uuid}")
+    def show_endpoint(tx: Tx, visit: Visit) -> Page:
+        return _endpoint(tx, visit)
+
+    @pages.get("/webhooks/{endpointId:uuid}/edit")
+    def edit_endpoint(tx: Tx, visit: Visit) -> Page:
+        known = webhooks.get_endpoint(tx, visit.id("endpointId"))
+        return _form(visit, known, known)
+
+    @pages.post("/webhooks/{endpointId:uuid}/edit")
+    def change_endpoint(tx: Tx, visit: Visit) -> Page | Redirect:
+        known = webhooks.get_endpoint(tx, visit.id("endpointId"))
+        try:
+            webhooks.update_endpoint(tx, known["id"], _fields(visit), now=visit.now())
+        except BadRequest as error:
+            return _form(visit, known, _typed(visit), error.message)
+        return Redirect(f"/webhooks/{known['id']}", "saved")
+
+
+def _add_actions(pages: Pages) -> None:
+    @pages.post("/webhooks/{endpointId:uuid}/enabled")
+    def set_enabled(tx: Tx, visit: Visit) -> Redirect:
+        enabled = visit.text("enabled") == "true"
+        webhooks.update_endpoint(tx, visit.id("endpointId"), {"enabled": enabled}, now=visit.now())
+        return Redirect(f"/webhooks/{visit.id('endpointId')}", "enabled" if enabled else "disabled")
+
+    @pages.post("/webhooks/{endpointId:uuid}/secret")
+    def show_secret(tx: Tx, visit: Visit) -> Page:
+        return _endpoint(tx, visit, secret=webhooks.reveal_secret(tx, visit.id("endpointId")))
+
+    @pages.post("/webhooks/{endpointId:uuid}/rotate")
+    def rotate_secret(tx: Tx, visit: Visit) -> Redirect:
+        # The new secret is shown on demand only: were it in this answer, reloading it would rotate once more.
+        webhooks.rotate_secret(tx, visit.id("endpointId"), now=visit.now())
+        return Redirect(f"/webhooks/{visit.id('endpointId')}", "rotated")
+
+    @pages.post("/webhooks/{endpointId:uuid}/test")
+    def send_test(tx: Tx, visit: Visit) -> Redirect:
+        delivery = deliveries.send_test(tx, visit.id("endpointId"), **visit.stamp())
+        return Redirect(f"/webhooks/{visit.id('endpointId')}/deliveries/{delivery}", "test-sent")
+
+    @pages.post("/webhooks/{endpointId:uuid}/delete")
+    def delete_endpoint(tx: Tx, visit: Visit) -> Redirect:
+        webhooks.delete_endpoint(tx, visit.id("endpointId"))
+        return Redirect("/webhooks", "endpoint-deleted")
+
+
+def _add_confirmations(pages: Pages) -> None:
+    @pages.get("/webhooks/{endpointId:uuid}/rotate")
+    def confirm_rotate(tx: Tx, visit: Visit) -> Page:
+        text = "A new secret signs from now on. The present one signs along for a day, so that your receiver can change over."
+        return _confirmation(tx, visit, "Rotate the signing secret", text, "rotate", "Rotate the secret")
+
+    @pages.get("/webhooks/{endpointId:uuid}/delete")
+    def confirm_delete(tx: Tx, visit: Visit) -> Page:
+        text = "Its delivery history goes with it, and what waits to be delivered is not sent. To pause an endpoint, disable it instead."
+        return _confirmation(tx, visit, "Delete this endpoint", text, "delete", "Delete the endpoint")
+
+
+def _confirmation(tx: Tx, visit: Visit, title: str, text: str, action: str, button: str) -> Page:
+    endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
+    path = f"/webhooks/{endpoint['id']}"
+    values = {
+        "section": "webhooks",
+        "title": title,
+        "about": endpoint["url"],
+        "text": text,
+        "action": f"{path}/{action}",
+        "button": button,
+        "back": path,
+    }
+    return Page("confirm.html", values)
+
+
+def _endpoint(tx: Tx, visit: Visit, secret: str | None = None) -> Page:
+    endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
+    values = {"section": "webhooks", "endpoint": endpoint, "secret": secret, "type_count": len(EVENT_TYPES), "error": None}
+    return Page("endpoint.html", values | delivery_values(tx, visit, endpoint["id"]))
+
+
+def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], error: str | None = None) -> Page:
+    values = {
+        "section": "webhooks",
+        "known": known,
+        "fields": fields,
+        "event_types": EVENT_TYPES,
+        "error": error,
+        "development": visit.context.settings.development,
+    }
+    return Page("endpoint_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _typed(visit: Visit) -> dict[str, Any]:
+    """What the form says, as it was typed; None for event types is all of them."""
+    wants_all = visit.text("types") == "all"
+    return {
+        "url": visit.text("url"),
+        "description": visit.text("description"),
+        "eventTypes": None if wants_all else visit.chosen("type"),
+    }
+
+
+def _fields(visit: Visit) -> dict[str, Any]:
+    """What the form says, with an address that may be called. Raises BadRequest."""
+    fields = _typed(visit)
+    if fields["eventTypes"] == []:
+        raise BadRequest("choose at least one event type, or all of them", {"field": "eventTypes"})
+    try:
+        target_guard(visit.context).check_url(fields["url"])
+    except ForbiddenTargetError as error:
+        raise BadRequest(str(error), {"field": "url"}) from error
+    return fields

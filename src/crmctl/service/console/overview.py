@@ -1,0 +1,36 @@
+"""The console's first page, and where the portal begins."""
+
+from __future__ import annotations
+
+from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.store import deliveries, keys, organisation, sessions, webhooks
+from crmctl.service.store.tx import Tx
+
+
+def add_pages(pages: Pages) -> None:
+    """The overview."""
+
+    @pages.get("")
+    def overview(tx: Tx, visit: Visit) -> Page:
+        now = visit.now()
+        all_keys = keys.list_keys(tx)
+        endpoints = webhooks.list_endpoints(tx)
+        values = {
+            "section": "overview",
+            "organisation": organisation.get_organisation(tx),
+            "address": visit.context.settings.address,
+            "active_keys": sum(not key.is_expired(now) and key.revoked_at is None for key in all_keys),
+            "endpoints": len(endpoints),
+            "enabled_endpoints": sum(endpoint["enabled"] for endpoint in endpoints),
+            "failed": sum(deliveries.count_deliveries(tx, endpoint["id"])[deliveries.FAILED] for endpoint in endpoints),
+            "sessions": sessions.count_sessions(tx, now=now),
+        }
+        return Page("overview.html", values)
+
+
+def add_portal_entrance(pages: Pages) -> None:
+    """The portal begins with its endpoints."""
+
+    @pages.get("")
+    def entrance(_tx: Tx, _visit: Visit) -> Redirect:
+        return Redirect("/webhooks")

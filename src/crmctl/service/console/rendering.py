@@ -1,0 +1,76 @@
+"""The templates of the pages: everything escaped, every name known. What they are filled with is the pages' business."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from crmctl.models import jsontext
+
+_FOLDER = Path(__file__).parent
+
+STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+NOTICES = {
+    "created-before": "That form was sent before, and made the key it was for. Its value cannot be shown again.",
+    "revoked": "The key is revoked.",
+    "endpoint-added": "The endpoint is added and enabled.",
+    "endpoint-deleted": "The endpoint is deleted.",
+    "saved": "Saved.",
+    "enabled": "Enabled.",
+    "disabled": "Disabled.",
+    "rotated": "The secret is rotated. The one before signs along for a day; give the new one to your receiver.",
+    "test-sent": "A test event is on its way.",
+    "replayed": "The event is sent once more.",
+    "replayed-range": "The events are sent once more.",
+    "replayed-none": "There is nothing to replay in that range.",
+}
+"""What a page says about the form that led to it, by the name in its address: no text of an address is ever shown."""
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """One page. Raises for a name that a template uses and nobody gave."""
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def static_file(name: str) -> bytes:
+    """One of STATIC."""
+    return (_FOLDER / "static" / name).read_bytes()
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    # A change of a file changes its address, so that browsers may keep it for good.
+    templates.globals["notices"] = NOTICES
+    templates.globals["version_of"] = lambda name: hashlib.sha256(static_file(name)).hexdigest()[:12]
+    templates.filters["moment"] = moment
+    templates.filters["pretty"] = pretty
+    return templates
+
+
+def moment(wire: str) -> str:
+    """`2026-01-31 09:30:00 UTC` of a timestamp on the wire."""
+    return f"{wire[:19].replace('T', ' ')} UTC"
+
+
+def pretty(text: str) -> str:
+    """JSON with line breaks; any other text as it is."""
+    try:
+        return jsontext.dumps(jsontext.loads(text), indent=2)
+    except (ValueError, ArithmeticError, RecursionError):
+        return text
