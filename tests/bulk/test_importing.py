@@ -73,6 +73,14 @@ def test_rows_the_service_refuses_are_kept_with_its_words(journal: Journal) -> N
     assert journal.counts()[RowState.FAILED] == 2
 
 
+def test_a_job_of_which_the_service_takes_nothing_is_rejected(journal: Journal) -> None:
+    with BulkServer() as server:
+        server.refuse_row = lambda data: "taken"
+        run(server.crm(), journal, prepared(20))
+    assert journal.counts()[RowState.FAILED] == 20
+    assert exit_code(journal.counts()) == 9
+
+
 def test_one_bad_row_in_a_batch_refused_as_a_whole_is_found_by_halving(journal: Journal) -> None:
     with BulkServer() as server:
         server.refuse_batch = lambda records: (400, "bad row") if any(r["data"]["n"] == 42 for r in records) else None

@@ -44,12 +44,13 @@ class Summary:
 def exit_code(counts: Mapping[RowState, int], error: CrmctlError | None = None) -> ExitCode:
     """The exit code of a job.
 
-    That of the error that ended it early; else 0 when all rows are as wanted, 9 when the input is invalid and nothing was sent, or 10.
+    That of the error that ended it early; else 0 when all rows are as wanted, 9 when rows were rejected, here or by the service, and none
+    was written, or 10.
     """
     if error is not None:
         return error.exit_code
     wanted = counts[RowState.CREATED] + counts[RowState.UPDATED] + counts[RowState.UNCHANGED] + counts[RowState.SKIPPED]
     if wanted == sum(counts.values()):
         return ExitCode.OK
-    touched = wanted + counts[RowState.FAILED] + counts[RowState.IN_DOUBT]
-    return ExitCode.REJECTED if counts[RowState.REJECTED] and not touched else ExitCode.PARTIAL
+    refused = counts[RowState.REJECTED] + counts[RowState.FAILED]
+    return ExitCode.REJECTED if refused and not wanted + counts[RowState.IN_DOUBT] else ExitCode.PARTIAL

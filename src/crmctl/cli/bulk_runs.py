@@ -170,7 +170,7 @@ def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findin
         result.error.hint = result.hint or result.error.hint
         raise result.error
     if result.exit_code is ExitCode.REJECTED:
-        raise _rejected(document["rejected"], findings)
+        raise _rejected(document["rejected"], findings) if not document["failed"] else _refused(document)
     if result.exit_code is ExitCode.PARTIAL:
         counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
         said = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in counts.items())
@@ -203,6 +203,17 @@ def _summary_text(summary: Summary, file: str) -> str:
     ]
     lines += [f"  {_WORDS.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
     return "\n".join(lines)
+
+
+def _refused(document: dict[str, Any]) -> RejectedError:
+    count = document["failed"]
+    file = document["files"]["failed"]
+    return RejectedError(
+        f"the service refused {'the one row' if count == 1 else f'all {count:,} rows'} it was sent; nothing was written",
+        hint=f"{file} holds the rows and the reasons; correct it and import it" if file else None,
+        code="refused_rows",
+        details={name: document[name] for name in ("failed", "rejected", "unsent") if document[name]},
+    )
 
 
 def _rejected(count: int, findings: Findings | None) -> RejectedError:
