@@ -23,3 +23,4 @@ class ReportRun(Resource):
     result_count: int | None = None
     started_at: str | None = None
     completed_at: str | None = None
+    created_at: str | None = None

@@ -1,0 +1,126 @@
+"""A strict stand-in for the service over real sockets: routes answer with functions, so that state and time can be part of a test.
+
+with FakeCrm({"GET /reports": lambda request: {"reports": []}}) as fake:
+    run_crmctl("reports", "list", env=fake.env)
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+KEY = "crs_test_key"
+API = "/api/v1"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: header names in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return jsonlib.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A status with a JSON document, or with bytes as they are; `date` replaces the Date header, in Unix seconds."""
+
+    status: int = 200
+    json: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    date: float | None = None
+
+
+Route = Callable[[Asked], Any]
+"""Gives an Answer, or the JSON of a 200."""
+
+
+class FakeCrm:
+    """Fails at the end when something was asked that no route answers, or came without the key where it belongs.
+
+    Routes are `METHOD /path` below the API; a path outside of it starts with `//` and must come without the key.
+    """
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self.routes = dict(routes)
+        self.asked: list[Asked] = []
+        self.problems: list[str] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self) -> None:
+                fake._serve(self)
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+
+            def log_message(self, *arguments: Any) -> None:
+                """Quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.origin = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+        if kind is None:
+            assert self.problems == []
+
+    @property
+    def env(self) -> dict[str, str | None]:
+        return {"CRMCTL_BASE_URL": self.origin, "CRMCTL_API_KEY": KEY}
+
+    def of(self, route: str) -> list[Asked]:
+        """The requests of one route, in order."""
+        with self._lock:
+            return [asked for asked in self.asked if f"{asked.method} {asked.path}" == route]
+
+    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(handler.path)
+        inside = parts.path.startswith(f"{API}/")
+        path = parts.path.removeprefix(API) if inside else f"/{parts.path}"
+        body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        asked = Asked(handler.command, path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
+        with self._lock:
+            self.asked.append(asked)
+        answer = self._answer(asked, inside)
+        content = b"" if answer.json is None else jsonlib.dumps(answer.json).encode()
+        handler.send_response_only(answer.status)
+        given = {"Date": formatdate(answer.date, usegmt=True), "Content-Type": "application/json", "Content-Length": str(len(content))}
+        for name, value in {**given, **answer.headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    def _answer(self, asked: Asked, inside: bool) -> Answer:
+        if (asked.headers.get("authorization") == f"Bearer {KEY}") is not inside:
+            self.problems.append(f"{asked.method} {asked.path}: the key is {'missing' if inside else 'where it must not be'}")
+        route = self.routes.get(f"{asked.method} {asked.path}")
+        if route is None:
+            self.problems.append(f"unexpected {asked.method} {asked.path}")
+            return Answer(404, {"error": "not_found", "message": "no such route"})
+        given = route(asked)
+        return given if isinstance(given, Answer) else Answer(200, given)
