@@ -220,7 +220,9 @@ class Runtime:
     def progress(self) -> Progress:
         from crmctl.output.progress import Progress
 
-        return Progress(self.streams, quiet=bool(self.flags.get("quiet")), clock=self.clock)
+        # Who asked for a machine format may read stderr as one error document.
+        asked = self.settings.output.value not in (None, "table") and not self.streams.stderr_is_terminal
+        return Progress(self.streams, quiet=bool(self.flags.get("quiet")) or asked, clock=self.clock)
 
     def close(self) -> None:
         """Flush stdout and print what notes were held back; after this nothing more is said."""

@@ -25,7 +25,7 @@ def list_objects(ctx: typer.Context) -> None:
     from crmctl.output.views import OBJECTS
 
     runtime: Runtime = ctx.obj
-    runtime.emitter.emit_items(runtime.crm.list_objects(), OBJECTS)
+    runtime.emitter.emit_items(runtime.directory.objects(refresh=True), OBJECTS)
 
 
 @app.command("get", examples=["crmctl objects get people", "crmctl objects get people -q 'attributes[].slug'"])
