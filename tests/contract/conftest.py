@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import FakeClock
+from tests.support.databases import ENGINES, fresh_database
 from tests.support.service import RunningService, running_service
-
-ENGINES = ("sqlite",)
-"""The one place that names the engines the contract holds on."""
-
-
-def database_url(engine: str, folder: Path) -> str:
-    return {"sqlite": f"sqlite:///{folder / 'contract.db'}"}[engine]
 
 
 @pytest.fixture(params=ENGINES)
-def crm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningService]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a fresh database."""
+    with fresh_database(request, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def crm(database: str, tmp_path: Path) -> Iterator[RunningService]:
     """Fresh data, no rate limit, a clock that stands still at 2027-01-15T08:00:00Z until a test moves it."""
-    with running_service(tmp_path, database_url=database_url(request.param, tmp_path), clock=FakeClock(), background=False) as service:
+    with running_service(tmp_path, database_url=database, clock=FakeClock(), background=False) as service:
         yield service

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crmctl.service.store.dialect import PostgresDialect, SqliteDialect
 from tests.support.service import RunningService
 
 NIL = "00000000-0000-4000-8000-000000000000"
@@ -70,10 +71,16 @@ def _contents(crm: RunningService) -> dict[str, list[Any]]:
     """Every row of every table, so that any write at all shows."""
 
     def read(tx: Any) -> dict[str, list[Any]]:
-        tables = [row[0] for row in tx.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")]
-        return {table: sorted(map(repr, tx.all(f"SELECT * FROM {table}"))) for table in tables}
+        catalogue = _CATALOGUES[type(tx.dialect)]
+        return {table: sorted(map(repr, tx.all(f"SELECT * FROM {table}"))) for (table,) in tx.all(catalogue)}
 
     return crm.engine.read(read)
+
+
+_CATALOGUES = {
+    SqliteDialect: "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 6) <> 'sqlite'",
+    PostgresDialect: "SELECT tablename FROM pg_tables WHERE schemaname = 'public'",
+}
 
 
 def _fill(value: Any, names: Mapping[str, str]) -> Any:

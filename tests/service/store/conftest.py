@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from crmctl.service.store import attributes, objects, organisation, records
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from crmctl.service.values.conditions import read_condition
 from tests.support.clock import FakeClock
+from tests.support.databases import ENGINES, fresh_database
 
 T = TypeVar("T")
 
@@ -28,7 +30,6 @@ class Store:
     """An engine with a clock and ids filled in."""
 
     engine: Engine
-    path: Path
     clock: FakeClock = field(default_factory=FakeClock)
 
     def read(self, fn: Callable[[Tx], T]) -> T:
@@ -71,9 +72,37 @@ class Store:
         return self.read(lambda tx: records.count_records(tx, object_id, [read_condition(*condition) for condition in conditions]))
 
 
+@pytest.fixture(params=ENGINES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a fresh database of each engine."""
+    with fresh_database(request, tmp_path) as url:
+        yield url
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(open_engine(tmp_path / "crm.db"), tmp_path / "crm.db")
-    made.write(organisation.initialise)
-    yield made
-    made.engine.close()
+def store(database: str) -> Iterator[Store]:
+    with opened(database) as made:
+        yield made
+
+
+@pytest.fixture
+def sqlite_path(tmp_path: Path) -> Path:
+    return tmp_path / "crm.db"
+
+
+@pytest.fixture
+def sqlite_store(sqlite_path: Path) -> Iterator[Store]:
+    """For what is about SQLite and its file."""
+    with opened(str(sqlite_path)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[Store]:
+    """A store with its organisation set up."""
+    made = Store(open_engine(url))
+    try:
+        made.write(organisation.initialise)
+        yield made
+    finally:
+        made.engine.close()

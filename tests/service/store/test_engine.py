@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,13 @@ import pytest
 
 from crmctl.errors import ConfigError
 from crmctl.models import jsontext
-from crmctl.service.faults import Fault, NotFound, Unavailable
-from crmctl.service.store import keys, organisation, records
+from crmctl.service.faults import Fault, NotFound
+from crmctl.service.store import organisation, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.migrations import MIGRATIONS, Migration, migrate
-from crmctl.service.store.sqlite import SqliteEngine
-from tests.service.store.conftest import Store, new_id
-
-
-def test_a_reader_sees_one_moment_and_cannot_write(store: Store) -> None:
-    things = store.object("things")
-
-    def look_twice(tx: Tx) -> tuple[int, int]:
-        before = records.count_records(tx, things)
-        worker = threading.Thread(target=store.create, args=(things,))
-        worker.start()
-        worker.join()
-        return before, records.count_records(tx, things)
-
-    assert store.read(look_twice) == (0, 0)
-    assert store.total(things) == 1
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        store.read(lambda tx: tx.execute("DELETE FROM organisation"))
-    assert store.read(organisation.get_organisation) is not None
+from crmctl.service.store.schema import load_schema
+from tests.service.store.conftest import Store, new_id, opened
+from tests.support.databases import ENGINES, fresh_database
 
 
 def test_a_fault_rolls_back_and_the_engine_goes_on(store: Store) -> None:
@@ -72,42 +56,13 @@ def test_threads_lose_nothing(store: Store) -> None:
     assert all(fault.error == "conflict" for fault in refused)
 
 
-def test_another_process_can_write_meanwhile(store: Store) -> None:
-    other = open_engine(str(store.path))
-    _, secret = other.write(lambda tx: keys.create_key(tx, name="other", scopes=None, ids=new_id, now=0.0))
-    assert store.read(lambda tx: keys.find_key(tx, secret)) is not None
-    other.close()
-
-
-def test_a_lock_held_for_too_long_is_unavailable(store: Store) -> None:
-    impatient = SqliteEngine(store.path, busy_seconds=0.05)
-
-    def wait_for_the_other(_: Tx) -> None:
-        with pytest.raises(Unavailable):
-            impatient.write(lambda tx: tx.execute("DELETE FROM member"))
-
-    store.engine.write(wait_for_the_other)
-    impatient.write(lambda tx: tx.execute("DELETE FROM member"))
-    impatient.close()
-
-
-def test_a_closed_engine_says_so(tmp_path: Path) -> None:
-    engine = open_engine(tmp_path / "deep" / "er" / "crm.db")
-    engine.close()
-    with pytest.raises(Unavailable):
-        engine.read(organisation.get_organisation)
-    with pytest.raises(Unavailable):
-        engine.write(organisation.get_organisation)
-    engine.close()
-    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["crm.db"]
-
-
 def test_addresses_of_a_database(tmp_path: Path) -> None:
     open_engine(f"sqlite:///{tmp_path}/a.db").close()
     assert (tmp_path / "a.db").exists()
-    for address in ("postgresql://localhost/crm", "sqlite://", "sqlite://host/a.db", "mysql://x"):
-        with pytest.raises(ConfigError):
+    for address in ("sqlite://", "sqlite://host/a.db", "mysql://me:secret@host/x", "postgresql://me:secret@host:port:x/crm"):
+        with pytest.raises(ConfigError) as refused:
             open_engine(address)
+        assert "secret" not in refused.value.message
 
 
 _WRITER = """
@@ -127,18 +82,17 @@ while True:
 """
 
 
-def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    path = tmp_path / "crm.db"
+def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(database: str) -> None:
+    with opened(database) as store:
+        store.object("things", {"slug": "code", "type": "number", "is_unique": True})
     for attempt in range(3):
-        store = Store(open_engine(path), path)
-        if store.write(organisation.initialise):
-            store.object("things", {"slug": "code", "type": "number", "is_unique": True})
+        store = Store(open_engine(database))
         things = store.standard("things")
         store.write(records.bulk_delete, things, [each["id"] for each in store.find(things)][:100])
         store.engine.write(lambda tx, things=things: _empty(tx, things))
         store.engine.close()
 
-        child = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen([sys.executable, "-c", _WRITER, database], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         acknowledged = 0
         while acknowledged < 200 + attempt * 60:
@@ -148,7 +102,9 @@ def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(tmp_path: P
         child.wait()
         child.stdout.close()
 
-        store = Store(open_engine(path), path)
+        store = Store(open_engine(database))
+        # Waits for what the killed process was in the middle of: its connection may not be known to be dead yet.
+        store.engine.write(lambda tx, things=things: load_schema(tx, things, tx.dialect.own_object))
         codes = [each["data"]["code"] for each in store.find(things)]
         assert len(codes) >= acknowledged
         assert len(codes) % 20 == 0
@@ -159,7 +115,6 @@ def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(tmp_path: P
             jsontext.loads(payload)["recordId"] for (payload,) in store.rows("SELECT payload FROM outbox WHERE type = 'record.created'")
         ]
         assert sorted(events) == sorted(each["id"] for each in store.find(things))
-        assert store.rows("PRAGMA integrity_check") == [("ok",)]
         store.engine.close()
 
 
@@ -184,16 +139,16 @@ def test_an_older_database_is_brought_up_to_date(store: Store) -> None:
     assert store.find(people) == [made]
 
 
-def test_a_newer_database_is_refused_and_left_alone(store: Store) -> None:
+def test_a_newer_database_is_refused_and_left_alone(store: Store, database: str) -> None:
     newer = (*MIGRATIONS, Migration("from the future", lambda tx: None))
     migrate(store.engine, newer)
     with pytest.raises(ConfigError, match=f"version {len(newer)}") as caught:
-        open_engine(store.path)
+        open_engine(database)
     assert caught.value.hint is not None
     assert "upgrade" in caught.value.hint
 
 
-def test_a_migration_that_fails_changes_nothing(store: Store) -> None:
+def test_a_migration_that_fails_changes_nothing(store: Store, database: str) -> None:
     def fail(tx: Tx) -> None:
         tx.execute("DROP TABLE member")
         raise RuntimeError("half way")
@@ -201,23 +156,21 @@ def test_a_migration_that_fails_changes_nothing(store: Store) -> None:
     with pytest.raises(RuntimeError, match="half way"):
         migrate(store.engine, (*MIGRATIONS, Migration("bad", fail)))
     assert len(store.rows("SELECT * FROM member")) == 1
-    open_engine(store.path).close()
+    open_engine(database).close()
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "crm.db"
-    path.write_text("Dear diary, " * 500)
-    with pytest.raises(ConfigError, match="cannot open"):
-        open_engine(path)
-    assert path.read_text().startswith("Dear diary")
+@pytest.fixture(params=ENGINES)
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Not even the tables are there."""
+    with fresh_database(request, tmp_path, is_empty=True) as url:
+        yield url
 
 
-def test_two_processes_that_start_at_once_set_up_one_organisation(tmp_path: Path) -> None:
-    path = tmp_path / "crm.db"
+def test_two_processes_that_start_at_once_set_up_one_organisation(empty_database: str) -> None:
     outcomes: list[Any] = []
 
     def start() -> None:
-        engine = open_engine(path)
+        engine = open_engine(empty_database)
         outcomes.append(engine.write(lambda tx: organisation.initialise(tx, new_id, 1.0)))
         engine.close()
 
@@ -228,24 +181,3 @@ def test_two_processes_that_start_at_once_set_up_one_organisation(tmp_path: Path
         thread.join()
     assert len(outcomes) == 4
     assert sum(outcome is not None for outcome in outcomes) == 1
-
-
-def test_an_old_sqlite_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
-    with pytest.raises(ConfigError, match="too old"):
-        open_engine(tmp_path / "crm.db")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_disk_running_full_loses_only_the_write_that_failed(store: Store) -> None:
-    things = store.object("things", {"slug": "text", "type": "text"})
-    kept = store.create(things, text="kept")
-    pages = store.rows("PRAGMA page_count")[0][0]
-    assert isinstance(store.engine, SqliteEngine)
-    store.engine._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(sqlite3.OperationalError, match="full"):
-        store.create(things, text="x" * 100_000)
-    assert store.find(things) == [kept]
-    store.engine._writer.execute("PRAGMA max_page_count = 1000000")
-    assert store.create(things, text="x" * 100_000)["data"]["text"] == "x" * 100_000
-    assert store.total(things) == 2

@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ from hypothesis import strategies as st
 
 from crmctl.models.filters import Operator
 from crmctl.service.faults import BadRequest
-from crmctl.service.store import organisation, records
-from crmctl.service.store.engine import open_engine
-from tests.service.store.conftest import Store, new_id
+from crmctl.service.store import records
+from tests.service.store.conftest import Store, new_id, opened
+from tests.support.databases import ENGINES, fresh_database
 
 OPTIONS = ["new", "New", "done", "Äpfel", "äpfel 2", "100%"]
 IDS = [new_id() for _ in range(4)]
@@ -183,22 +182,22 @@ def as_operand(type: str, value: Any) -> str:
     return str(plain(type, value)) if type != "date" else value
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]]:
+@pytest.fixture(scope="module", params=ENGINES)
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]]:
     """One object with an attribute of every type, single and isList. References are checked elsewhere, so these point to real records."""
-    path: Path = tmp_path_factory.mktemp("filters") / "crm.db"
-    store = Store(open_engine(path), path)
-    store.write(organisation.initialise)
+    with fresh_database(request, tmp_path_factory.mktemp("filters")) as url, opened(url) as store:
+        yield store, fill(store)
+
+
+def fill(store: Store) -> str:
     target = store.object("targets")
     for record_id in IDS:
-        made = iter([record_id, new_id()])
-        store.engine.write(lambda tx, made=made: records.create_record(tx, target, {}, ids=made.__next__, now=0.0))
+        store.engine.write(lambda tx, made=record_id: records.create_record(tx, target, {}, ids=iter([made, new_id()]).__next__, now=0.0))
     configs = {"select": {"options": OPTIONS}, "reference": {"allowed_object_id": target}}
     definitions = [
         {"slug": f"{each}_{'many' if many else 'one'}", "type": each, "is_list": many, "config": configs.get(each)} for each, many in SHAPES
     ]
-    yield store, store.object("things", *definitions)
-    store.engine.close()
+    return store.object("things", *definitions)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

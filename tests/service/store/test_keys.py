@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,13 +32,13 @@ def test_a_key_is_found_by_its_secret_alone(store: Store) -> None:
         assert store.read(lambda tx, wrong=wrong: keys.find_key(tx, wrong)) is None
 
 
-def test_the_secret_is_nowhere_in_the_database(store: Store) -> None:
-    _, secret = create(store)
-    store.engine.close()
-    files = [path.read_bytes() for path in store.path.parent.iterdir()]
+def test_the_secret_is_nowhere_in_the_database(sqlite_store: Store, sqlite_path: Path) -> None:
+    _, secret = create(sqlite_store)
+    sqlite_store.engine.close()
+    files = [path.read_bytes() for path in sqlite_path.parent.iterdir()]
     assert files
     assert not any(secret[4:].encode() in content for content in files)
-    assert store.path.stat().st_mode & 0o077 == 0
+    assert sqlite_path.stat().st_mode & 0o077 == 0
 
 
 def test_full_access_allows_everything_and_two_keys_differ(store: Store) -> None:

@@ -87,8 +87,9 @@ def test_the_matches_are_those_of_a_plain_search(people: tuple[Store, str]) -> N
     assert store.total(object_id, ("rare", "isEmpty", "true")) == ROWS - 7
 
 
-def test_every_plan_can_be_carried_out(store: Store) -> None:
+def test_every_plan_can_be_carried_out(sqlite_store: Store) -> None:
     """The order's index is forced by name: it must exist for each object and sort, and the rows must not be sorted again."""
+    store = sqlite_store
     object_id = store.object("things", {"slug": "n", "type": "number"})
     number = store.rows("SELECT number FROM crm_object WHERE id = ?", object_id)[0][0]
     for field in ("created_at", "updated_at"):

@@ -9,10 +9,7 @@ from crmctl.service.context import Context
 from crmctl.service.http.errors import rate_limited, unauthorized
 from crmctl.service.store import keys
 from crmctl.service.store.keys import Key
-from crmctl.service.store.rates import RateWindows
-
-UNLIMITED = 2_147_483_647
-"""Sent as limit and as remaining where no limit is set: clients that pace themselves by the headers then never wait."""
+from crmctl.service.store.rates import UNLIMITED, RateWindows
 
 
 @dataclass

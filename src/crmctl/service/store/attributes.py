@@ -56,7 +56,7 @@ def create_attribute(
     now: float,
 ) -> dict[str, Any]:
     """Existing records start without a value, also for a required attribute. Raises NotFound, BadRequest, Conflict for a slug in use."""
-    schema = load_schema(tx, object_id, tx.dialect.for_update)
+    schema = load_schema(tx, object_id, tx.dialect.own_object)
     known_name = require_name(name, "name")
     known_type = _require_type(type)
     count, last = required(
@@ -88,7 +88,7 @@ def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, no
 
 def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
     """Also takes its values out of every record, without touching their updatedAt and without events. Raises NotFound."""
-    schema = load_schema(tx, object_id, tx.dialect.for_update)
+    schema = load_schema(tx, object_id, tx.dialect.own_object)
     attribute = schema.attributes[get_attribute(tx, object_id, attribute_id)["slug"]]
     record_tables.drop_attribute(tx, schema.number, attribute)
     tx.execute("DELETE FROM unique_value WHERE attribute = ?", (attribute.number,))
@@ -138,10 +138,10 @@ def _require_options(options: Any) -> list[str]:
 
 
 def _require_target(tx: Tx, object_id: Any) -> str:
-    target = canonical_uuid(object_id)
-    if target is None or tx.one("SELECT 1 FROM crm_object WHERE id = ?", (target,)) is None:
-        raise invalid("config.allowed_object_id", "must be the id of an existing object")
-    return target
+    try:
+        return load_schema(tx, str(object_id), tx.dialect.share_object).object_id
+    except NotFound:
+        raise invalid("config.allowed_object_id", "must be the id of an existing object") from None
 
 
 def _wire(

@@ -1,4 +1,4 @@
-"""Every difference between the SQL engines, so that all other SQL is common to them. Text that is not SQL does not belong here."""
+"""Every difference between the SQL engines, so that all other SQL is common to them. What is not SQL does not belong here."""
 
 # ruff: noqa: S608 - expressions come from this package only; values are always parameters
 
@@ -21,8 +21,15 @@ class Dialect(Protocol):
     """Suffix of a CREATE TABLE whose rows live in their primary key, where the engine has such tables."""
     for_update: str
     """Suffix of a SELECT that locks the rows it reads until the transaction ends."""
-    for_share: str
-    """Suffix of a SELECT whose rows must not change until the transaction ends."""
+    share_object: str
+    """Statement that keeps others from changing the object with the given id, its attributes and table, until the transaction ends; empty
+    where nobody else can be writing."""
+    own_object: str
+    """Statement that keeps all other writers away from the object with the given id until the transaction ends; may be empty too."""
+    before_migration: tuple[str, ...]
+    """Statements that make this the only migration under way, however long another one takes."""
+    passing_table: str
+    """CREATE TABLE for rows that may be lost when the database crashes, and are cheap to write for it."""
 
     def for_claim(self, table: str) -> str:
         """Suffix of a SELECT that takes rows of the table for this transaction alone and passes over those another one has taken."""
@@ -62,7 +69,10 @@ class SqliteDialect:
     keyed_table = " WITHOUT ROWID"
     # One writer at a time holds the whole database: there is nothing left to lock.
     for_update = ""
-    for_share = ""
+    share_object = ""
+    own_object = ""
+    before_migration: tuple[str, ...] = ()
+    passing_table = "CREATE TABLE"
     names_indexes = True
 
     def for_claim(self, table: str) -> str:
@@ -86,3 +96,52 @@ class SqliteDialect:
 
     def table_by(self, table: str, index: str) -> str:
         return f"{table} INDEXED BY {index}"
+
+
+_OBJECTS, _MIGRATIONS = 1, 2
+"""First halves of PostgreSQL's advisory lock numbers."""
+
+
+class PostgresDialect:
+    identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    sequence = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    text = 'TEXT COLLATE "C"'
+    blob = "BYTEA"
+    keyed_table = ""
+    for_update = " FOR UPDATE"
+    # Advisory locks and not row locks: they queue fairly, so that a stream of writers cannot hold off a change of attributes for ever,
+    # and they write nothing.
+    share_object = f"SELECT pg_advisory_xact_lock_shared({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
+    own_object = f"SELECT pg_advisory_xact_lock({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
+    before_migration: tuple[str, ...] = (
+        "SET LOCAL lock_timeout = 0",
+        "SET LOCAL statement_timeout = 0",
+        f"SELECT pg_advisory_xact_lock({_MIGRATIONS}, 0)",
+    )
+    passing_table = "CREATE UNLOGGED TABLE"
+    names_indexes = False
+
+    def for_claim(self, table: str) -> str:
+        return f" FOR UPDATE OF {table} SKIP LOCKED"
+
+    def contains(self, expression: str) -> str:
+        return f"strpos({expression}, ?) > 0"
+
+    def ends_with(self, expression: str) -> str:
+        return f"right({expression}, length(CAST(? AS TEXT))) = ?"
+
+    def any_element(self, array: str, predicate: str) -> str:
+        elements = f'SELECT value COLLATE "C" AS value FROM json_array_elements_text(CAST({array} AS JSON))'
+        return f"EXISTS (SELECT 1 FROM ({elements}) AS element WHERE {predicate})"
+
+    def without_key(self, column: str) -> str:
+        # Put together from the members' own text: jsonb would rewrite numbers.
+        members = f"json_each(CAST({column} AS JSON)) WITH ORDINALITY AS member (key, value, place)"
+        text = "to_json(member.key)::text || ':' || member.value::text"
+        return f"(SELECT '{{' || coalesce(string_agg({text}, ',' ORDER BY place), '') || '}}' FROM {members} WHERE member.key <> ?)"
+
+    def key_parameter(self, key: str) -> str:
+        return key
+
+    def table_by(self, table: str, index: str) -> str:
+        return table

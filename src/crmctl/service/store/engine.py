@@ -1,4 +1,4 @@
-"""The seam between store functions and a database, and the one way to open it."""
+"""The seam between store functions and a database, and the one way to open it. Which engine it is, nobody else needs to know."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from crmctl.errors import ConfigError
 from crmctl.service.store.migrations import migrate
+from crmctl.service.store.rates import RateWindows
 from crmctl.service.store.sqlite import SqliteEngine
 from crmctl.service.store.tx import Tx
 
@@ -31,15 +32,21 @@ class Engine(Protocol):
         """Run `fn` alone with respect to other writes of the same rows; durable when this returns."""
         ...
 
+    def rate_windows(self) -> RateWindows:
+        """The request counts of keys, shared by all processes that may serve from this database."""
+        ...
+
     def close(self) -> None: ...
 
 
 def open_engine(database_url_or_path: str | Path) -> Engine:
-    """Open a SQLite file (a path, or `sqlite:///path`), create or upgrade what is in it.
+    """Open a database, create or upgrade what is in it: a path or `sqlite:///path`, or `postgresql://...`.
 
-    Raises ConfigError for an address that is not SQLite and for a database of a newer version.
+    Raises ConfigError for any other address, for a database that cannot be opened, and for one of a newer version.
     """
-    engine = SqliteEngine(_sqlite_path(database_url_or_path))
+    scheme, separator, _ = str(database_url_or_path).partition("://")
+    open_at = _OPENERS.get(scheme, _refuse) if separator else _open_sqlite
+    engine = open_at(str(database_url_or_path))
     try:
         migrate(engine)
     except BaseException:
@@ -48,12 +55,33 @@ def open_engine(database_url_or_path: str | Path) -> Engine:
     return engine
 
 
-def _sqlite_path(address: str | Path) -> Path:
-    if isinstance(address, Path):
-        return address
-    scheme, separator, rest = address.partition("://")
-    if not separator:
-        return Path(address)
-    if scheme != "sqlite" or not rest.startswith("/") or rest == "/":
-        raise ConfigError(f"cannot open a database at {scheme}://", hint="use a path or sqlite:///PATH (four slashes for an absolute one)")
-    return Path(rest[1:])
+def _open_sqlite(address: str) -> Engine:
+    path = address.removeprefix("sqlite://")
+    if path != address:
+        if not path.startswith("/") or path == "/":
+            raise _refusal(address)
+        path = path[1:]
+    return SqliteEngine(path)
+
+
+def _open_postgres(address: str) -> Engine:
+    try:
+        from crmctl.service.store.postgres import PostgresEngine
+    except ImportError as error:
+        raise ConfigError(f"PostgreSQL needs a library that is not installed: {error}", hint="pip install 'crmctl[postgres]'") from error
+    return PostgresEngine(address)
+
+
+def _refuse(address: str) -> Engine:
+    raise _refusal(address)
+
+
+def _refusal(address: str) -> ConfigError:
+    # Only the scheme: the rest may hold a password.
+    return ConfigError(
+        f"cannot open a database at {address.partition('://')[0]}://",
+        hint="use a path, sqlite:///PATH (four slashes for an absolute one) or postgresql://USER:PASSWORD@HOST/DATABASE",
+    )
+
+
+_OPENERS: dict[str, Callable[[str], Engine]] = {"sqlite": _open_sqlite, "postgresql": _open_postgres, "postgres": _open_postgres}

@@ -93,13 +93,13 @@ def delete_object(tx: Tx, object_id: str) -> None:
     Raises NotFound, Forbidden for a standard object, Conflict while attributes of other objects refer to it.
     """
     found = _get_custom(tx, object_id, "deleted")
+    schema = load_schema(tx, found["id"], tx.dialect.own_object)
     referring = [attribute for attribute in referring_attributes(tx, found["id"]) if attribute["objectId"] != found["id"]]
     if referring:
         raise Conflict(
             "other objects refer to this one; delete these reference attributes first: " + ", ".join(each["slug"] for each in referring),
             {"attributes": [{"objectId": each["objectId"], "attributeId": each["id"], "slug": each["slug"]} for each in referring]},
         )
-    schema = load_schema(tx, found["id"], tx.dialect.for_update)
     record_tables.drop_table(tx, schema.number)
     tx.execute("DELETE FROM unique_value WHERE attribute IN (SELECT number FROM attribute WHERE object_id = ?)", (schema.object_id,))
     for table, key in (("attribute", "object_id"), ("record_total", "object_id"), ("crm_object", "id")):

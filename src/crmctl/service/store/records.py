@@ -67,7 +67,7 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, *, ids: Ids, now: 
     if mode not in (CREATE, UPSERT):
         raise BadRequest("mode must be one of: create, upsert", {"field": "mode", "valid": [CREATE, UPSERT]})
     _require_batch(items, "records")
-    schema = load_schema(tx, object_id, tx.dialect.for_share)
+    schema = load_schema(tx, object_id, tx.dialect.share_object)
     failed: dict[int, str] = {}
     changes: dict[int, Change] = {}
     for index, item in enumerate(items):
@@ -95,7 +95,7 @@ def bulk_delete(tx: Tx, object_id: str, record_ids: Any, *, ids: Ids, now: float
     _require_batch(record_ids, "ids")
     if not all(isinstance(record_id, str) for record_id in record_ids):
         raise BadRequest("ids must be an array of record ids (UUIDs)", {"field": "ids"})
-    schema = load_schema(tx, object_id, tx.dialect.for_share)
+    schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing = Writing(tx, schema, ids=ids, now=now)
     known = (canonical_uuid(record_id) for record_id in record_ids)
     found = list(writing.load(record_id for record_id in known if record_id).values())
@@ -106,7 +106,7 @@ def bulk_delete(tx: Tx, object_id: str, record_ids: Any, *, ids: Ids, now: float
 
 
 def _write_one(tx: Tx, object_id: str, record_id: str | None, data: Any, *, ids: Ids, now: float) -> dict[str, Any]:
-    schema = load_schema(tx, object_id, tx.dialect.for_share)
+    schema = load_schema(tx, object_id, tx.dialect.share_object)
     known_id = None
     if record_id is not None:
         known_id = canonical_uuid(record_id)

@@ -1,7 +1,5 @@
 """The shape of one object as the record code needs it: its table and its attributes, read inside the transaction that uses them."""
 
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -40,17 +38,20 @@ class Schema:
 
 
 def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
-    """`lock` is a suffix of the dialect: for_share before writing records, for_update before changing attributes. Raises NotFound."""
-    row = tx.one(f"SELECT number, id FROM crm_object WHERE id = ?{lock}", (canonical_uuid(object_id) or "",))
-    if row is None:
-        raise NotFound(f"there is no object with the id {object_id}")
-    number, known_id = row
-    attributes = tx.all(
-        "SELECT id, number, slug, type, is_required, is_unique, is_list, config FROM attribute "
-        "WHERE object_id = ? AND is_active = 1 ORDER BY display_order, number",
+    """`lock` is a statement of the dialect: share_object before writing records, own_object before changing attributes. Raises NotFound."""
+    known_id = canonical_uuid(object_id) or ""
+    if lock:
+        tx.one(lock, (known_id,))
+    # After the lock and in one statement: whoever held it before may have changed anything.
+    rows = tx.all(
+        "SELECT o.number, a.id, a.number, a.slug, a.type, a.is_required, a.is_unique, a.is_list, a.config "
+        "FROM crm_object AS o LEFT JOIN attribute AS a ON a.object_id = o.id AND a.is_active = 1 "
+        "WHERE o.id = ? ORDER BY a.display_order, a.number",
         (known_id,),
     )
-    return Schema(known_id, number, {row[2]: _attribute(*row) for row in attributes})
+    if not rows:
+        raise NotFound(f"there is no object with the id {object_id}")
+    return Schema(known_id, rows[0][0], {row[3]: _attribute(*row[1:]) for row in rows if row[1] is not None})
 
 
 def _attribute(id: str, number: int, slug: str, type: str, is_required: int, is_unique: int, is_list: int, config: str | None) -> Attribute:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from crmctl.errors import ConfigError
 from crmctl.service.faults import Unavailable
 from crmctl.service.store.dialect import SqliteDialect
+from crmctl.service.store.rates import LocalRateWindows, RateWindows
 from crmctl.service.store.tx import Params, Row
 
 T = TypeVar("T")
@@ -95,6 +96,10 @@ class SqliteEngine:
             return self._run(self._writer, "BEGIN IMMEDIATE", fn)
         finally:
             self._writing.release()
+
+    def rate_windows(self) -> RateWindows:
+        """Of this process: one process serves from a file."""
+        return LocalRateWindows()
 
     def close(self) -> None:
         """Waits for a running write, folds the log into the database file."""

@@ -120,8 +120,10 @@ class Writing:
         """The records of these canonical ids that exist, locked for this transaction, by id."""
         unique = self._schema.unique
         columns = "".join(f", {record_tables.column(attribute)}" for attribute in unique)
-        sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}}{self._tx.dialect.for_update}"
-        for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, dict.fromkeys(record_ids)):
+        sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}} "
+        # In one order, so that two requests that change the same records wait for each other and not for ever.
+        sql += f"ORDER BY id{self._tx.dialect.for_update}"
+        for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, sorted(set(record_ids))):
             keys = {attribute.number: keys_in(attribute, column) for attribute, column in zip(unique, stored, strict=True)}
             self._records[record_id] = StoredRecord(record_id, created_at, updated_at, jsontext.loads(data), keys, data)
         return self._records
@@ -168,10 +170,11 @@ class Writing:
         for record in self._records.values():
             if record.changed and not record.is_new:
                 self._update(record)
+        outbox.append_frozen(tx, self._events, ids=self._ids, now=self._now)
         growth = len(new) - len(self._deleted)
         if growth:
-            tx.execute("UPDATE record_total SET total = total + ? WHERE object_id = ?", (growth, schema.object_id))
-        outbox.append_frozen(tx, self._events, ids=self._ids, now=self._now)
+            # Last: all writers of the object meet at this row, and wait for each other only from here to the commit.
+            tx.execute_many("UPDATE record_total SET total = total + ? WHERE object_id = ?", [(growth, schema.object_id)])
 
     def _check_references(self, change: Change) -> None:
         for slug, known in self._targets.items():
@@ -221,7 +224,7 @@ class Writing:
             columns[record_tables.column(attribute)] = projection.column
             columns[record_tables.exact_column(attribute)] = projection.exact
         assignments = ", ".join(f"{column} = ?" for column in columns)
-        self._tx.execute(f"UPDATE {self._schema.table} SET {assignments} WHERE id = ?", (*columns.values(), record.id))
+        self._tx.execute_many(f"UPDATE {self._schema.table} SET {assignments} WHERE id = ?", [(*columns.values(), record.id)])
 
     def _event(self, event_type: str, record: StoredRecord) -> None:
         # The ids are our own and need no escaping; the document is JSON already.

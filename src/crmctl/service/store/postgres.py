@@ -1,0 +1,249 @@
+"""The PostgreSQL engine: any number of writers in any number of processes. Only importer of psycopg.
+
+A writer waits for another only where both touch the same rows; what they cannot settle by waiting is repeated.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import count
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8Dumper
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from crmctl.errors import ConfigError
+from crmctl.service.faults import Unavailable
+from crmctl.service.store.dialect import PostgresDialect
+from crmctl.service.store.rates import DatabaseRateWindows, RateWindows
+from crmctl.service.store.tx import Params, Row
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Row]
+
+_OLDEST = 14
+"""With client_connection_check_interval, by which locks of a killed process are released while its statement waits."""
+
+_MOST_CONNECTIONS = 16
+_CONNECT_SECONDS = 5
+_POOL_SECONDS = 5.0
+_LOCK_SECONDS = 15
+_STATEMENT_SECONDS = 120
+"""Longer than any request should take, but a change of attributes may have a million records to go through."""
+
+_TRIES = 12
+_LONGEST_PAUSE = 0.25
+
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Each statement must see what is committed by then: what a writer read before it got a lock may be out of date.
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+_COLLISIONS = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    # Found free and taken by somebody else since: the repetition finds it taken, and says which.
+    errors.UniqueViolation,
+    # An object or attribute that was there when the schema was read: the repetition reads it again.
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    # A prepared statement met a table that has changed since.
+    errors.FeatureNotSupported,
+)
+
+
+class _Lost(Exception):
+    """The connection broke; nothing of the transaction is left."""
+
+
+class CommitUnknownError(Exception):
+    """The connection broke while committing and the database does not say what became of it: the write may have taken effect."""
+
+
+class PostgresTx:
+    """One transaction. Statements without a result are sent along with the next one that has a result, or with the commit."""
+
+    dialect = PostgresDialect()
+
+    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        cursor = self._connection.execute(_native(sql), params)
+        self._pipeline.sync()
+        return cursor.rowcount
+
+    def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
+        self._connection.cursor().executemany(_native(sql), rows)
+
+    def one(self, sql: str, params: Params = ()) -> Row | None:
+        return self._connection.execute(_native(sql), params).fetchone()
+
+    def all(self, sql: str, params: Params = ()) -> list[Row]:
+        return self._connection.execute(_native(sql), params).fetchall()
+
+
+class PostgresEngine:
+    """Thread-safe. `read` sees one snapshot; `write` is all or nothing and durable when it returns.
+
+    Raises ConfigError for a database that cannot be opened; Unavailable when the database is away or does not answer in time.
+    """
+
+    def __init__(self, url: str) -> None:
+        arguments = _connection_arguments(url)
+        _check_server(arguments)
+        self._pool: ConnectionPool[Connection] = ConnectionPool(
+            "",
+            kwargs=arguments,
+            configure=_configure,
+            min_size=1,
+            max_size=_MOST_CONNECTIONS,
+            timeout=_POOL_SECONDS,
+            # Attempts end soon, because the next request makes a new one at once: the service is back as soon as the database is.
+            reconnect_timeout=1.0,
+            open=True,
+        )
+
+    def read(self, fn: Callable[[PostgresTx], T]) -> T:
+        return self._repeat(_READ, fn)
+
+    def write(self, fn: Callable[[PostgresTx], T]) -> T:
+        return self._repeat(_WRITE, fn)
+
+    def rate_windows(self) -> RateWindows:
+        """Shared by all processes on this database."""
+        return DatabaseRateWindows(self)
+
+    def close(self) -> None:
+        """Connections in use are closed when they come back."""
+        self._pool.close()
+
+    def _repeat(self, begin: str, fn: Callable[[PostgresTx], T]) -> T:
+        for tries in count(1):
+            try:
+                return self._attempt(begin, fn)
+            except _COLLISIONS as error:
+                if tries >= _TRIES and isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected)):
+                    raise Unavailable("too many requests change the same data; try again") from error
+                if tries >= _TRIES:
+                    raise
+                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2**tries)))
+            except _Lost as error:
+                if tries > 2:
+                    raise Unavailable("the connection to the database was lost; try again") from error
+                self._pool.check()
+            except (errors.LockNotAvailable, errors.QueryCanceled) as error:
+                raise Unavailable("the database is busy; try again") from error
+            except PoolTimeout as error:
+                raise Unavailable("the database does not answer; try again") from error
+            except psycopg.OperationalError as error:
+                raise Unavailable("the database is not available; try again") from error
+        raise AssertionError("unreachable")
+
+    def _attempt(self, begin: str, fn: Callable[[PostgresTx], T]) -> T:
+        connection = self._pool.getconn()
+        xid: str | None = None
+        try:
+            with connection.pipeline() as pipeline:
+                connection.execute(begin)
+                numbered = connection.execute("SELECT pg_current_xact_id()::text") if begin is _WRITE else None
+                result = fn(PostgresTx(connection, pipeline))
+                if numbered is not None:
+                    xid = str(cast(Row, numbered.fetchone())[0])
+                ended = connection.execute("COMMIT")
+            if ended.statusmessage != "COMMIT":
+                raise psycopg.InternalError(f"the transaction ended with {ended.statusmessage}")
+            return result
+        except psycopg.Error as error:
+            if isinstance(error, errors.FeatureNotSupported):
+                connection.close()
+            elif connection.closed:
+                if xid is None or not self._has_committed(xid):
+                    raise _Lost from error
+                return result
+            raise
+        finally:
+            _leave(connection)
+            self._pool.putconn(connection)
+
+    def _has_committed(self, xid: str) -> bool:
+        """What became of a transaction whose commit was not answered. Raises CommitUnknownError."""
+        deadline = time.monotonic() + _POOL_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                self._pool.check()
+                with self._pool.connection() as connection:
+                    row = connection.execute("SELECT pg_xact_status(CAST($1 AS xid8))", (xid,)).fetchone()
+            except psycopg.OperationalError:
+                continue
+            if row is not None and row[0] in ("committed", "aborted"):
+                return bool(row[0] == "committed")
+            time.sleep(0.05)
+        raise CommitUnknownError("the connection to the database was lost while it committed")
+
+
+def _leave(connection: Connection) -> None:
+    """Leave no transaction open behind."""
+    if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
+        return
+    try:
+        connection.rollback()
+    except psycopg.Error:
+        connection.close()
+
+
+@lru_cache(1024)
+def _native(sql: str) -> str:
+    """`?` as `$1`, `$2` and so on."""
+    first, *rest = sql.split("?")
+    return first + "".join(f"${number}{part}" for number, part in enumerate(rest, start=1))
+
+
+def _connection_arguments(url: str) -> dict[str, Any]:
+    try:
+        arguments: dict[str, Any] = conninfo_to_dict(url)
+    except psycopg.Error:
+        # Its own text repeats the address, with the password in it.
+        raise ConfigError(
+            "the address of the database is not valid",
+            hint="postgresql://USER:PASSWORD@HOST:PORT/DATABASE; write reserved characters in USER and PASSWORD as %40 and so on",
+        ) from None
+    ours = {
+        "lock_timeout": f"{_LOCK_SECONDS}s",
+        "statement_timeout": f"{_STATEMENT_SECONDS}s",
+        "idle_in_transaction_session_timeout": "60s",
+        "client_connection_check_interval": "1s",
+        # Plans are made for the values given: how many rows a filter finds decides how to find them.
+        "plan_cache_mode": "force_custom_plan",
+        "timezone": "UTC",
+    }
+    options = [f"-c {name}={value}" for name, value in ours.items()]
+    defaults = {"connect_timeout": _CONNECT_SECONDS, "application_name": "crmctl", "keepalives_idle": 30, "tcp_user_timeout": 30_000}
+    fixed = {"options": " ".join([*options, arguments.get("options", "")]).strip(), "client_encoding": "UTF8"}
+    return defaults | arguments | fixed | {"autocommit": True, "cursor_factory": psycopg.RawCursor}
+
+
+def _check_server(arguments: dict[str, Any]) -> None:
+    """One connection ahead of the pool, which would not say what is wrong."""
+    try:
+        with psycopg.connect(**arguments) as connection:
+            version = connection.info.server_version // 10_000
+            encoding = connection.info.parameter_status("server_encoding")
+    except psycopg.Error as error:
+        where = f"{arguments.get('host', 'this machine')}, database {arguments.get('dbname', '')}"
+        raise ConfigError(f"cannot open the database on {where}: {str(error).strip()}") from error
+    if version < _OLDEST:
+        raise ConfigError(f"PostgreSQL {version} is too old, the service needs {_OLDEST} or newer")
+    if encoding != "UTF8":
+        raise ConfigError(f"the database stores text as {encoding}, the service needs UTF8", hint="CREATE DATABASE ... ENCODING 'UTF8'")
+
+
+def _configure(connection: Connection) -> None:
+    connection.adapters.register_dumper(int, Int8Dumper)

@@ -1,0 +1,92 @@
+"""What only SQLite has: its file, its lock, its versions."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from crmctl.errors import ConfigError
+from crmctl.service.faults import Unavailable
+from crmctl.service.store import keys, organisation, records
+from crmctl.service.store.engine import Tx, open_engine
+from crmctl.service.store.sqlite import SqliteEngine
+from tests.service.store.conftest import Store, new_id
+
+
+def test_another_process_can_write_meanwhile(sqlite_store: Store, sqlite_path: Path) -> None:
+    other = open_engine(str(sqlite_path))
+    _, secret = other.write(lambda tx: keys.create_key(tx, name="other", scopes=None, ids=new_id, now=0.0))
+    assert sqlite_store.read(lambda tx: keys.find_key(tx, secret)) is not None
+    other.close()
+
+
+def test_a_lock_held_for_too_long_is_unavailable(sqlite_store: Store, sqlite_path: Path) -> None:
+    impatient = SqliteEngine(sqlite_path, busy_seconds=0.05)
+
+    def wait_for_the_other(_: Tx) -> None:
+        with pytest.raises(Unavailable):
+            impatient.write(lambda tx: tx.execute("DELETE FROM member"))
+
+    sqlite_store.engine.write(wait_for_the_other)
+    impatient.write(lambda tx: tx.execute("DELETE FROM member"))
+    impatient.close()
+
+
+def test_a_closed_engine_says_so(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "deep" / "er" / "crm.db")
+    engine.close()
+    with pytest.raises(Unavailable):
+        engine.read(organisation.get_organisation)
+    with pytest.raises(Unavailable):
+        engine.write(organisation.get_organisation)
+    engine.close()
+    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["crm.db"]
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "crm.db"
+    path.write_text("Dear diary, " * 500)
+    with pytest.raises(ConfigError, match="cannot open"):
+        open_engine(path)
+    assert path.read_text().startswith("Dear diary")
+
+
+def test_an_old_sqlite_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
+    with pytest.raises(ConfigError, match="too old"):
+        open_engine(tmp_path / "crm.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_running_full_loses_only_the_write_that_failed(sqlite_store: Store) -> None:
+    things = sqlite_store.object("things", {"slug": "text", "type": "text"})
+    kept = sqlite_store.create(things, text="kept")
+    pages = sqlite_store.rows("PRAGMA page_count")[0][0]
+    assert isinstance(sqlite_store.engine, SqliteEngine)
+    sqlite_store.engine._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        sqlite_store.create(things, text="x" * 100_000)
+    assert sqlite_store.find(things) == [kept]
+    sqlite_store.engine._writer.execute("PRAGMA max_page_count = 1000000")
+    assert sqlite_store.create(things, text="x" * 100_000)["data"]["text"] == "x" * 100_000
+    assert sqlite_store.total(things) == 2
+
+
+def test_a_reader_sees_one_moment_and_cannot_write(sqlite_store: Store) -> None:
+    things = sqlite_store.object("things")
+
+    def look_twice(tx: Tx) -> tuple[int, int]:
+        before = records.count_records(tx, things)
+        worker = threading.Thread(target=sqlite_store.create, args=(things,))
+        worker.start()
+        worker.join()
+        return before, records.count_records(tx, things)
+
+    assert sqlite_store.read(look_twice) == (0, 0)
+    assert sqlite_store.total(things) == 1
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        sqlite_store.read(lambda tx: tx.execute("DELETE FROM organisation"))
+    assert sqlite_store.read(organisation.get_organisation) is not None

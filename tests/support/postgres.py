@@ -1,0 +1,224 @@
+"""One private PostgreSQL for a whole test session, shared by its workers, with a fresh database for every test that asks for one.
+
+The machine's own server programs run in a folder of their own. A supervisor (this file run as a program) stops the server when the last
+process that uses it is gone, however it went.
+
+with shared_server(folder) as server:
+    url = server.create_database()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psycopg
+
+from tests.support.programs import find_program
+
+START_SECONDS = 60
+SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "max_connections": "150",
+    "shared_buffers": "32MB",
+    "listen_addresses": "127.0.0.1",
+    "timezone": "Asia/Kathmandu",
+    "log_min_messages": "fatal",
+    "log_min_error_statement": "panic",
+}
+"""Quick because nothing has to outlive the session. A time zone that nobody expects, so that nobody depends on it."""
+
+
+class Server:
+    """A running cluster. Its default collation is not the one that compares by code point, as on most real machines."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def url(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self, template: str = "template0") -> str:
+        """The address of a new database: empty, or a copy of another one."""
+        name = f"t{uuid.uuid4().hex}"
+        self._administer(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Also ends the connections to it."""
+        self._administer(f"DROP DATABASE IF EXISTS {database_of(url)} WITH (FORCE)")
+
+    def end_connections(self, url: str) -> None:
+        """As an administrator, or a failing network, would."""
+        self._administer(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database_of(url)}'")
+
+    def _administer(self, statement: str) -> None:
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[call-overload]
+
+
+def database_of(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+@dataclass
+class PrivateServer(Server):
+    """A cluster that belongs to one test, which may stop it, kill it and start it again. It keeps what is committed."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        settings = SETTINGS | {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+        self.process = _start(self.folder, self.port, settings)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """SIGINT ends all connections at once and cleanly; SIGQUIT is a crash, after which the log must be read."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(timeout=START_SECONDS)
+            self.process = None
+
+
+@contextlib.contextmanager
+def private_server() -> Iterator[PrivateServer]:
+    folder = _make_cluster()
+    server = PrivateServer(folder, _free_port())
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def shared_server(folder: Path) -> Iterator[Server]:
+    """The server of the session whose workers share this folder; the first one who asks starts it."""
+    with (folder / "postgres.users").open("w") as users:
+        with (folder / "postgres.start").open("w") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            # Waits while a supervisor is stopping the server of those who were here before.
+            fcntl.flock(users, fcntl.LOCK_SH)
+            ready = folder / "postgres.json"
+            if not ready.exists():
+                _start_supervisor(folder)
+            port = json.loads(ready.read_text())["port"]
+        yield Server(port)
+
+
+def _start_supervisor(folder: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.support.postgres", str(folder)]
+    process = subprocess.Popen(command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n", "PostgreSQL did not start"
+    # Not waited for: it ends after this process. Its object must not complain about that.
+    process.returncode = 0
+
+
+def supervise(folder: Path) -> None:
+    """Run a server until nobody holds the folder's lock any more."""
+    ready = folder / "postgres.json"
+    with private_cluster() as port, (folder / "postgres.users").open("w") as users:
+        ready.write_text(json.dumps({"port": port}))
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        fcntl.flock(users, fcntl.LOCK_EX)
+        ready.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def private_cluster() -> Iterator[int]:
+    folder = _make_cluster()
+    port = _free_port()
+    process = _start(folder, port, SETTINGS)
+    try:
+        yield port
+    finally:
+        process.send_signal(signal.SIGQUIT)
+        process.wait(timeout=START_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_cluster() -> Path:
+    """A folder whose owner is not root, with an empty cluster in it."""
+    folder = Path(tempfile.mkdtemp(prefix="crmctl-postgres-"))
+    if os.geteuid() == 0:
+        account = pwd.getpwnam(_account())
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    command = [_program("initdb"), "--pgdata", folder / "data", "--username", "postgres", "--auth", "trust", "--encoding", "UTF8"]
+    _run([*command, "--locale-provider", "icu", "--icu-locale", "en-US", "--locale", "C.UTF-8", "--no-sync"], folder)
+    return folder
+
+
+def _start(folder: Path, port: int, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Returns when the server takes connections."""
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    command = [_program("postgres"), "-D", folder / "data", "-p", str(port), "-k", folder, *options]
+    log: IO[bytes]
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **_identity())
+    for _ in range(START_SECONDS * 20):
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres").close()
+            return process
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    process.kill()
+    process.wait()
+    raise AssertionError(f"PostgreSQL did not start: {(folder / 'log').read_text()}")
+
+
+def _run(command: list[Any], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, **_identity())
+    assert done.returncode == 0, done.stderr
+
+
+def _program(name: str) -> Path:
+    found = find_program(name)
+    assert found is not None, f"not installed: {name}"
+    return found
+
+
+def _identity() -> dict[str, Any]:
+    """The server refuses to run as root."""
+    return {"user": _account(), "group": pwd.getpwnam(_account()).pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def _account() -> str:
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    supervise(Path(sys.argv[1]))
