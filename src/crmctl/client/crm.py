@@ -208,10 +208,11 @@ class Crm:
     def get_workflow(self, workflow_id: str) -> Workflow:
         return read_one(self.session.request("GET", path_of("workflows", workflow_id)), "workflow", Workflow)
 
-    def run_workflow(self, workflow_id: str, data: Fields | None = None) -> WorkflowStart:
+    def run_workflow(self, workflow_id: str, data: Fields | None = None, *, watch: Watch | None = None) -> tuple[WorkflowStart, str | None]:
+        """The acknowledgement, which names no run, and the Date header it came with. `watch` hears of every attempt before it leaves."""
         body = None if data is None else {"data": data}
-        answer = self.session.request("POST", path_of("workflows", workflow_id, "run"), body=body)
-        return read_loose(answer, WorkflowStart, "workflowId", "workflowName", "message")
+        answer = self.session.request("POST", path_of("workflows", workflow_id, "run"), body=body, watch=watch)
+        return read_loose(answer, WorkflowStart, "workflowId", "workflowName", "message"), answer.headers.get("date")
 
     def list_workflow_runs(self, workflow_id: str, *, limit: int = 20, offset: int = 0) -> Page[WorkflowRun]:
         query = [("limit", str(limit)), ("offset", str(offset))]
@@ -222,7 +223,9 @@ class Crm:
     # files and webhooks
 
     def upload_url(self, path: str, bucket: str) -> UploadUrl:
-        return read_holder(self.session.request("POST", "/files/upload-url", body={"path": path, "bucket": bucket}), UploadUrl, "signedUrl")
+        """A signed address to upload to. Nothing is stored by asking, so that asking twice does no harm."""
+        body = {"path": path, "bucket": bucket}
+        return read_holder(self.session.request("POST", "/files/upload-url", body=body, idempotent=True), UploadUrl, "signedUrl")
 
     def upload(self, upload: Upload) -> None:
         """PUT the bytes to a signed URL, without the API key."""

@@ -32,7 +32,7 @@ def iterate(
         if items:
             _check_progress(items, seen)
         if items or taken == 0:
-            yield Page(items, page.total, page.limit, page.offset)
+            yield Page(items, page.total, page.limit, page.offset, page.date)
         taken += len(items)
         if not items or taken == limit or _is_last(page, wanted, offset + taken):
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random as randomness
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
@@ -124,12 +125,21 @@ class Session:
 
     def upload(self, upload: Upload) -> None:
         """PUT a file to a signed URL: without the key, once, outside the rate budget. Raises NetworkError, RejectedError, ServiceError."""
-        self._debug(f"> PUT {upload.url} ({upload.length} bytes)")
+        started = self.clock.monotonic()
+        # All of a signed address behind its host may be the secret.
+        self._debug(f"> PUT {urljoin(upload.url, '/')}{HIDDEN} ({upload.length} bytes)")
         response = self.transport.upload(upload)
-        self._log_response(response, 0.0)
+        self._debug(f"< {response.status} in {self.clock.monotonic() - started:.3f} s, {len(response.body)} bytes")
         answer = Answer(response.status, response.headers, response.body, wrote=True)
         if not answer.ok:
             raise self._refusal(answer)
+
+    def hurried(self, seconds: float) -> Session:
+        """The same session with at most so many seconds for a request: to look at something while a longer wait is running."""
+        hurried = copy(self)
+        hurried._max_wait = min(self._max_wait, seconds)
+        hurried._timeout = min(self._timeout, max(seconds, 1.0))
+        return hurried
 
     def close(self) -> None:
         self.transport.close()

@@ -27,12 +27,16 @@ _TOTALS = ("total", "totalCount", "total_count")
 
 @dataclass(frozen=True)
 class Page(Generic[R]):
-    """One page of a list. `total` is None when the service does not say; `limit` and `offset` are the service's, else as asked for."""
+    """One page of a list. `total` is None when the service does not say; `limit` and `offset` are the service's, else as asked for.
+
+    `date` is the answer's Date header.
+    """
 
     items: list[R]
     total: int | None
     limit: int
     offset: int
+    date: str | None = None
 
 
 def read_one(answer: Answer, name: str, model: type[R], *, whole: bool = False) -> R:
@@ -54,6 +58,7 @@ def read_page(answer: Answer, key: str, model: type[R], limit: int, offset: int)
         total=_count(numbers, *_TOTALS),
         limit=_count(numbers, "limit") or limit,
         offset=offset if (said := _count(numbers, "offset")) is None else said,
+        date=answer.headers.get("date"),
     )
 
 
