@@ -16,6 +16,7 @@ from crmctl.models import jsontext
 
 if TYPE_CHECKING:
     from crmctl.service.server import Ready
+    from crmctl.service.settings import S3Settings
 
 app = CommandApp()
 
@@ -38,6 +39,15 @@ def run_service(
         Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the addresses here once it listens.")
     ] = None,
     dev: Annotated[bool, typer.Option("--dev", help="Let webhooks and workflows call addresses of this machine.")] = False,
+    file_limit: Annotated[int, typer.Option("--file-limit", metavar="MB", min=1, help="Most megabytes of one uploaded file.")] = 100,
+    files_s3: Annotated[
+        str | None,
+        typer.Option("--files-s3", metavar="PREFIX", help="Keep files in S3, in buckets named PREFIX plus the bucket asked for."),
+    ] = None,
+    files_s3_endpoint: Annotated[
+        str | None, typer.Option("--files-s3-endpoint", metavar="URL", help="An S3-compatible storage other than Amazon's.")
+    ] = None,
+    files_s3_region: Annotated[str | None, typer.Option("--files-s3-region", metavar="REGION", help="Region of the buckets.")] = None,
     log: Annotated[str, typer.Option("--log", metavar="json|text|none", help="Log every request on stderr.")] = "none",
 ) -> None:
     """Run the embedded Customer Records Service.
@@ -46,6 +56,10 @@ def run_service(
     says that it listens: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
 
     The console link opens the console for ten minutes; service console makes a new one.
+
+    Uploaded files are kept in the data directory, or with --files-s3 in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX
+    uses the buckets' own names). Its credentials are found as the AWS tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a
+    profile, the machine's role. The buckets must exist; --file-limit does not hold there.
     """
     server = import_service()
     runtime: Runtime = ctx.obj
@@ -59,6 +73,8 @@ def run_service(
         public_url=public_url,
         request_log=_request_log(runtime, log),
         development=dev,
+        file_limit=file_limit * 1024 * 1024,
+        files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
     )
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
@@ -85,6 +101,16 @@ def import_service() -> Any:
 def data_directory(runtime: Runtime, data: Path | None) -> Path:
     """Where the service's data is when --data does not say."""
     return data if data is not None else runtime.paths.state / "service"
+
+
+def _s3_settings(prefix: str | None, endpoint: str | None, region: str | None) -> S3Settings | None:
+    from crmctl.service.settings import S3Settings
+
+    if prefix is not None:
+        return S3Settings(prefix, endpoint, region)
+    if endpoint or region:
+        raise UsageError("--files-s3-endpoint and --files-s3-region need --files-s3", hint="--files-s3 PREFIX")
+    return None
 
 
 def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:

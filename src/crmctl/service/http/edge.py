@@ -40,7 +40,7 @@ class Edge:
             return
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         exchange = _Exchange(inner, scope["method"], stranger(self.context), self.context.clock, self.observe)
-        inner["state"] = {**scope.get("state", {}), "standing": exchange.standing}
+        inner["state"] = {**scope.get("state", {}), "standing": exchange.standing, "method": scope["method"]}
         answer = exchange.sender(send)
         try:
             if scope["path"].startswith(f"{PREFIX}/"):

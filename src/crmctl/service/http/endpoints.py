@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,19 +126,32 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
 
 
 async def read_body(request: Request, limit: int, timeout: float) -> bytes:
-    """The whole body. A declared length over `limit` is refused before any of it is read; `timeout` bounds each pause, in seconds."""
+    """The whole body. Raises what body_chunks raises."""
+    received = bytearray()
+    async for chunk in body_chunks(request, limit, timeout):
+        received += chunk
+    return bytes(received)
+
+
+async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIterator[bytes]:
+    """The body as it arrives.
+
+    Raises a 413 over `limit` bytes, before any of it is read where the length was declared; a 408 for a pause over `timeout` seconds.
+    """
     declared = request.headers.get("content-length", "0")
     if re.fullmatch("[0-9]+", declared) and int(declared) > limit:
         raise errors.body_too_large(limit)
-    received = bytearray()
+    received = 0
     chunks = aiter(request.stream())
     while True:
         try:
             async with asyncio.timeout(timeout):
-                received += await anext(chunks)
+                chunk = await anext(chunks)
         except StopAsyncIteration:
-            return bytes(received)
+            return
         except TimeoutError:
             raise errors.body_too_slow() from None
-        if len(received) > limit:
+        received += len(chunk)
+        if received > limit:
             raise errors.body_too_large(limit)
+        yield chunk
