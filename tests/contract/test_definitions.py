@@ -30,7 +30,7 @@ BAD = [
         "people.email: type cannot be changed",
     ),
     ("reports: [{name: R, object: nothing}]", "report R: object"),
-    ("workflows: [{name: W}]", "workflows"),
+    ("workflows: [{name: W}]", "workflows[0].trigger is required"),
 ]
 
 

@@ -13,6 +13,8 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.delivering import Deliveries, Housekeeping
 from crmctl.service.webhooks.guard import TargetGuard
 from crmctl.service.webhooks.sending import Sender
+from crmctl.service.workflows.running import Runs
+from crmctl.service.workflows.triggering import Schedules, start_for_event
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
@@ -24,15 +26,21 @@ def target_guard(context: Context) -> TargetGuard:
 
 def build_worker(context: Context) -> Worker:
     """Not started yet."""
-    sender = Sender(target_guard(context), context.clock)
+    guard = target_guard(context)
+    sender = Sender(guard, context.clock)
 
     def fan_out(tx: Tx, event: outbox.Event) -> None:
         deliveries.fan_out(tx, event.id, event.type, ids=context.ids, now=context.clock.now())
 
+    def start_workflows(tx: Tx, event: outbox.Event) -> None:
+        start_for_event(tx, event, ids=context.ids, now=context.clock.now())
+
     return Worker(
         [
-            Dispatcher(context, [fan_out]),
+            Dispatcher(context, [fan_out, start_workflows]),
             Deliveries(context, sender, random.random),
             Housekeeping(context),
+            Runs(context, guard),
+            Schedules(context),
         ]
     )

@@ -9,9 +9,7 @@ from pydantic import Field
 from crmctl.service.faults import BadRequest
 from crmctl.service.reports.definition import ReportDefinition
 from crmctl.service.shapes import Body, check_shape
-
-NOT_YET = ("workflows",)
-"""Sections of the file format that this version has nothing to put into."""
+from crmctl.service.workflows.definition import WorkflowDefinition
 
 
 class MemberDefinition(Body):
@@ -45,6 +43,7 @@ class Document(Body):
     members: list[MemberDefinition] = Field(default_factory=list)
     objects: list[ObjectDefinition] = Field(default_factory=list)
     reports: list[ReportDefinition] = Field(default_factory=list)
+    workflows: list[WorkflowDefinition] = Field(default_factory=list)
 
 
 def parse_document(text: str) -> Document:
@@ -61,14 +60,12 @@ def parse_document(text: str) -> Document:
         return Document()
     if not isinstance(raw, dict):
         raise BadRequest("the file must hold sections such as members: and objects:")
-    early = [section for section in NOT_YET if raw.get(section)]
-    if early:
-        raise BadRequest(f"this version cannot load {' and '.join(early)} yet; take the section out of the file")
-    document = check_shape(Document, {section: entries or [] for section, entries in raw.items() if section not in NOT_YET})
+    document = check_shape(Document, {section: entries or [] for section, entries in raw.items()})
     assert isinstance(document, Document)
     _refuse_repeats("members", [member.email for member in document.members])
     _refuse_repeats("objects", [each.slug for each in document.objects])
     _refuse_repeats("reports", [each.name for each in document.reports])
+    _refuse_repeats("workflows", [each.name for each in document.workflows])
     for each in document.objects:
         _refuse_repeats(f"objects[{each.slug}].attributes", [attribute.slug for attribute in each.attributes])
     return document

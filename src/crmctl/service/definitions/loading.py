@@ -15,12 +15,15 @@ from crmctl.service.context import Ids
 from crmctl.service.definitions.document import AttributeDefinition, Document, MemberDefinition, ObjectDefinition
 from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.reports.definition import ReportDefinition, plan_report
-from crmctl.service.store import attributes, members, objects, reports
+from crmctl.service.store import attributes, members, objects, reports, workflows
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
+from crmctl.service.workflows.cron import next_due
+from crmctl.service.workflows.definition import WorkflowDefinition, check_workflow
 
 Summary = dict[str, dict[str, int]]
+SECTIONS = ("members", "objects", "attributes", "reports", "workflows")
 OUTCOMES = ("created", "updated", "unchanged")
 
 
@@ -54,7 +57,7 @@ class _Loading:
         self.now = now
 
     def load(self, document: Document) -> Summary:
-        counts: dict[str, Counter[str]] = {"members": Counter(), "objects": Counter(), "attributes": Counter(), "reports": Counter()}
+        counts: dict[str, Counter[str]] = {section: Counter() for section in SECTIONS}
         for member in document.members:
             with _named(f"member {member.email}"):
                 counts["members"][self._member(member)] += 1
@@ -72,6 +75,9 @@ class _Loading:
         for report in document.reports:
             with _named(f"report {report.name}"):
                 counts["reports"][self._report(report)] += 1
+        for workflow in document.workflows:
+            with _named(f"workflow {workflow.name}"):
+                counts["workflows"][self._workflow(workflow)] += 1
         return {section: {outcome: counted[outcome] for outcome in OUTCOMES} for section, counted in counts.items()}
 
     def _member(self, wanted: MemberDefinition) -> str:
@@ -130,6 +136,22 @@ class _Loading:
         question = wanted.question()
         return reports.save_report(
             self.tx, name=wanted.name, description=wanted.description, object_id=object_id, question=question, **self.stamp
+        )
+
+    def _workflow(self, wanted: WorkflowDefinition) -> str:
+        object_id = check_workflow(self.tx, wanted, self.now)
+        return workflows.save_workflow(
+            self.tx,
+            name=wanted.name,
+            description=wanted.description,
+            trigger=wanted.trigger,
+            object_id=object_id,
+            plan=wanted.plan(),
+            cron=wanted.cron,
+            timezone=None if wanted.cron is None else wanted.timezone or "UTC",
+            enabled=wanted.enabled,
+            due_at=None if wanted.cron is None else next_due(wanted.cron, wanted.timezone, self.now),
+            **self.stamp,
         )
 
     def _object_id(self, slug: str) -> str:

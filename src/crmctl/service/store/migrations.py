@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from crmctl.errors import ConfigError
-from crmctl.service.store import activities, deliveries, rates, reports, service_values, sessions, webhooks
+from crmctl.service.store import activities, deliveries, rates, reports, service_values, sessions, webhooks, workflow_runs, workflows
 from crmctl.service.store.tx import Tx, required
 
 
@@ -89,4 +89,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("shared values", service_values.create_tables),
     Migration("page sessions", sessions.create_tables),
     Migration("rate windows", rates.create_tables),
+    Migration("workflows", workflows.create_tables),
+    Migration("workflow runs", workflow_runs.create_tables),
 )

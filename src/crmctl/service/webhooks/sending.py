@@ -36,6 +36,10 @@ class Reply:
     body: str
 
 
+class CallFailedError(Exception):
+    """There was no answer, or the address must not be called; the text says why. Unless it was refused, the call may have arrived."""
+
+
 class Sender:
     """Sends signed deliveries; thread-safe."""
 
@@ -57,13 +61,21 @@ class Sender:
         }
         status, reply_headers, body, error = None, {}, "", None
         try:
-            reply = post(self._guard.vet(due.url), headers, due.body, self._attempt_seconds)
+            reply = call(self._guard, due.url, headers, due.body, self._attempt_seconds)
             status, reply_headers, body = reply.status, dict(reply.headers), reply.body
-        except (ForbiddenTargetError, UnresolvableTargetError) as problem:
+        except CallFailedError as problem:
             error = str(problem)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as problem:
-            error = f"{type(problem).__name__}: {problem}"
         return Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
+
+
+def call(guard: TargetGuard, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
+    """POST to an URL, if the guard lets it. Raises CallFailedError."""
+    try:
+        return post(guard.vet(url), headers, body, seconds)
+    except (ForbiddenTargetError, UnresolvableTargetError) as problem:
+        raise CallFailedError(str(problem)) from problem
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as problem:
+        raise CallFailedError(f"{type(problem).__name__}: {problem}") from problem
 
 
 def post(target: Target, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:

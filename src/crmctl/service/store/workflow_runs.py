@@ -1,0 +1,255 @@
+"""Runs of workflows: waiting, leased to the process that executes them, ended. Every step's record commits with what the step did.
+
+`attempts` counts the claims of a run and fences it: only the process that claimed it last can write to it.
+"""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.service.faults import NotFound
+from crmctl.service.store import outbox
+from crmctl.service.store.organisation import organisation_id
+from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
+from crmctl.service.store.tx import Tx, all_in, required
+from crmctl.service.store.workflows import Workflow, load_workflow
+from crmctl.service.values.choices import canonical_uuid
+
+PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed", "failed", "skipped"
+
+Ids = Callable[[], str]
+
+_COLUMNS = "id, status, title, trigger_event, error, started_at, completed_at, created_at"
+
+
+class LeaseLostError(Exception):
+    """Another process has taken the run over; whatever this one was about to write is void."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A run in the hands of this process. `step` is the action to do next; `is_calling`: a call of it was begun and its end is unknown.
+
+    `chain` are the workflows whose runs led to this one; `steps` what the actions before gave; times are Unix seconds.
+    """
+
+    id: str
+    workflow_id: str
+    workflow_name: str
+    trigger: str
+    actions: list[dict[str, Any]]
+    input: dict[str, Any]
+    steps: list[dict[str, Any]]
+    step: int
+    is_calling: bool
+    attempt: int
+    created_at: float
+
+
+def create_tables(tx: Tx) -> None:
+    """The migration that brings the runs of workflows."""
+    text = tx.dialect.text
+    # A run that came from an event or a schedule names it, so that neither can start it twice.
+    tx.execute(
+        f"""CREATE TABLE workflow_run (number {tx.dialect.identity}, id {text} NOT NULL UNIQUE, workflow_id {text} NOT NULL,
+            status {text} NOT NULL, title {text} NOT NULL, trigger_event {text} NOT NULL, error {text}, event_id {text}, due_at BIGINT,
+            chain {text} NOT NULL, actions {text} NOT NULL, input {text} NOT NULL, steps {text} NOT NULL, step INTEGER NOT NULL,
+            is_calling INTEGER NOT NULL, attempts INTEGER NOT NULL, lease_until BIGINT NOT NULL, started_at BIGINT, completed_at BIGINT,
+            created_at BIGINT NOT NULL, UNIQUE (workflow_id, event_id), UNIQUE (workflow_id, due_at))"""
+    )
+    tx.execute("CREATE INDEX workflow_run_workflow ON workflow_run (workflow_id, number)")
+    tx.execute("CREATE INDEX workflow_run_open ON workflow_run (lease_until) WHERE completed_at IS NULL")
+    tx.execute("CREATE INDEX workflow_run_ended ON workflow_run (completed_at)")
+    # Which run made an event, until the event has been handed over.
+    tx.execute(f"CREATE TABLE workflow_origin (event_id {text} PRIMARY KEY, run_id {text} NOT NULL){tx.dialect.keyed_table}")
+
+
+def add_run(
+    tx: Tx,
+    workflow: Workflow,
+    given: Mapping[str, Any],
+    *,
+    title: str,
+    trigger: str,
+    event_id: str | None = None,
+    due_at: float | None = None,
+    chain: Sequence[str] = (),
+    ids: Ids,
+    now: float,
+) -> str | None:
+    """A run that waits; its id, None when this event or due time has started one already."""
+    at = to_micros(now)
+    due = None if due_at is None else to_micros(due_at)
+    texts = [jsontext.dumps(value) for value in (list(chain), workflow.plan["actions"], dict(given))]
+    row = tx.one(
+        "INSERT INTO workflow_run (id, workflow_id, status, title, trigger_event, event_id, due_at, chain, actions, input, steps, step, "
+        "is_calling, attempts, lease_until, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '[]', 0, 0, 0, 0, ?) "
+        "ON CONFLICT DO NOTHING RETURNING id",
+        (ids(), workflow.id, PENDING, title, trigger, event_id, due, *texts, at),
+    )
+    return None if row is None else str(row[0])
+
+
+def list_runs(tx: Tx, workflow_id: str, limit: int = 20, offset: int = 0) -> list[dict[str, Any]]:
+    """Newest first. Raises NotFound."""
+    workflow = load_workflow(tx, workflow_id)
+    sql = f"SELECT {_COLUMNS} FROM workflow_run WHERE workflow_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
+    return [_wire(*row) for row in tx.all(sql, (workflow.id, limit, offset))]
+
+
+def get_run(tx: Tx, run_id: str) -> dict[str, Any]:
+    """With its `workflowId`, `input` and `steps`, what each action gave. Raises NotFound."""
+    row = tx.one(f"SELECT workflow_id, input, steps, {_COLUMNS} FROM workflow_run WHERE id = ?", (canonical_uuid(run_id) or "",))
+    if row is None:
+        raise NotFound(f"there is no run with the id {run_id}")
+    workflow_id, given, steps, *rest = row
+    return _wire(*rest) | {"workflowId": workflow_id, "input": jsontext.loads(given), "steps": jsontext.loads(steps)}
+
+
+def is_waiting(tx: Tx, *, now: float) -> bool:
+    """Whether a run can be claimed."""
+    return tx.one("SELECT 1 FROM workflow_run WHERE completed_at IS NULL AND lease_until <= ? LIMIT 1", (to_micros(now),)) is not None
+
+
+def claim(tx: Tx, limit: int, lease_seconds: float, *, now: float) -> list[Claimed]:
+    """Take up to `limit` runs that wait or whose process died, the oldest first."""
+    at = to_micros(now)
+    rows = tx.all(
+        "SELECT r.id, r.workflow_id, w.name, r.trigger_event, r.actions, r.input, r.steps, r.step, r.is_calling, r.attempts, r.created_at "
+        "FROM workflow_run AS r JOIN workflow AS w ON w.id = r.workflow_id WHERE r.completed_at IS NULL AND r.lease_until <= ? "
+        f"ORDER BY r.number LIMIT ?{tx.dialect.for_claim('r')}",
+        (at, limit),
+    )
+    claimed = [_claimed(*row) for row in rows]
+    tx.execute_many(
+        "UPDATE workflow_run SET status = ?, attempts = ?, lease_until = ?, started_at = coalesce(started_at, ?) WHERE id = ?",
+        [(RUNNING, run.attempt, to_micros(now + lease_seconds), at, run.id) for run in claimed],
+    )
+    return claimed
+
+
+def begin_call(tx: Tx, run: Claimed, lease_seconds: float, *, now: float) -> Claimed:
+    """Note that the next step's call is about to be made. Raises LeaseLostError."""
+    _update(tx, run, "is_calling = 1, lease_until = ?", to_micros(now + lease_seconds))
+    return replace(run, is_calling=True)
+
+
+def advance(tx: Tx, run: Claimed, result: Mapping[str, Any], lease_seconds: float, *, ids: Ids, now: float) -> Claimed:
+    """Note what a step gave; after the last one the run is completed and says so in an event. Raises LeaseLostError."""
+    steps = [*run.steps, dict(result)]
+    after = replace(run, steps=steps, step=run.step + 1, is_calling=False)
+    until = to_micros(now + lease_seconds)
+    _update(tx, run, "steps = ?, step = ?, is_calling = 0, lease_until = ?", jsontext.dumps(steps), after.step, until)
+    if after.step == len(run.actions):
+        _finish(tx, after, COMPLETED, None, ids, now)
+    return after
+
+
+def fail(tx: Tx, run: Claimed, error: str, *, ids: Ids, now: float) -> None:
+    """End the run with an error and its event. Raises LeaseLostError."""
+    _finish(tx, run, FAILED, error, ids, now)
+
+
+def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, *, ids: Ids, now: float) -> None:
+    """End a run that was just added and must not be executed: `failed`, with its event, or `skipped`."""
+    row = required(
+        tx.one(
+            "SELECT r.id, r.workflow_id, w.name, r.trigger_event, r.actions, r.input, r.steps, r.step, r.is_calling, r.attempts - 1, "
+            "r.created_at FROM workflow_run AS r JOIN workflow AS w ON w.id = r.workflow_id WHERE r.id = ?",
+            (run_id,),
+        )
+    )
+    tx.execute("UPDATE workflow_run SET started_at = ? WHERE id = ?", (to_micros(now), run_id))
+    _finish(tx, _claimed(*row), status, error, ids, now)
+
+
+def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
+    """Remember which events a run has caused in this transaction, given every id that was made in it."""
+    events = [row[0] for row in all_in(tx, "SELECT id FROM outbox WHERE id IN {}", made_ids)]
+    tx.execute_many("INSERT INTO workflow_origin (event_id, run_id) VALUES (?, ?)", [(event, run.id) for event in events])
+
+
+def take_origin(tx: Tx, event_id: str) -> list[str]:
+    """The workflows whose runs led to an event, the latest last; forgotten with this."""
+    row = tx.one(
+        "SELECT r.chain, r.workflow_id FROM workflow_origin AS o JOIN workflow_run AS r ON r.id = o.run_id WHERE o.event_id = ?",
+        (event_id,),
+    )
+    if row is None:
+        return []
+    tx.execute("DELETE FROM workflow_origin WHERE event_id = ?", (event_id,))
+    return [*jsontext.loads(row[0]), row[1]]
+
+
+def forget(tx: Tx, before: float) -> None:
+    """Delete the runs that ended before this Unix time."""
+    tx.execute("DELETE FROM workflow_run WHERE completed_at < ?", (to_micros(before),))
+
+
+def _finish(tx: Tx, run: Claimed, status: str, error: str | None, ids: Ids, now: float) -> None:
+    at = to_micros(now)
+    _update(tx, run, "status = ?, error = ?, is_calling = 0, completed_at = ?", status, error, at)
+    if status == SKIPPED:
+        return
+    started_at = required(tx.one("SELECT started_at FROM workflow_run WHERE id = ?", (run.id,)))[0]
+    payload = {
+        "organizationId": organisation_id(tx),
+        "workflowId": run.workflow_id,
+        "workflowName": run.workflow_name,
+        "runId": run.id,
+        "status": status,
+        "triggerEvent": run.trigger,
+        "error": error,
+        "startedAt": to_wire(started_at),
+        "completedAt": to_wire(at),
+    }
+    outbox.append(tx, f"workflow.{status}", payload, ids=ids, now=now)
+
+
+def _update(tx: Tx, run: Claimed, assignments: str, *values: Any) -> None:
+    sql = f"UPDATE workflow_run SET {assignments} WHERE id = ? AND attempts = ? AND completed_at IS NULL"
+    if tx.execute(sql, (*values, run.id, run.attempt)) == 0:
+        raise LeaseLostError(run.id)
+
+
+def _claimed(
+    id: str,
+    workflow_id: str,
+    workflow_name: str,
+    trigger: str,
+    actions: str,
+    given: str,
+    steps: str,
+    step: int,
+    is_calling: int,
+    attempts: int,
+    created_at: int,
+) -> Claimed:
+    lists = (jsontext.loads(actions), jsontext.loads(given), jsontext.loads(steps))
+    return Claimed(id, workflow_id, workflow_name, trigger, *lists, step, bool(is_calling), attempts + 1, created_at / 1_000_000)
+
+
+def _wire(
+    id: str,
+    status: str,
+    title: str,
+    trigger: str,
+    error: str | None,
+    started_at: int | None,
+    completed_at: int | None,
+    created_at: int,
+) -> dict[str, Any]:
+    return {
+        "id": id,
+        "status": status,
+        "title": title,
+        "triggerEvent": trigger,
+        "error": error,
+        "startedAt": optional_to_wire(started_at),
+        "completedAt": optional_to_wire(completed_at),
+        "createdAt": to_wire(created_at),
+    }

@@ -1,0 +1,175 @@
+"""Workflows: what they react to and when they are due. What they do is opaque here; their runs are in workflow_runs."""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.service.faults import NotFound
+from crmctl.service.store.checks import require_description, require_name
+from crmctl.service.store.members import author
+from crmctl.service.store.timestamps import to_micros, to_wire
+from crmctl.service.store.tx import Tx, required
+from crmctl.service.values.choices import canonical_uuid
+
+Ids = Callable[[], str]
+
+_COLUMNS = "id, name, trigger_event, object_id, plan, cron, timezone, next_due_at"
+_WIRE = (
+    "w.id, w.name, w.description, w.trigger_event, w.enabled, w.created_at, w.created_by, o.id, o.plural_name, o.slug "
+    "FROM workflow AS w LEFT JOIN crm_object AS o ON o.id = w.object_id"
+)
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """As the machinery needs it. `plan` is `{conditions, actions}`; `due_at` is Unix seconds, for one with a schedule that is enabled."""
+
+    id: str
+    name: str
+    trigger: str
+    object_id: str | None
+    plan: dict[str, Any]
+    cron: str | None
+    timezone: str | None
+    due_at: float | None
+
+
+def create_tables(tx: Tx) -> None:
+    """The migration that brings workflows."""
+    text = tx.dialect.text
+    tx.execute(
+        f"""CREATE TABLE workflow (number {tx.dialect.identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE,
+            description {text} NOT NULL, trigger_event {text} NOT NULL, object_id {text}, plan {text} NOT NULL, cron {text},
+            timezone {text}, enabled INTEGER NOT NULL, next_due_at BIGINT, created_by {text} NOT NULL, created_at BIGINT NOT NULL,
+            updated_at BIGINT NOT NULL)"""
+    )
+    tx.execute("CREATE INDEX workflow_trigger ON workflow (trigger_event) WHERE enabled = 1")
+
+
+def list_workflows(tx: Tx) -> list[dict[str, Any]]:
+    """Oldest first."""
+    return [_wire(*row) for row in tx.all(f"SELECT {_WIRE} ORDER BY w.number")]
+
+
+def get_workflow(tx: Tx, workflow_id: str) -> dict[str, Any]:
+    """With its `conditions`, `actions`, and `cron` and `timezone` where it has a schedule. Raises NotFound."""
+    row = tx.one(f"SELECT {_WIRE} WHERE w.id = ?", (canonical_uuid(workflow_id) or "",))
+    if row is None:
+        raise NotFound(f"there is no workflow with the id {workflow_id}")
+    plan, cron, timezone = required(tx.one("SELECT plan, cron, timezone FROM workflow WHERE id = ?", (row[0],)))
+    schedule = {"cron": cron, "timezone": timezone} if cron else {}
+    decided: dict[str, Any] = jsontext.loads(plan)
+    return _wire(*row) | schedule | decided
+
+
+def load_workflow(tx: Tx, workflow_id: str) -> Workflow:
+    """Raises NotFound."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM workflow WHERE id = ?", (canonical_uuid(workflow_id) or "",))
+    if row is None:
+        raise NotFound(f"there is no workflow with the id {workflow_id}")
+    return _workflow(*row)
+
+
+def triggered_by(tx: Tx, event: str) -> list[Workflow]:
+    """The enabled ones with this trigger, oldest first."""
+    rows = tx.all(f"SELECT {_COLUMNS} FROM workflow WHERE trigger_event = ? AND enabled = 1 ORDER BY number", (event,))
+    return [_workflow(*row) for row in rows]
+
+
+def next_due(tx: Tx) -> float | None:
+    """Unix time at which the next schedule is due."""
+    at = required(tx.one("SELECT min(next_due_at) FROM workflow WHERE enabled = 1"))[0]
+    return None if at is None else at / 1_000_000
+
+
+def claim_due(tx: Tx, *, now: float) -> list[Workflow]:
+    """The schedules that are due and that no other process is taking. The caller says when they are due next."""
+    sql = f"SELECT {_COLUMNS} FROM workflow WHERE enabled = 1 AND next_due_at <= ? ORDER BY number{tx.dialect.for_claim('workflow')}"
+    return [_workflow(*row) for row in tx.all(sql, (to_micros(now),))]
+
+
+def set_next_due(tx: Tx, workflow_id: str, at: float | None) -> None:
+    tx.execute("UPDATE workflow SET next_due_at = ? WHERE id = ?", (None if at is None else to_micros(at), workflow_id))
+
+
+def set_enabled(tx: Tx, workflow_id: str, enabled: bool, *, due_at: float | None, now: float) -> None:
+    """`due_at`: when a schedule that is enabled is due next. Raises NotFound."""
+    workflow = load_workflow(tx, workflow_id)
+    tx.execute("UPDATE workflow SET enabled = ?, updated_at = ? WHERE id = ?", (int(enabled), to_micros(now), workflow.id))
+    set_next_due(tx, workflow.id, due_at if enabled else None)
+
+
+def save_workflow(
+    tx: Tx,
+    *,
+    name: str,
+    description: str | None,
+    trigger: str,
+    object_id: str | None,
+    plan: Mapping[str, Any],
+    cron: str | None,
+    timezone: str | None,
+    enabled: bool,
+    due_at: float | None,
+    created_by: str | None = None,
+    ids: Ids,
+    now: float,
+) -> str:
+    """Create the workflow of this name, or make it do this. Says `created`, `updated` or `unchanged`. Raises BadRequest.
+
+    `due_at` counts where the schedule is new or has changed; an unchanged one keeps its next time.
+    """
+    schedule = (cron, timezone, int(enabled))
+    values = (require_description(description), trigger, object_id, jsontext.dumps(dict(plan), sort_keys=True))
+    columns = ("description", "trigger_event", "object_id", "plan", "cron", "timezone", "enabled")
+    known = tx.one(f"SELECT {', '.join(columns)} FROM workflow WHERE name = ?", (require_name(name, "name"),))
+    if known == (*values, *schedule):
+        return "unchanged"
+    at = to_micros(now)
+    if known is None:
+        tx.execute(
+            f"INSERT INTO workflow (id, name, {', '.join(columns)}, created_by, created_at, updated_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (ids(), name, *values, *schedule, jsontext.dumps(author(tx, created_by)), at, at),
+        )
+    else:
+        assignments = ", ".join(f"{column} = ?" for column in columns)
+        tx.execute(f"UPDATE workflow SET {assignments}, updated_at = ? WHERE name = ?", (*values, *schedule, at, name))
+    if known is None or known[4:] != schedule:
+        due = to_micros(due_at) if due_at is not None and enabled else None
+        tx.execute("UPDATE workflow SET next_due_at = ? WHERE name = ?", (due, name))
+    return "created" if known is None else "updated"
+
+
+def _workflow(
+    id: str, name: str, trigger: str, object_id: str | None, plan: str, cron: str | None, timezone: str | None, due_at: int | None
+) -> Workflow:
+    return Workflow(id, name, trigger, object_id, jsontext.loads(plan), cron, timezone, None if due_at is None else due_at / 1_000_000)
+
+
+def _wire(
+    id: str,
+    name: str,
+    description: str,
+    trigger: str,
+    enabled: int,
+    created_at: int,
+    created_by: str,
+    object_id: str | None,
+    plural_name: str | None,
+    slug: str | None,
+) -> dict[str, Any]:
+    return {
+        "id": id,
+        "name": name,
+        "description": description,
+        "trigger": trigger,
+        "enabled": bool(enabled),
+        "createdAt": to_wire(created_at),
+        "object": None if object_id is None else {"id": object_id, "pluralName": plural_name, "slug": slug},
+        "createdBy": jsontext.loads(created_by),
+    }

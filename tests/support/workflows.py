@@ -1,0 +1,95 @@
+"""Workflows run by hand: load definitions into a service, let the jobs do what there is to do now, look at the runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from crmctl.service.context import Context
+from crmctl.service.definitions.document import parse_document
+from crmctl.service.definitions.loading import load_document
+from crmctl.service.jobs.dispatching import Dispatcher
+from crmctl.service.server import new_id
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import workflow_runs
+from crmctl.service.store.tx import Tx
+from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.workflows.running import LEASE_SECONDS, Runs
+from crmctl.service.workflows.triggering import Schedules, start_for_event
+from tests.support.service import RunningService
+
+
+@dataclass
+class Machinery:
+    """The jobs of workflows on a service that runs without them."""
+
+    crm: RunningService
+    guard: TargetGuard
+
+    @property
+    def context(self) -> Context:
+        return Context(ServiceSettings(), self.crm.engine, self.crm.clock, new_id)
+
+    def load(self, *definitions: dict[str, Any]) -> list[str]:
+        """Load these workflows; their ids. What is left out is a harmless default."""
+        named = [
+            {"name": f"W{number}", "trigger": "record/created", "object": "people", "actions": [{"type": "createActivity", "title": "Hi"}]}
+            | definition
+            for number, definition in enumerate(definitions)
+        ]
+        load_document(self.crm.engine, parse_document(json.dumps({"workflows": named})), clock=self.crm.clock, ids=new_id)
+        known = {each["name"]: each["id"] for each in self.crm.client.get("/api/v1/workflows").json()["workflows"]}
+        return [known[each["name"]] for each in named]
+
+    def dispatch(self) -> None:
+        def consume(tx: Tx, event: Any) -> None:
+            start_for_event(tx, event, ids=new_id, now=self.crm.clock.now())
+
+        dispatcher = Dispatcher(self.context, [consume])
+        while dispatcher.run_once():
+            pass
+
+    def settle(self) -> None:
+        """Everything that is to be done now, what follows from it included."""
+        Schedules(self.context).run_once()
+        for _ in range(100):
+            self.dispatch()
+            job = Runs(self.context, self.guard, call_seconds=5)
+            found = job.run_once()
+            job.close()
+            if not found:
+                return
+        raise AssertionError("there is always more to do")
+
+    def claim(self) -> workflow_runs.Claimed:
+        """The one run that waits, in our hands."""
+        [run] = self.crm.engine.write(lambda tx: workflow_runs.claim(tx, 10, LEASE_SECONDS, now=self.crm.clock.now()))
+        return run
+
+    def runs(self, workflow_id: str) -> list[dict[str, Any]]:
+        """Oldest first."""
+        found = self.crm.client.get(f"/api/v1/workflows/{workflow_id}/runs", params={"limit": 100}).json()["runs"]
+        return list(reversed(found))
+
+    def states(self, workflow_id: str) -> list[str]:
+        return [run["status"] for run in self.runs(workflow_id)]
+
+    def start(self, workflow_id: str, body: Any = None) -> Any:
+        return self.crm.client.post(f"/api/v1/workflows/{workflow_id}/run", json=body)
+
+    def record(self, slug: str = "people", **data: Any) -> dict[str, Any]:
+        answer = self.crm.client.post(f"/api/v1/objects/{self.crm.object_id(slug)}/records", json={"data": data})
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    def stored(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Its data now."""
+        return dict(self.crm.client.get(f"/api/v1/objects/{record['objectId']}/records/{record['id']}").json()["data"])
+
+    def activities(self) -> list[dict[str, Any]]:
+        """Oldest first."""
+        return list(reversed(self.crm.client.get("/api/v1/activities", params={"limit": 100}).json()["activities"]))
+
+    def events(self, prefix: str) -> list[tuple[str, Any]]:
+        return [event for event in self.crm.outbox() if event[0].startswith(prefix)]
