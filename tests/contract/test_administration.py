@@ -34,13 +34,18 @@ DEFINITIONS: dict[str, Any] = {
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Any:
-    with running_service(tmp_path / "data", background=False) as running:
+def service(tmp_path: Path, database: str) -> Any:
+    with running_service(tmp_path / "data", database_url=database, background=False) as running:
         yield running
 
 
 def administer(service: RunningService, *arguments: str | Path, **options: Any) -> Result:
-    return run_crmctl("service", *arguments, "--data", service.data_dir, **options)
+    return run_crmctl("service", *arguments, "--data", service.data_dir, *database_option(service), **options)
+
+
+def database_option(service: RunningService) -> list[str]:
+    url = service.settings.database_url
+    return ["--database-url", url] if url else []
 
 
 def load(service: RunningService, definitions: Any, *options: str) -> Result:
@@ -93,7 +98,7 @@ def test_what_keys_refuse(service: RunningService, arguments: tuple[str, ...], c
 
 def test_definitions_load_once_and_then_change_nothing(service: RunningService) -> None:
     first = load(service, DEFINITIONS, "-o", "json").ok().json()
-    assert first == {"members": counts(1), "objects": counts(2), "attributes": counts(3), "reports": counts()}
+    assert first == {"members": counts(1), "objects": counts(2), "attributes": counts(3), "reports": counts(), "workflows": counts()}
     with make_client(service.base_url, service.key) as client:
         project = client.post(f"/api/v1/objects/{service.object_id('projects')}/records", json={"data": {"stage": "new"}}).json()
         task = client.post(f"/api/v1/objects/{service.object_id('tasks')}/records", json={"data": {"project": project["id"]}})
@@ -105,6 +110,7 @@ def test_definitions_load_once_and_then_change_nothing(service: RunningService) 
             "objects": counts(unchanged=2),
             "attributes": counts(unchanged=3),
             "reports": counts(),
+            "workflows": counts(),
         }
         assert (client.get("/api/v1/objects").json(), client.get("/api/v1/members").json()) == before
     renamed = {"objects": [DEFINITIONS["objects"][1] | {"pluralName": "Plans"}], "members": [DEFINITIONS["members"][0] | {"role": "owner"}]}
@@ -113,6 +119,7 @@ def test_definitions_load_once_and_then_change_nothing(service: RunningService) 
         "objects": counts(updated=1),
         "attributes": counts(unchanged=2),
         "reports": counts(),
+        "workflows": counts(),
     }
 
 

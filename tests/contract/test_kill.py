@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +11,11 @@ from typing import Any
 
 import httpx
 
-from crmctl.service.settings import DATABASE_FILE
+from crmctl.service.store import objects
+from crmctl.service.store.dialect import SqliteDialect
+from crmctl.service.store.engine import open_engine
+from crmctl.service.store.schema import load_schema
+from crmctl.service.store.tx import Tx
 from tests.support.service import ServiceProcess, make_client, service_process
 
 KILLS = 4
@@ -111,12 +114,11 @@ def stored(service: ServiceProcess, people: str) -> Contents:
                 return found
 
 
-def replayed(data_dir: Path) -> Contents:
+def replayed(database: str) -> Contents:
     """The records as the events alone tell them."""
     state: dict[str, dict[str, Any]] = {}
-    with closing(sqlite3.connect(data_dir / DATABASE_FILE)) as database:
-        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        for kind, payload in database.execute("SELECT type, payload FROM outbox ORDER BY sequence"):
+    with closing(open_engine(database)) as engine:
+        for kind, payload in engine.read(lambda tx: tx.all("SELECT type, payload FROM outbox ORDER BY sequence")):
             event = json.loads(payload)
             if kind == "record.deleted":
                 del state[event["recordId"]]
@@ -125,13 +127,27 @@ def replayed(data_dir: Path) -> Contents:
     return {data["email"]: data for data in state.values()}
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path) -> None:
+def settled(database: str) -> None:
+    """Wait for what the database still had in hand when its client was killed, and have the file checked where it is one."""
+
+    def hold(tx: Tx) -> None:
+        people = objects.find_object_by_slug(tx, "people")
+        assert people is not None
+        load_schema(tx, people["id"], tx.dialect.own_object)
+        if isinstance(tx.dialect, SqliteDialect):
+            assert tx.all("PRAGMA integrity_check") == [("ok",)]
+
+    with closing(open_engine(database)) as engine:
+        engine.write(hold)
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path, database: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown only when the test fails
     chance = random.Random(seed)
     data_dir = tmp_path / "data"
     writers = [Writer(number, chance.randrange(2**32)) for number in range(WRITERS)]
-    service = service_process(data_dir, "--rate-limit", "0")
+    service = service_process(data_dir, "--database-url", database, "--rate-limit", "0")
     key = service.key
     with service.client() as client:
         people = next(one["id"] for one in client.get("/api/v1/objects").json()["objects"] if one["slug"] == "people")
@@ -146,11 +162,12 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path
         for writer in writers:
             writer.join(timeout=60)
             assert not writer.is_alive()
-        service = service_process(data_dir, "--rate-limit", "0", key=key)
+        settled(database)
+        service = service_process(data_dir, "--database-url", database, "--rate-limit", "0", key=key)
         found = stored(service, people)
         for writer in writers:
             writer.settle(found)
-        assert replayed(data_dir) == found
+        assert replayed(database) == found
         writers = [writer.successor() for writer in writers]
     assert service.stop() == 0
     assert sum(writer.count for writer in writers) > 0

@@ -54,6 +54,10 @@ class RunningService:
     _server: Server
     _thread: threading.Thread
 
+    @property
+    def settings(self) -> ServiceSettings:
+        return self._server.settings
+
     def client_with(self, key: str | None) -> httpx.Client:
         """A client with another key, or none; the caller closes it."""
         return make_client(self.base_url, key)

@@ -73,6 +73,8 @@ def make_first_key(engine: Engine, clock: Clock, ids: Ids) -> str | None:
     """A full-access key where there has never been a key, shown by nothing again; None afterwards."""
 
     def make(tx: Tx) -> str | None:
+        # Processes that start together must not both find that there is none.
+        organisation.hold_organisation(tx)
         if keys.list_keys(tx):
             return None
         return keys.create_key(tx, name="First key", scopes=None, ids=ids, now=clock.now())[1]

@@ -1,4 +1,5 @@
 """The organisation and what it starts with: an owner and the standard objects."""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
 from __future__ import annotations
 
@@ -17,6 +18,11 @@ def get_organisation(tx: Tx) -> dict[str, Any] | None:
     """`{id, name, createdAt}`, None before it is set up."""
     row = tx.one("SELECT id, name, created_at FROM organisation")
     return None if row is None else {"id": row[0], "name": row[1], "createdAt": to_wire(row[2])}
+
+
+def hold_organisation(tx: Tx) -> None:
+    """Let this transaction alone decide what the whole organisation has one of, until it ends."""
+    tx.one(f"SELECT id FROM organisation{tx.dialect.for_update}")
 
 
 def organisation_id(tx: Tx) -> str:

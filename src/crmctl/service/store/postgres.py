@@ -93,10 +93,11 @@ class PostgresTx:
 class PostgresEngine:
     """Thread-safe. `read` sees one snapshot; `write` is all or nothing and durable when it returns.
 
-    Raises ConfigError for a database that cannot be opened; Unavailable when the database is away or does not answer in time.
+    Raises ConfigError for a database that cannot be opened; Unavailable when it is away, or gives no connection within `pool_seconds`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, pool_seconds: float = _POOL_SECONDS) -> None:
+        self._pool_seconds = pool_seconds
         arguments = _connection_arguments(url)
         _check_server(arguments)
         self._pool: ConnectionPool[Connection] = ConnectionPool(
@@ -105,7 +106,7 @@ class PostgresEngine:
             configure=_configure,
             min_size=1,
             max_size=_MOST_CONNECTIONS,
-            timeout=_POOL_SECONDS,
+            timeout=pool_seconds,
             # Attempts end soon, because the next request makes a new one at once: the service is back as soon as the database is.
             reconnect_timeout=1.0,
             open=True,
@@ -175,7 +176,7 @@ class PostgresEngine:
 
     def _has_committed(self, xid: str) -> bool:
         """What became of a transaction whose commit was not answered. Raises CommitUnknownError."""
-        deadline = time.monotonic() + _POOL_SECONDS
+        deadline = time.monotonic() + self._pool_seconds
         while time.monotonic() < deadline:
             try:
                 self._pool.check()

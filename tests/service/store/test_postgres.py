@@ -1,0 +1,356 @@
+"""What only PostgreSQL has: writers at the same time, in any process, and a server that goes away."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from crmctl.errors import ConfigError
+from crmctl.models import jsontext
+from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
+from crmctl.service.server import make_first_key
+from crmctl.service.store import attributes, keys, objects, outbox, records
+from crmctl.service.store.engine import Tx, open_engine
+from crmctl.service.store.postgres import PostgresEngine
+from tests.service.store.conftest import Store, new_id, opened
+from tests.support.clock import FakeClock
+
+pytestmark = pytest.mark.needs("initdb", "postgres")
+
+Stores = tuple[Store, Store]
+
+
+@pytest.fixture
+def url(postgres: Any, postgres_template: str) -> Iterator[str]:
+    made = postgres.create_database(postgres_template)
+    yield made
+    postgres.drop_database(made)
+
+
+@pytest.fixture
+def two(url: str) -> Iterator[Stores]:
+    """Two engines on one database, as two processes have them."""
+    with opened(url) as one, opened(url) as other:
+        yield one, other
+
+
+def at_once(*calls: Callable[[], Any]) -> list[Any]:
+    """Run them together; what each gave or raised."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        barrier.wait()
+        try:
+            return call()
+        except Fault as fault:
+            return fault
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+def test_a_reader_sees_one_moment_and_cannot_write(two: Stores) -> None:
+    one, other = two
+    things = one.object("things")
+
+    def look_twice(tx: Tx) -> tuple[int, int]:
+        before = records.count_records(tx, things)
+        other.create(things)
+        return before, records.count_records(tx, things)
+
+    assert one.read(look_twice) == (0, 0)
+    assert one.total(things) == 1
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        one.read(lambda tx: tx.execute("DELETE FROM organisation"))
+
+
+def test_one_of_those_who_take_a_unique_value_gets_it(two: Stores) -> None:
+    things = two[0].object("things", {"slug": "code", "type": "text", "is_unique": True})
+    for n in range(10):
+        outcomes = at_once(*[lambda store=store, n=n: store.create(things, code=f"c{n}") for store in two * 2])
+        refused = [each for each in outcomes if isinstance(each, Fault)]
+        assert [type(each) for each in refused] == [Conflict] * 3
+    assert two[0].total(things) == 10
+
+
+def test_a_bulk_request_that_loses_a_race_reports_the_row(two: Stores) -> None:
+    things = two[0].object("things", {"slug": "code", "type": "number", "is_unique": True})
+    rows = [[{"data": {"code": n}} for n in order] for order in (range(60), range(59, -1, -1))]
+    outcomes = at_once(
+        *[
+            lambda store=store, mine=mine: store.write(records.bulk_write, things, "create", mine)
+            for store, mine in zip(two, rows, strict=True)
+        ]
+    )
+    assert sum(each["created"] for each in outcomes) == 60
+    assert sum(len(each["failed"]) for each in outcomes) == 60
+    assert two[0].total(things) == 60
+
+
+def test_changes_of_the_same_records_in_any_order_all_happen(two: Stores) -> None:
+    """Totals, unique values and events stay exact while four writers swap values of the same records."""
+    things = two[0].object("things", {"slug": "code", "type": "text", "is_unique": True}, {"slug": "n", "type": "number"})
+    made = [two[0].create(things, code=f"c{n}", n=0)["id"] for n in range(6)]
+
+    def change(store: Store, seed: int) -> int:
+        chance = random.Random(seed)
+        done = 0
+        for _ in range(15):
+            order = chance.sample(made, 6)
+            items = [{"id": each, "data": {"n": seed, "code": chance.choice([f"c{chance.randrange(8)}", None])}} for each in order]
+            done += store.write(records.bulk_write, things, "upsert", items)["updated"]
+            fresh = store.create(things, n=seed)
+            store.write(records.bulk_delete, things, [fresh["id"]])
+        return done
+
+    done = sum(at_once(*[lambda store=store, seed=seed: change(store, seed) for seed, store in enumerate(two * 2)]))
+    found = two[0].find(things)
+    assert two[0].total(things) == len(found) == 6
+    held = {(each["id"], each["data"]["code"]) for each in found if "code" in each["data"]}
+    assert {(owner, key) for key, owner in two[0].rows("SELECT key, record_id FROM unique_value")} == held
+    events = [(kind, jsontext.loads(payload)) for kind, payload in two[0].rows("SELECT type, payload FROM outbox ORDER BY sequence")]
+    assert len([kind for kind, _ in events if kind == "record.updated"]) == done
+    last = {event["recordId"]: event["data"] for kind, event in events if kind in ("record.created", "record.updated")}
+    assert {each["id"]: each["data"] for each in found} == {each: last[each] for each in made}
+
+
+def test_attributes_come_and_go_while_others_write_and_read(two: Stores) -> None:
+    one, other = two
+    things = one.object("things", {"slug": "kept", "type": "number"})
+    stop = threading.Event()
+    written = []
+
+    def write() -> None:
+        while not stop.is_set():
+            written.append(other.write(records.bulk_write, things, "create", [{"data": {"kept": 1}}] * 20)["created"])
+
+    def read() -> None:
+        while not stop.is_set():
+            found, total = other.read(lambda tx: records.list_records(tx, things, limit=5))
+            assert len(found) == min(5, total)
+
+    with ThreadPoolExecutor(4) as pool:
+        busy = [pool.submit(write), pool.submit(write), pool.submit(read)]
+        try:
+            for n in range(8):
+                one.write(attributes.create_attribute, things, name=f"Late {n}", slug=f"late_{n}", type="number", is_unique=n % 2 == 0)
+                one.create(things, **{f"late_{n}": n})
+                late = one.attribute(things, f"late_{n}")["id"]
+                one.engine.write(lambda tx, late=late: attributes.delete_attribute(tx, things, late))
+        finally:
+            stop.set()
+        for each in busy:
+            each.result()
+    assert one.total(things) == sum(written) + 8 == len(one.find(things, ("created_at", "isNotEmpty", "true")))
+    assert all(each["data"] in ({"kept": 1}, {}) for each in one.find(things))
+
+
+def test_an_object_that_goes_away_is_not_found_by_its_writers(two: Stores) -> None:
+    one, other = two
+    for _ in range(5):
+        things = one.object("things", {"slug": "n", "type": "number"})
+        outcomes = at_once(
+            lambda things=things: one.engine.write(lambda tx: objects.delete_object(tx, things)),
+            *[lambda things=things: other.create(things, n=1)] * 3,
+        )
+        assert outcomes[0] is None
+        assert all(isinstance(each, (dict, NotFound)) for each in outcomes[1:])
+        assert one.rows("SELECT * FROM record_total WHERE object_id = ?", things) == []
+
+
+def test_prepared_statements_survive_a_change_of_their_table(two: Stores) -> None:
+    one, other = two
+    things = one.object("things")
+    number = one.rows("SELECT number FROM crm_object WHERE id = ?", things)[0][0]
+    for n in range(3):
+        for _ in range(8):
+            other.create(things)
+            assert len(other.rows(f"SELECT * FROM record_{number} LIMIT 1")[0]) == 5 + 2 * n
+        one.write(attributes.create_attribute, things, name=f"a{n}", type="text")
+
+
+def test_numbers_are_kept_to_the_letter_when_an_attribute_goes(two: Stores) -> None:
+    store = two[0]
+    things = store.object("things", {"slug": "gone", "type": "text"}, {"slug": "n", "type": "number"}, {"slug": "t", "type": "text"})
+    store.engine.write(
+        lambda tx: records.create_record(
+            tx, things, jsontext.loads('{"n": 1.50e+300, "gone": "x\\"gone\\":", "t": "\\u00e9\\n\\"gone\\":"}'), ids=new_id, now=0.0
+        )
+    )
+    gone = store.attribute(things, "gone")["id"]
+    store.engine.write(lambda tx: attributes.delete_attribute(tx, things, gone))
+    number = store.rows("SELECT number FROM crm_object WHERE id = ?", things)[0][0]
+    (data,) = store.rows(f"SELECT data FROM record_{number}")[0]
+    assert data == jsontext.dumps(jsontext.loads('{"n": 1.50e+300, "t": "\\u00e9\\n\\"gone\\":"}'))
+
+
+def test_a_first_start_of_several_processes_shows_one_key(two: Stores) -> None:
+    made = at_once(*[lambda store=store: make_first_key(store.engine, FakeClock(), new_id) for store in two * 3])
+    assert len([secret for secret in made if secret]) == 1
+    assert len(two[0].read(keys.list_keys)) == 1
+
+
+def test_events_are_handed_over_once(two: Stores) -> None:
+    for n in range(300):
+        two[0].engine.write(lambda tx, n=n: outbox.append(tx, "record.created", {"n": n}, ids=new_id, now=0.0))
+    taken: list[str] = []
+
+    def take(store: Store) -> None:
+        while events := store.engine.write(lambda tx: outbox.take_waiting(tx, 7)):
+            taken.extend(event.id for event in events)
+
+    at_once(*[lambda store=store: take(store) for store in two * 2])
+    while events := two[0].engine.write(lambda tx: outbox.take_waiting(tx, 100)):
+        taken.extend(event.id for event in events)
+    assert len(taken) == len(set(taken)) == 300
+
+
+def test_rate_windows_are_exact_across_engines_and_forgotten(two: Stores) -> None:
+    windows = [store.engine.rate_windows() for store in two]
+    now = 1_800_000_000.0
+    outcomes = at_once(*[lambda mine=mine: [mine.take("key", 50, 60, now + 59.9) for _ in range(20)] for mine in windows * 2])
+    states = [state for mine in outcomes for state in mine]
+    assert sorted(state.remaining for state in states if state.allowed) == list(range(50))
+    assert {state.remaining for state in states if not state.allowed} == {0}
+    assert {state.reset for state in states} == {1_800_000_060}
+    assert windows[0].take("other", 50, 60, now).remaining == 49
+    assert windows[1].take("key", 50, 60, now + 60).remaining == 49
+    windows[1].take("key", 50, 60, now + 7200)
+    assert two[0].rows("SELECT key_id, ends_at, taken FROM rate_window") == [("key", 1_800_007_260, 1)]
+
+
+def test_connections_that_end_are_replaced_without_an_error(two: Stores, postgres: Any, url: str) -> None:
+    store = two[0]
+    things = store.object("things")
+    for n in range(3):
+        postgres.end_connections(url)
+        assert store.total(things) == n
+        postgres.end_connections(url)
+        store.create(things)
+
+
+def test_a_connection_lost_in_a_transaction_leaves_nothing_and_is_repeated(two: Stores, postgres: Any, url: str) -> None:
+    things = two[0].object("things")
+    runs = []
+
+    def write(tx: Tx) -> None:
+        runs.append(1)
+        records.create_record(tx, things, {}, ids=new_id, now=0.0)
+        if len(runs) == 1:
+            postgres.end_connections(url)
+
+    two[0].engine.write(write)
+    assert len(runs) == 2
+    assert two[0].total(things) == 1
+
+
+def test_a_commit_without_an_answer_is_looked_up(two: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks when the database has committed and before it can say so: repeating the write would do it twice."""
+    things = two[0].object("things")
+    engine = two[0].engine
+    assert isinstance(engine, PostgresEngine)
+    real = psycopg.Pipeline.__exit__
+    broken: list[int] = []
+
+    def lose(pipeline: Any, *arguments: Any) -> None:
+        real(pipeline, *arguments)
+        if not broken:
+            broken.append(1)
+            pipeline._conn.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(psycopg.Pipeline, "__exit__", lose)
+    made = two[0].create(things)
+    assert broken
+    assert two[1].find(things) == [made]
+
+
+def test_a_server_that_stops_is_unavailable_until_it_is_back() -> None:
+    from tests.support.postgres import private_server
+
+    with private_server() as server:
+        url = server.create_database()
+        with opened(url):
+            """Set up."""
+        store = Store(PostgresEngine(url, pool_seconds=0.5))
+        things = store.object("things")
+        kept = store.create(things)
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            server.stop(number)
+            for call in (store.engine.read, store.engine.write):
+                with pytest.raises(Unavailable):
+                    call(lambda tx: records.count_records(tx, things))
+            server.start()
+            started = time.monotonic()
+            assert store.find(things) == [kept]
+            assert time.monotonic() - started < 5
+        store.engine.close()
+
+
+def test_a_lock_held_for_too_long_is_unavailable(two: Stores, url: str) -> None:
+    impatient = open_engine(f"{url}?options=-c%20lock_timeout%3D50ms")
+
+    def hold(tx: Tx) -> None:
+        tx.execute("UPDATE organisation SET name = 'mine'")
+        with pytest.raises(Unavailable):
+            impatient.write(lambda tx: tx.execute("UPDATE organisation SET name = 'theirs'"))
+
+    two[0].engine.write(hold)
+    impatient.close()
+
+
+def test_a_closed_engine_says_so(url: str) -> None:
+    engine = open_engine(url)
+    engine.close()
+    for call in (engine.read, engine.write):
+        with pytest.raises(Unavailable):
+            call(keys.list_keys)
+    engine.close()
+
+
+def test_what_cannot_be_opened_is_said_without_the_password(postgres: Any, url: str) -> None:
+    for address in (
+        url.replace(":", "x:", 1),
+        f"{url}_absent",
+        "postgresql://me:geheim@127.0.0.1:1/crm",
+        "postgresql://me:geheim@[::1/crm",
+    ):
+        with pytest.raises(ConfigError) as refused:
+            open_engine(address)
+        assert "geheim" not in refused.value.message
+    postgres._administer("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE_PROVIDER libc LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(ConfigError, match="UTF8"):
+        open_engine(postgres.url("latin"))
+
+
+_HOLDER = """
+import sys, time
+from crmctl.service.store.engine import open_engine
+engine = open_engine(sys.argv[1])
+def hold(tx):
+    tx.execute("UPDATE organisation SET name = 'killed'")
+    print("holding", flush=True)
+    time.sleep(60)
+engine.write(hold)
+"""
+
+
+def test_locks_of_a_killed_process_are_released_at_once(two: Stores, url: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, url], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "holding\n"
+        child.kill()
+        started = time.monotonic()
+        two[0].engine.write(lambda tx: tx.execute("UPDATE organisation SET name = 'free'"))
+        assert time.monotonic() - started < 10
+    assert two[0].rows("SELECT name FROM organisation") == [("free",)]
