@@ -36,12 +36,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """A status with a JSON document, or with bytes as they are; `date` replaces the Date header, in Unix seconds."""
+    """A status with a JSON document, or a body as it is; `date` replaces the Date header, in Unix seconds; `cut` ends the connection."""
 
     status: int = 200
     json: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     date: float | None = None
+    body: bytes = b""
+    cut: bool = False
 
 
 Route = Callable[[Asked], Any]
@@ -51,7 +53,7 @@ Route = Callable[[Asked], Any]
 class FakeCrm:
     """Fails at the end when something was asked that no route answers, or came without the key where it belongs.
 
-    Routes are `METHOD /path` below the API; a path outside of it starts with `//` and must come without the key.
+    Routes are `METHOD /path` below the API; a path outside of it starts with `//`, must come without the key, and may be `METHOD //*`.
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
@@ -107,7 +109,10 @@ class FakeCrm:
         with self._lock:
             self.asked.append(asked)
         answer = self._answer(asked, inside)
-        content = b"" if answer.json is None else jsonlib.dumps(answer.json).encode()
+        if answer.cut:
+            handler.close_connection = True
+            return
+        content = answer.body if answer.json is None else jsonlib.dumps(answer.json).encode()
         handler.send_response_only(answer.status)
         given = {"Date": formatdate(answer.date, usegmt=True), "Content-Type": "application/json", "Content-Length": str(len(content))}
         for name, value in {**given, **answer.headers}.items():
@@ -118,7 +123,7 @@ class FakeCrm:
     def _answer(self, asked: Asked, inside: bool) -> Answer:
         if (asked.headers.get("authorization") == f"Bearer {KEY}") is not inside:
             self.problems.append(f"{asked.method} {asked.path}: the key is {'missing' if inside else 'where it must not be'}")
-        route = self.routes.get(f"{asked.method} {asked.path}")
+        route = self.routes.get(f"{asked.method} {asked.path}") or (None if inside else self.routes.get(f"{asked.method} //*"))
         if route is None:
             self.problems.append(f"unexpected {asked.method} {asked.path}")
             return Answer(404, {"error": "not_found", "message": "no such route"})

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from crmctl.client.answers import Answer
 from crmctl.client.session import Session, encode_json
 from crmctl.client.shapes import Page, read_bulk, read_deleted, read_holder, read_list, read_loose, read_object, read_one, read_page
 from crmctl.client.transport import Upload
@@ -227,9 +228,9 @@ class Crm:
         body = {"path": path, "bucket": bucket}
         return read_holder(self.session.request("POST", "/files/upload-url", body=body, idempotent=True), UploadUrl, "signedUrl")
 
-    def upload(self, upload: Upload) -> None:
-        """PUT the bytes to a signed URL, without the API key."""
-        self.session.upload(upload)
+    def upload(self, upload: Upload) -> Answer:
+        """PUT the bytes to a signed URL, without the API key; the storage's answer, refusals too."""
+        return self.session.upload(upload)
 
     def webhooks(self) -> Webhooks:
         return read_holder(self.session.request("GET", "/webhooks"), Webhooks, "portalUrl", "eventTypes")

@@ -123,16 +123,17 @@ class Session:
         """Like `request`, but the last answer is returned whatever its status."""
         return self._answer(self._call(method, path, query, body, headers))[0]
 
-    def upload(self, upload: Upload) -> None:
-        """PUT a file to a signed URL: without the key, once, outside the rate budget. Raises NetworkError, RejectedError, ServiceError."""
+    def upload(self, upload: Upload) -> Answer:
+        """PUT a file to a signed URL: without the key, once, outside the rate budget; the storage's answer whatever its status.
+
+        Raises NetworkError, ServiceError.
+        """
         started = self.clock.monotonic()
         # All of a signed address behind its host may be the secret.
         self._debug(f"> PUT {urljoin(upload.url, '/')}{HIDDEN} ({upload.length} bytes)")
         response = self.transport.upload(upload)
         self._debug(f"< {response.status} in {self.clock.monotonic() - started:.3f} s, {len(response.body)} bytes")
-        answer = Answer(response.status, response.headers, response.body, wrote=True)
-        if not answer.ok:
-            raise self._refusal(answer)
+        return Answer(response.status, response.headers, response.body, wrote=True)
 
     def hurried(self, seconds: float) -> Session:
         """The same session with at most so many seconds for a request: to look at something while a longer wait is running."""

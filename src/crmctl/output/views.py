@@ -81,7 +81,7 @@ _KINDS = {
         ("createdAt", "updatedAt", "lastRunAt", "startedAt", "completedAt", "activityDate", "expiresAt", "lastUsedAt"),
         "time",
     ),
-    **dict.fromkeys(("resultCount", "displayOrder", "count", "rows", "created", "updated", "deleted", "failed"), "number"),
+    **dict.fromkeys(("resultCount", "displayOrder", "count", "rows", "bytes", "created", "updated", "deleted", "failed"), "number"),
     **dict.fromkeys(("isActive", "isRequired", "isUnique", "isList", "enabled"), "checkbox"),
     **dict.fromkeys(("slug", "type", "status", "role", "trigger"), "word"),
 }
@@ -145,3 +145,4 @@ WORKFLOW_RUNS = _view(
     "runs", "id status title startedAt completedAt error", "id status title triggerEvent error startedAt completedAt createdAt"
 )
 EVENT_TYPES = _view("event types", "name description", "name description")
+UPLOADS = _view("files", "path publicUrl bytes contentType", "file path publicUrl bytes contentType")
