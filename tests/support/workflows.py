@@ -20,6 +20,15 @@ from crmctl.service.workflows.triggering import Schedules, start_for_event
 from tests.support.service import RunningService
 
 
+def dispatcher(context: Context) -> Dispatcher:
+    """With the consumer of workflows alone."""
+
+    def consume(tx: Tx, event: Any) -> None:
+        start_for_event(tx, event, ids=new_id, now=context.clock.now())
+
+    return Dispatcher(context, [consume])
+
+
 @dataclass
 class Machinery:
     """The jobs of workflows on a service that runs without them."""
@@ -43,11 +52,8 @@ class Machinery:
         return [known[each["name"]] for each in named]
 
     def dispatch(self) -> None:
-        def consume(tx: Tx, event: Any) -> None:
-            start_for_event(tx, event, ids=new_id, now=self.crm.clock.now())
-
-        dispatcher = Dispatcher(self.context, [consume])
-        while dispatcher.run_once():
+        job = dispatcher(self.context)
+        while job.run_once():
             pass
 
     def settle(self) -> None:

@@ -1,0 +1,187 @@
+"""Workflows under faults: killed with -9 in every transaction, leases lost, several processes at once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.service.background import LOOPBACK
+from crmctl.service.context import Context
+from crmctl.service.server import new_id
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import workflow_runs
+from crmctl.service.store.engine import open_engine
+from crmctl.service.store.tx import Tx
+from crmctl.service.store.workflow_runs import LeaseLostError
+from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.workflows.running import LEASE_SECONDS, MOST_ATTEMPTS, Runs
+from crmctl.service.workflows.triggering import Schedules
+from tests.support.clock import FakeClock
+from tests.support.receiver import Receiver
+from tests.support.service import RunningService
+from tests.support.workflows import Machinery
+
+ROOT = Path(__file__).parents[2]
+WRITES = 7
+"""What one run of the workflow below takes: handing over, housekeeping, claiming, the activity, before the call, after it, the record."""
+
+CLAIMED, CALLED = 3, 6
+"""The transaction that takes the run, and the one before which the call is made and whose loss leaves its end unknown."""
+
+
+@pytest.fixture
+def work(crm: RunningService) -> Machinery:
+    return Machinery(crm, TargetGuard(LOOPBACK))
+
+
+def pass_time(work: Machinery, seconds: float) -> None:
+    assert isinstance(work.crm.clock, FakeClock)
+    work.crm.clock.advance(seconds)
+
+
+def die(work: Machinery, database: str, transaction: int) -> None:
+    command = [sys.executable, "-m", "tests.support.workflowchild", database, str(work.crm.clock.now()), str(transaction)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == (-signal.SIGKILL if transaction <= WRITES else 0), ended.stderr
+
+
+# After the last of them nobody is killed. Only an interrupted call asks whether it may be repeated.
+@pytest.mark.parametrize(("transaction", "repeat"), [*((each, False) for each in range(1, WRITES + 2)), (CALLED, True)])
+def test_killed_anywhere_no_run_is_lost_and_no_step_done_twice_unsaid(
+    work: Machinery, database: str, transaction: int, repeat: bool
+) -> None:
+    with Receiver() as receiver:
+        [workflow] = work.load(
+            {
+                "actions": [
+                    {"type": "createActivity", "title": "called"},
+                    {"type": "callUrl", "url": receiver.url, "repeat": repeat},
+                    {"type": "createRecord", "object": "companies", "data": {"name": "made"}},
+                ]
+            }
+        )
+        work.record(email="a@b.c")
+        die(work, database, transaction)
+        work.settle()
+        if CLAIMED < transaction <= WRITES:
+            assert work.events("workflow.") == [], "a lease was not respected"
+        pass_time(work, LEASE_SECONDS + 1)
+        work.settle()
+    [run] = work.runs(workflow)
+    [(kind, payload)] = work.events("workflow.")
+    companies = work.crm.client.get(f"/api/v1/objects/{work.crm.object_id('companies')}/records").json()["records"]
+    assert [each["title"] for each in work.activities()] == ["called"]
+    assert (kind, payload["error"]) == (f"workflow.{run['status']}", run["error"])
+    if transaction == CALLED and not repeat:
+        assert run["status"] == "failed"
+        assert "interrupted" in run["error"]
+        assert (len(receiver.received), len(companies)) == (1, 0)
+        return
+    assert (run["status"], len(companies)) == ("completed", 1)
+    keys = [each.headers["idempotency-key"] for each in receiver.received]
+    assert keys == [f"{run['id']}-1"] * (2 if repeat else 1)
+
+
+def other_context(database: str, work: Machinery) -> Context:
+    """Another process, as far as the database can tell."""
+    return Context(ServiceSettings(), open_engine(database), work.crm.clock, new_id)
+
+
+def test_who_lost_a_run_writes_nothing_more(work: Machinery) -> None:
+    [workflow] = work.load({"actions": [{"type": "createActivity", "title": "once"}]})
+    work.start(workflow)
+    slow = work.claim()
+    pass_time(work, LEASE_SECONDS + 1)
+    work.settle()
+    job = Runs(work.context, work.guard)
+    job.execute(slow)
+    job.close()
+    assert work.states(workflow) == ["completed"]
+    assert [each["title"] for each in work.activities()] == ["once"]
+    assert len(work.events("workflow.")) == 1
+    with pytest.raises(LeaseLostError):
+        work.crm.engine.write(lambda tx: workflow_runs.fail(tx, slow, "late", ids=new_id, now=work.crm.clock.now()))
+
+
+def test_a_run_that_is_interrupted_again_and_again_is_given_up(work: Machinery) -> None:
+    [workflow] = work.load({})
+    work.start(workflow)
+    for _ in range(MOST_ATTEMPTS):
+        work.claim()
+        work.settle()
+        assert work.states(workflow) == ["running"]
+        pass_time(work, LEASE_SECONDS + 1)
+    work.settle()
+    assert work.states(workflow) == ["failed"]
+    assert f"interrupted {MOST_ATTEMPTS} times" in work.runs(workflow)[0]["error"]
+    assert work.activities() == []
+
+
+def together(*jobs: Any) -> None:
+    """Run the functions at the same moment, to their end."""
+    start = threading.Barrier(len(jobs))
+    problems: list[BaseException] = []
+
+    def run(job: Any) -> None:
+        start.wait()
+        try:
+            job()
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=[job]) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_several_processes_share_schedules_and_runs(work: Machinery, database: str) -> None:
+    action = {"type": "createActivity", "title": "{{ schedule.dueAt }}"}
+    ids = work.load(*({"trigger": "schedule", "cron": "* * * * *", "object": None, "actions": [action]} for _ in range(3)))
+    contexts = [other_context(database, work) for _ in range(3)]
+    for _ in range(4):
+        pass_time(work, 60)
+        together(*(Schedules(context).run_once for context in contexts))
+    assert [len(work.runs(each)) for each in ids] == [4, 4, 4]
+    jobs = [Runs(context, work.guard) for context in contexts]
+
+    def drain(job: Runs) -> None:
+        while job.run_once():
+            pass
+        job.close()
+
+    together(*(lambda job=job: drain(job) for job in jobs))
+    work.settle()
+    for context in contexts:
+        context.engine.close()
+    assert [work.states(each) for each in ids] == [["completed"] * 4] * 3
+    titles = [each["title"] for each in work.activities()]
+    assert (len(titles), len(set(titles))) == (12, 4)
+    assert len(work.events("workflow.completed")) == 12
+
+
+def test_a_due_time_and_an_event_start_a_run_once_even_if_asked_twice(work: Machinery) -> None:
+    [scheduled, reacting] = work.load({"trigger": "schedule", "cron": "* * * * *", "object": None}, {})
+    pass_time(work, 60)
+    Schedules(work.context).run_once()
+    work.crm.engine.write(lambda tx: tx.execute("UPDATE workflow SET next_due_at = 0 WHERE id = ?", (scheduled,)))
+    Schedules(work.context).run_once()
+    assert len(work.runs(scheduled)) == 1
+    work.record()
+    work.dispatch()
+
+    def again(tx: Tx) -> None:
+        tx.execute("UPDATE outbox SET dispatched = 0")
+
+    work.crm.engine.write(again)
+    work.settle()
+    assert work.states(reacting) == ["completed"]
+    assert len(work.activities()) == 2

@@ -1,0 +1,58 @@
+"""A process that does the work of workflows on a database and is killed with -9 in the middle of its n-th transaction.
+
+python -m tests.support.workflowchild DATABASE_URL NOW N
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crmctl.service.background import LOOPBACK
+from crmctl.service.context import Context
+from crmctl.service.server import new_id
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store.engine import open_engine
+from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.workflows.running import Runs
+from tests.support.clock import FakeClock
+from tests.support.workflows import dispatcher
+
+
+class DyingEngine:
+    """Counts the transactions that write; in the last one everything is done except the commit."""
+
+    def __init__(self, url: str, last: int) -> None:
+        self._engine = open_engine(url)
+        self._left = last
+        self.read = self._engine.read
+
+    def write(self, fn: Callable[[Any], Any]) -> Any:
+        def mortal(tx: Any) -> Any:
+            result = fn(tx)
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        self._left -= 1
+        return self._engine.write(mortal)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def main(url: str, now: float, last: int) -> None:
+    context = Context(ServiceSettings(data_dir=Path()), DyingEngine(url, last), FakeClock(now), new_id)
+    dispatcher(context).run_once()
+    job = Runs(context, TargetGuard(LOOPBACK), call_seconds=5)
+    while job.run_once():
+        pass
+    job.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))
