@@ -15,12 +15,13 @@ from crmctl import __version__
 from crmctl.clock import Clock
 from crmctl.service.console import routing as pages
 from crmctl.service.context import Context, Ids
+from crmctl.service.files import serving
 from crmctl.service.http.admission import Admission
 from crmctl.service.http.edge import Edge
 from crmctl.service.http.errors import answer_for
 from crmctl.service.http.observing import Metrics, observer
 from crmctl.service.http.openapi import build_document
-from crmctl.service.routes import activities, attributes, members, objects, probes, records, reports, webhooks
+from crmctl.service.routes import activities, attributes, files, members, objects, probes, records, reports, webhooks, workflows
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import Engine
 
@@ -30,8 +31,10 @@ _NOUNS = (
     records.router,
     members.router,
     activities.router,
+    files.router,
     webhooks.router,
     reports.router,
+    workflows.router,
 )
 
 
@@ -54,7 +57,12 @@ def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids
     def document() -> dict[str, Any]:
         return build_document(app, [endpoint for noun in nouns for endpoint in noun.endpoints])
 
-    routers = [*(noun.router for noun in nouns), probes.router(context, metrics, document), *pages.routers(context)]
+    routers = [
+        *(noun.router for noun in nouns),
+        probes.router(context, metrics, document),
+        *pages.routers(context),
+        serving.router(context),
+    ]
     for router in routers:
         app.include_router(router)
     app.openapi = document  # type: ignore[method-assign]
