@@ -1,0 +1,49 @@
+"""A service process that ends itself with SIGKILL at one step of a delivery.
+
+`python -m tests.support.killed_service STEP DATABASE_URL FOLDER`, STEP being one of STEPS.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+STEPS = ("before the event is handed over", "before the claim", "after the claim", "after the send", "after the settlement")
+
+
+def die(*_: Any, **__: Any) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit("not killed")
+
+
+def main(step: str, database_url: str, folder: str) -> None:
+    from crmctl.service.server import Server
+    from crmctl.service.settings import ServiceSettings
+    from crmctl.service.store import deliveries, outbox
+    from crmctl.service.webhooks import delivering
+    from crmctl.service.webhooks.sending import Sender
+
+    server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
+    if step == "before the event is handed over":
+        _replace(outbox, "take_waiting", lambda real: die)
+    elif step == "before the claim":
+        _replace(deliveries, "claim", lambda real: die)
+    elif step == "after the claim":
+        _replace(Sender, "send", lambda real: die)
+    elif step == "after the send":
+        _replace(deliveries, "settle", lambda real: die)
+    elif step == "after the settlement":
+        _replace(delivering.Deliveries, "_deliver", lambda real: lambda *given: (real(*given), die()))
+    server.run(lambda _: None)
+
+
+def _replace(owner: Any, name: str, replacement: Callable[[Any], Any]) -> None:
+    setattr(owner, name, replacement(getattr(owner, name)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
