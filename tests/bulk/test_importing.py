@@ -117,19 +117,20 @@ def test_requests_that_are_too_large_are_halved_and_later_ones_start_smaller(jou
     ],
     ids=lambda fault: "drop" if fault.drop else f"{fault.status}",
 )
-def test_a_create_of_unknown_outcome_is_never_sent_again(journal: Journal, fault: Fault, applies: bool) -> None:
+def test_a_create_of_unknown_outcome_is_read_back_and_only_what_is_absent_is_sent_again(
+    journal: Journal, fault: Fault, applies: bool
+) -> None:
     with BulkServer() as server:
         server.faults[1] = dataclasses.replace(fault, applies=applies)
         result = run(server.crm(), journal, prepared(300), ONE)
-        assert len(server.writes) == 3
-        assert max(server.values("n").values()) == 1
-        run(server.crm(), journal, prepared(300), ONE)
-        assert len(server.writes) == 3
+        assert server.values("n") == once(*range(1, 301))
+        assert len(server.writes) == (3 if applies else 4)
     assert result.error is None
-    counts = journal.counts()
-    assert (counts[RowState.CREATED], counts[RowState.IN_DOUBT]) == (200, 100)
-    assert exit_code(counts) == 10
-    assert journal.state is JobState.OPEN
+    assert journal.counts()[RowState.CREATED] == 300
+    assert exit_code(journal.counts()) == 0
+    assert journal.state is JobState.FINISHED
+    ids = {entry.record_id for entry in journal.rows(101, 200).values()}
+    assert (None in ids) is not applies
 
 
 def test_an_upsert_by_id_may_be_repeated(tmp_path: Path) -> None:
@@ -192,13 +193,26 @@ def test_enough_failed_rows_stop_the_sending(journal: Journal) -> None:
     assert exit_code(journal.counts()) == 10
 
 
-def test_three_doubtful_requests_in_a_row_stop_the_sending(journal: Journal) -> None:
+def test_doubts_without_end_stop_the_sending_and_the_rows_that_are_absent_can_be_sent_later(journal: Journal) -> None:
     with BulkServer() as server:
         server.faults = {n: Fault(status=500) for n in range(100)}
         result = run(server.crm(), journal, prepared(1000), ONE)
-        assert len(server.writes) == 3
-    assert "unknown" in result.notes[0]
-    assert journal.counts()[RowState.IN_DOUBT] == 300
+        assert len(server.writes) == 6
+        assert "unknown" in result.notes[0]
+        assert journal.counts()[RowState.IN_DOUBT] <= 300
+        server.faults.clear()
+        run(server.crm(), journal, prepared(1000), ONE)
+        assert server.values("n") == once(*range(1, 1001))
+    assert journal.state is JobState.FINISHED
+
+
+def test_a_service_that_fails_for_a_minute_only_delays(journal: Journal) -> None:
+    with BulkServer() as server:
+        server.faults = {n: Fault(status=503, applies=n % 2 == 0) for n in (2, 3, 4, 5)}
+        result = run(server.crm(), journal, prepared(1000), ONE)
+        assert server.values("n") == once(*range(1, 1001))
+    assert result.notes == ()
+    assert journal.state is JobState.FINISHED
 
 
 def test_a_service_that_refuses_everything_is_not_asked_for_ever(journal: Journal) -> None:

@@ -56,7 +56,7 @@ def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> 
         Journal.create(folder, header(origin=origin), clock).close()
     journal = KilledJournal(folder, clock)
     crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
-    options = ImportOptions(delivery=DeliveryOptions(concurrency=concurrency))
+    options = ImportOptions(delivery=DeliveryOptions(concurrency=concurrency, settle=1))
     result = run_import(crm, journal, lambda: prepared(rows), options, clock, Silent(), lambda _: None)
     return exit_code(journal.counts(), result.error)
 

@@ -10,7 +10,7 @@ from typing import Any
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.importing import ImportOptions, RunResult, run_import
 from crmctl.bulk.journal import Header, Journal
-from crmctl.bulk.sender import Writer
+from crmctl.bulk.importing import Service
 from crmctl.clock import Clock
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock
@@ -64,7 +64,7 @@ def new_journal(folder: Path, *, mode: str = "create", clock: Clock | None = Non
 
 
 def run(
-    writer: Writer, journal: Journal, rows: Sequence[Prepared], options: ImportOptions | None = None, *, clock: Clock | None = None
+    writer: Service, journal: Journal, rows: Sequence[Prepared], options: ImportOptions | None = None, *, clock: Clock | None = None
 ) -> RunResult:
     """One run of an import job over prepared rows."""
 

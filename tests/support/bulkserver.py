@@ -7,6 +7,7 @@ with BulkServer() as server:
 from __future__ import annotations
 
 import json
+import re
 import threading
 import uuid
 from collections import Counter
@@ -45,7 +46,7 @@ class BulkServer:
     """`records` are the rows, in order of creation. `faults` is by number of the write request, from 0.
 
     `refuse_row(data)` gives the message of a row's failure, `refuse_batch(records)` a `(status, message)` for a whole request.
-    `before_page(n)` runs before the n-th list answer (from 0) is made.
+    `before_page(n)` runs before the n-th list answer (from 0) is made; `visible(record)` says whether lists show it.
     """
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class BulkServer:
         self.refuse_row: Callable[[dict[str, Any]], str | None] = lambda _: None
         self.refuse_batch: Callable[[list[dict[str, Any]]], tuple[int, str] | None] = lambda _: None
         self.before_page: Callable[[int], None] = lambda _: None
+        self.visible: Callable[[dict[str, Any]], bool] = lambda _: True
         self.order_ties: Callable[[dict[str, Any]], Any] = lambda record: record["id"]
         self.arrived = threading.Semaphore(0)
         self.lock = threading.RLock()
@@ -137,16 +139,30 @@ class BulkServer:
         with self.lock:
             limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
             key = {"created_at": "createdAt", "updated_at": "updatedAt"}[query.get("sort", ["created_at"])[0]]
-            rows = sorted(self.records, key=self.order_ties)
+            rows = sorted((record for record in self.records if self._shown(record, query)), key=self.order_ties)
             rows.sort(key=lambda record: str(record[key]), reverse=query.get("order", ["desc"])[0] == "desc")
             pagination = {"total": len(rows), "limit": limit, "offset": offset}
             return {"records": rows[offset : offset + limit], "pagination": pagination}
+
+    def _shown(self, record: dict[str, Any], query: dict[str, list[str]]) -> bool:
+        conditions = [(found, values[0]) for name, values in query.items() if (found := _FILTER.fullmatch(name))]
+        return self.visible(record) and all(
+            OPERATORS[found["operator"]](str(record["data"].get(found["slug"]) or ""), value) for found, value in conditions
+        )
 
     def delete(self, ids: list[str]) -> dict[str, Any]:
         with self.lock:
             before = len(self.records)
             self.records = [record for record in self.records if record["id"] not in set(ids)]
             return {"deleted": before - len(self.records)}
+
+
+OPERATORS: dict[str, Callable[[str, str], bool]] = {
+    "equals": lambda text, value: text == value,
+    "contains": lambda text, value: value in text,
+    "startsWith": lambda text, value: text.startswith(value),
+}
+_FILTER = re.compile(r"filter\[(?P<slug>[^]]+)\]\[(?P<operator>[^]]+)\]")
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from crmctl.bulk.markers import Marker
 from crmctl.client.session import encode_json
 from crmctl.models.records import BULK_LIMIT
 
@@ -64,10 +65,12 @@ class Batch:
         return Batch(self.entries[:middle]), Batch(self.entries[middle:])
 
 
-def entry_of(row: Row, *, with_id: bool) -> Entry:
-    """The record of a row as the bulk call takes it; `with_id` is for upserts, a create sends no id."""
-    id = row.id if with_id and row.id else None  # noqa: A001
-    return Entry(row.ordinal, encode_json({"data": row.data, "id": id} if id else {"data": row.data}), id)
+def entry_of(row: Row, *, with_id: bool, marker: Marker | None = None) -> Entry:
+    """The record of a row as the bulk call takes it; `with_id` is for upserts, a create sends no id. A new record gets its marker."""
+    if with_id and row.id:
+        return Entry(row.ordinal, encode_json({"data": row.data, "id": row.id}), row.id)
+    data = row.data if marker is None else {**row.data, marker.slug: marker.text(row.ordinal)}
+    return Entry(row.ordinal, encode_json({"data": data}))
 
 
 class Batcher:

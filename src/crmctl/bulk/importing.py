@@ -7,18 +7,25 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from crmctl.bulk.batches import Entry, Row, entry_of
+from crmctl.bulk.batches import Batch, Entry, Row, entry_of
 from crmctl.bulk.delivery import Delivery, DeliveryOptions
 from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
-from crmctl.bulk.journal import Journal
+from crmctl.bulk.journal import Doubt, Journal
+from crmctl.bulk.markers import Marker
+from crmctl.bulk.reading import Baseline, Reader
+from crmctl.bulk.reconciling import Reconciler
+from crmctl.bulk.scanning import Lister
 from crmctl.bulk.sender import Progress, Writer
 from crmctl.bulk.spool import EntrySpool
-from crmctl.bulk.states import JobState, RowState
+from crmctl.bulk.states import BatchState, JobState, RowState
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, InterruptedByUser
+from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError
 
 CHUNK_ROWS = 500
+
+ANSWER_SECONDS = 60.0
+"""Longest time assumed between the sending of a batch and its creation, where it was not measured."""
 
 
 class Payload(Row, Protocol):
@@ -48,8 +55,12 @@ class RunResult:
     notes: tuple[str, ...] = ()
 
 
+class Service(Writer, Lister, Protocol):
+    """The calls of the client that an import makes."""
+
+
 def run_import(
-    writer: Writer,
+    service: Service,
     journal: Journal,
     payloads: Payloads,
     options: ImportOptions,
@@ -69,14 +80,14 @@ def run_import(
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
             if journal.state is not JobState.CHECKING:
-                return _send(writer, journal, _unsent(journal, payloads), options, clock, progress, interrupt)
+                return _send(service, journal, _Resumed(journal, payloads), options, clock, progress, interrupt)
             with EntrySpool(journal.folder) as spool:
                 try:
                     _check(journal, payloads, spool, options, progress, report, interrupt)
                 except CrmctlError:
                     journal.set_state(JobState.REJECTED)
                     raise
-                return _send(writer, journal, spool, options, clock, progress, interrupt)
+                return _send(service, journal, _Fresh(spool), options, clock, progress, interrupt)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
 
@@ -93,7 +104,7 @@ def _check(
     """Read and validate everything before anything is sent; an interrupted check starts over the next time."""
     journal.restart_check()
     progress.start("checking")
-    with_id = journal.header.mode == "upsert"
+    entry = entry_maker(journal)
     rejected = fatal = False
     for chunk in chunks(payloads()):
         errors = {payload.ordinal: text for payload in chunk if payload.findings and (text := rejection(payload)) is not None}
@@ -101,7 +112,7 @@ def _check(
             report(finding)
             fatal = fatal or finding.severity is Severity.FATAL
         journal.record_check(len(chunk), errors.items())
-        spool.add(entry_of(payload, with_id=with_id) for payload in chunk if payload.ordinal not in errors)
+        spool.add(entry(payload) for payload in chunk if payload.ordinal not in errors)
         rejected = rejected or bool(errors)
         progress.advance(len(chunk))
         if interrupt.requested:
@@ -111,10 +122,17 @@ def _check(
     journal.set_state(JobState.REJECTED if fatal or (rejected and options.stop_on_error) else JobState.OPEN)
 
 
+class _Work(Protocol):
+    """The rows of a job: those to be sent, in input order, and all of them anew."""
+
+    def rows(self, reconciler: Reconciler) -> Iterable[Entry]: ...
+    def again(self) -> Iterable[Entry]: ...
+
+
 def _send(
-    writer: Writer,
+    service: Service,
     journal: Journal,
-    entries: Iterable[Entry],
+    work: _Work,
     options: ImportOptions,
     clock: Clock,
     progress: Progress,
@@ -123,27 +141,109 @@ def _send(
     if journal.state is not JobState.OPEN:
         return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
     counts = journal.counts()
-    delivery = Delivery(writer, journal, options.delivery, clock, progress, interrupt)
-    progress.start("importing", counts[RowState.UNSENT])
-    try:
-        if counts[RowState.UNSENT]:
-            delivery.run(entries)
-    finally:
-        progress.finish()
+    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
+    error: CrmctlError | None = None
+    notes: Sequence[str] = ()
+    if left:
+        try:
+            _take_baseline(journal, reader)
+        except CrmctlError as failure:
+            return RunResult(failure)
+        wishes = options.delivery
+        reconciler = Reconciler(reader, journal, work.again, clock, wishes.settle, wishes.assume)
+        delivery = Delivery(service, journal, reconciler, wishes, clock, progress, interrupt)
+        progress.start("importing", left)
+        try:
+            delivery.run(work.rows(reconciler))
+        finally:
+            progress.finish()
+            journal.add_effort(reader.requests, 0.0)
+        error, notes = delivery.error, delivery.notes
     counts = journal.counts()
     if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT]:
         journal.set_state(JobState.FINISHED)
-    return RunResult(delivery.error, tuple(delivery.notes))
+    return RunResult(error, tuple(notes))
 
 
-def _unsent(journal: Journal, payloads: Payloads) -> Iterator[Entry]:
-    """The rows of a job that goes on which may be sent: neither rejected, nor with an outcome, nor in doubt."""
-    with_id = journal.header.mode == "upsert"
-    for chunk in chunks(payloads()):
-        taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
-        for payload in chunk:
-            if payload.ordinal not in taken:
-                yield entry_of(payload, with_id=with_id)
+def _take_baseline(journal: Journal, reader: Reader) -> None:
+    """Remember what is there before anything is sent. Without the right to read, doubts will stay doubts.
+
+    It is part of the preparations, like reading the attributes, and not counted as a request of the job.
+    """
+    if journal.has_sent or journal.recall("baseline") is not None:
+        return
+    try:
+        journal.remember("baseline", Baseline.of(reader.page()).to_document())
+    except (ServiceError, RejectedError):
+        return
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+    finally:
+        reader.requests = 0
+
+
+def entry_maker(journal: Journal) -> Callable[[Row], Entry]:
+    """How the job makes a row into the record it sends: a function of the row alone."""
+    header = journal.header
+    with_id = header.mode == "upsert"
+    marker = Marker.of(header.marker, header.job) if header.marker is not None else None
+    return lambda row: entry_of(row, with_id=with_id, marker=marker)
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """A job that has just been checked."""
+
+    spool: EntrySpool
+
+    def rows(self, reconciler: Reconciler) -> Iterable[Entry]:
+        return self.spool
+
+    def again(self) -> Iterable[Entry]:
+        return self.spool
+
+
+@dataclass(frozen=True)
+class _Resumed:
+    """A job that goes on: rows that have an outcome are passed over, batches in doubt are put together again and parked."""
+
+    journal: Journal
+    payloads: Payloads
+
+    def again(self) -> Iterator[Entry]:
+        entry = entry_maker(self.journal)
+        return (entry(payload) for payload in self.payloads() if not payload.findings or rejection(payload) is None)
+
+    def rows(self, reconciler: Reconciler) -> Iterator[Entry]:
+        journal, entry = self.journal, entry_maker(self.journal)
+        doubts = {doubt.number: doubt for doubt in journal.doubts()}
+        gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
+        control = journal.last_confirmed() if doubts else None
+        shown: list[Entry] = []
+        for chunk in chunks(self.payloads()):
+            first, last = chunk[0].ordinal, chunk[-1].ordinal
+            taken = journal.taken(first, last)
+            doubtful = journal.doubtful(first, last) if doubts else {}
+            for payload in chunk:
+                number = doubtful.get(payload.ordinal)
+                if number is not None:
+                    gathered[number].append(entry(payload))
+                    if len(gathered[number]) == doubts[number].size:
+                        self._park(reconciler, doubts[number], gathered.pop(number))
+                elif payload.ordinal not in taken:
+                    yield entry(payload)
+                elif control is not None and control[0] <= payload.ordinal <= control[1]:
+                    shown.append(entry(payload))
+                    if payload.ordinal == control[1]:
+                        reconciler.confirm(shown, control[2], control[2] + ANSWER_SECONDS)
+
+    def _park(self, reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
+        batch = Batch(tuple(entries))
+        if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
+            raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
+        reconciler.park(doubt.number, batch, 0, doubt.sent_at)
 
 
 def rejection(payload: Payload) -> str | None:

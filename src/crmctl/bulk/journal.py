@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk import lease
 from crmctl.bulk.batches import Batch
+from crmctl.bulk.journal_tables import FORMAT, TABLES
 from crmctl.bulk.sending import Verdict
 from crmctl.bulk.states import DOUBTFUL, BatchState, JobState, RowState
 from crmctl.clock import Clock
@@ -22,27 +23,6 @@ from crmctl.errors import CrmctlError, UsageError
 from crmctl.models import jsontext
 
 FILE_NAME = "journal.sqlite"
-FORMAT = 1
-
-_TABLES = """
-CREATE TABLE job (
-    one INTEGER PRIMARY KEY CHECK (one = 1), header TEXT NOT NULL, state TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0,
-    requests INTEGER NOT NULL DEFAULT 0, elapsed REAL NOT NULL DEFAULT 0
-);
-CREATE TABLE batch (
-    no INTEGER PRIMARY KEY, parent INTEGER, first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL,
-    state TEXT NOT NULL, attempt INTEGER NOT NULL, sent_at REAL NOT NULL, sent_mono REAL NOT NULL,
-    created INTEGER NOT NULL DEFAULT 0, updated INTEGER NOT NULL DEFAULT 0, reason TEXT
-);
-CREATE TABLE row (ordinal INTEGER PRIMARY KEY, batch INTEGER, state TEXT, record_id TEXT, error TEXT);
-CREATE INDEX row_state ON row (state) WHERE state IS NOT NULL;
-CREATE TABLE event (at REAL NOT NULL, kind TEXT NOT NULL, batch INTEGER, note TEXT);
-CREATE VIEW doubtful AS SELECT * FROM batch WHERE state IN ('SENDING', 'IN_DOUBT', 'UNKNOWN');
-CREATE VIEW taken AS
-    SELECT ordinal FROM row LEFT JOIN batch ON batch.no = row.batch
-    WHERE row.state IS NOT NULL OR batch.state IS NULL OR batch.state NOT IN ('PLANNED', 'BISECT');
-"""
-"""`doubtful`: batches that may or may not be in the service. `taken`: rows that must not be sent."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +47,20 @@ class Header:
     created_at: float
     version: str
     plan: dict[str, Any] = field(default_factory=dict)
+    marker: str | None = None
+    """The attribute that holds the import marker of every created record."""
+    unique: str | None = None
+    """A mapped attribute no two rows share, by which a row can be recognised."""
+
+
+class Doubt(NamedTuple):
+    """A batch in doubt: its number, how many rows hang on it, the digest of what was sent, and the Unix time of the last send."""
+
+    number: int
+    size: int
+    digest: bytes
+    sent_at: float
+    state: BatchState
 
 
 class RowEntry(NamedTuple):
@@ -108,7 +102,7 @@ class Journal:
         path.touch(mode=0o600, exist_ok=False)
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(f"{_TABLES} {lease.TABLE};")
+            db.executescript(f"{TABLES} {lease.TABLE};")
             db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
             db.execute(f"PRAGMA user_version = {FORMAT}")
         path.rename(folder / FILE_NAME)
@@ -222,6 +216,8 @@ class Journal:
             self._db.executemany("UPDATE row SET state = ?, error = ? WHERE ordinal = ?", failed)
             if verdict.state is not BatchState.CONFIRMED:
                 self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?)", (self._clock.now(), verdict.state, number, verdict.reason))
+            if verdict.state is BatchState.IN_DOUBT:
+                self._remember_doubts()
 
     def recover(self) -> int:
         """Batches a dead process left as SENDING are in doubt; returns how many there were."""
@@ -230,7 +226,39 @@ class Journal:
             found = self._db.execute(
                 "UPDATE batch SET state = ?, reason = ? WHERE state = ?", (BatchState.IN_DOUBT, reason, BatchState.SENDING)
             )
+            self._remember_doubts()
             return found.rowcount
+
+    def _remember_doubts(self) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO doubted SELECT ordinal, sent_at FROM batch JOIN row ON ordinal BETWEEN first AND last AND batch = no "
+            "WHERE batch.state = ?",
+            (BatchState.IN_DOUBT,),
+        )
+
+    def resolve(self, number: int, found: Mapping[int, str | None], absent: Collection[int], reason: str = "") -> None:
+        """Settle the rows of a batch in doubt: `found` are in the service (with their ids where known), `absent` may be sent again.
+
+        With rows left over nobody can tell about them, and the batch is UNKNOWN.
+        """
+        with self._transaction(durable=False):
+            marked = ((RowState.CREATED, record_id, ordinal, number) for ordinal, record_id in found.items())
+            self._db.executemany("UPDATE row SET state = ?, created_id = ?, error = NULL WHERE ordinal = ? AND batch = ?", marked)
+            self._db.executemany("DELETE FROM row WHERE ordinal = ? AND batch = ?", ((ordinal, number) for ordinal in absent))
+            self._db.execute(
+                "UPDATE batch SET size = size - ?, reason = ? WHERE no = ?", (len(found) + len(absent), reason or None, number)
+            )
+            states = (BatchState.RECONCILED, BatchState.UNKNOWN, number)
+            self._db.execute("UPDATE batch SET state = CASE size WHEN 0 THEN ? ELSE ? END WHERE no = ?", states)
+            note = f"{len(found)} found, {len(absent)} absent{'; ' if reason else ''}{reason}"
+            self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?)", (self._clock.now(), "reconciled", number, note))
+
+    def name_rows(self, ids: Mapping[int, str]) -> None:
+        """Write down the ids of created records."""
+        with self._transaction(durable=False):
+            self._db.executemany(
+                "UPDATE row SET created_id = ? WHERE ordinal = ?", ((record_id, ordinal) for ordinal, record_id in ids.items())
+            )
 
     def _assert_free(self, batch: Batch) -> None:
         ordinals = set(batch.ordinals)
@@ -272,25 +300,76 @@ class Journal:
         found: dict[int, RowEntry] = {}
         with self._lock:
             cursor = self._db.execute(
-                "SELECT ordinal, row.state, record_id, error, batch.state, batch.created, batch.updated, batch.reason "
+                "SELECT ordinal, row.state, record_id, created_id, error, batch.state, batch.created, batch.updated, batch.reason "
                 "FROM row LEFT JOIN batch ON batch.no = row.batch WHERE ordinal BETWEEN ? AND ?",
                 (first, last),
             )
-            for ordinal, state, record_id, error, batch_state, created, updated, reason in cursor:
+            for ordinal, state, record_id, created_id, error, batch_state, created, updated, reason in cursor:
                 if state is not None:
-                    found[ordinal] = RowEntry(RowState(state), record_id, error)
+                    found[ordinal] = RowEntry(RowState(state), created_id or record_id, error)
                 elif batch_state == BatchState.CONFIRMED:
                     was_update = updated and (record_id or not created)
                     state = RowState.UPDATED if was_update else RowState.CREATED
+                    record_id = created_id or record_id
                     found[ordinal] = RowEntry(state, record_id) if record_id or was_update else _CREATED
                 elif batch_state in DOUBTFUL:
                     found[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
         return found
 
-    def doubtful(self) -> list[tuple[int, float]]:
-        """Number and Unix time of the last send of every batch in doubt."""
+    def doubts(self) -> list[Doubt]:
+        """Every batch in doubt."""
         with self._lock:
-            return self._db.execute("SELECT no, sent_at FROM doubtful ORDER BY no").fetchall()
+            found = self._db.execute("SELECT no, size, digest, sent_at, state FROM doubtful ORDER BY no")
+            return [Doubt(number, size, digest, sent_at, BatchState(state)) for number, size, digest, sent_at, state in found]
+
+    def doubtful(self, first: int, last: int) -> dict[int, int]:
+        """The rows first..last that are in doubt, each with the number of its batch."""
+        with self._lock:
+            found = self._db.execute(
+                "SELECT ordinal, batch FROM row JOIN doubtful ON no = batch WHERE ordinal BETWEEN ? AND ? AND row.state IS NULL",
+                (first, last),
+            )
+            return dict(found.fetchall())
+
+    def last_confirmed(self) -> tuple[int, int, float] | None:
+        """First and last row, and the time of the send, of the newest batch of which every row was created."""
+        with self._lock:
+            found: tuple[int, int, float] | None = self._db.execute(
+                "SELECT first, last, sent_at FROM batch WHERE state = ? AND created = size AND last - first + 1 = size "
+                "ORDER BY no DESC LIMIT 1",
+                (BatchState.CONFIRMED,),
+            ).fetchone()
+            return found
+
+    def doubted(self) -> dict[int, float]:
+        """Every row that was ever in doubt, and when last."""
+        with self._lock:
+            return dict(self._db.execute("SELECT ordinal, at FROM doubted").fetchall())
+
+    def duplicates(self) -> dict[int, list[str]]:
+        """Records beyond the first, by row."""
+        found: dict[int, list[str]] = {}
+        with self._lock:
+            for ordinal, record_id in self._db.execute("SELECT ordinal, record_id FROM duplicate ORDER BY ordinal, record_id"):
+                found.setdefault(ordinal, []).append(record_id)
+        return found
+
+    def record_duplicates(self, duplicates: Mapping[int, Iterable[str]]) -> None:
+        with self._transaction():
+            rows = ((ordinal, record_id) for ordinal, ids in duplicates.items() for record_id in ids)
+            self._db.executemany("INSERT OR IGNORE INTO duplicate VALUES (?, ?)", rows)
+
+    def forget_duplicate(self, record_id: str) -> None:
+        self._write("DELETE FROM duplicate WHERE record_id = ?", record_id)
+
+    def remember(self, name: str, value: Any) -> None:
+        """Keep a JSON value under a name."""
+        self._write("INSERT OR REPLACE INTO fact VALUES (?, ?)", name, jsontext.dumps(value))
+
+    def recall(self, name: str) -> Any:
+        """The value kept under a name, or None."""
+        found = self._one("SELECT (SELECT value FROM fact WHERE name = ?)", name)
+        return None if found is None else jsontext.loads(found)
 
     @property
     def has_sent(self) -> bool:
@@ -299,9 +378,9 @@ class Journal:
 
     # -- the database ----------------------------------------------------------------------------------------------------------------
 
-    def _one(self, query: str) -> Any:
+    def _one(self, query: str, *values: Any) -> Any:
         with self._lock:
-            return self._db.execute(query).fetchone()[0]
+            return self._db.execute(query, values).fetchone()[0]
 
     def _write(self, statement: str, *values: Any) -> None:
         with self._transaction():

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from crmctl.bulk.delivery import DeliveryOptions
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.importing import ImportOptions, run_import
+from crmctl.bulk.importing import ImportOptions, Service, run_import
 from crmctl.bulk.jobs import JobInfo, JobStore, summarize
 from crmctl.bulk.journal import Journal
 from crmctl.bulk.plan import ImportPlan
 from crmctl.bulk.results import write_results
-from crmctl.bulk.sender import Progress, Writer
+from crmctl.bulk.sender import Progress
 from crmctl.bulk.starting import Job
 from crmctl.bulk.states import JobState
 from crmctl.bulk.summary import Summary, exit_code
@@ -39,7 +39,7 @@ class JobResult:
 
 
 def run_job(
-    writer: Writer,
+    service: Service,
     job: Job,
     options: DeliveryOptions,
     clock: Clock,
@@ -57,7 +57,7 @@ def run_job(
         if failed_copy is not None:
             _check_writable(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
-        result = run_import(writer, journal, job.input.payloads, ImportOptions(plan.stop_on_error, options), clock, progress, report)
+        result = run_import(service, journal, job.input.payloads, ImportOptions(plan.stop_on_error, options), clock, progress, report)
         write_results(journal, job.input.source, failed_copy)
         summary = summarize(journal)
         code = exit_code(summary.counts, result.error)

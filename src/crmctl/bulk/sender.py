@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from crmctl.bulk.batches import Batch, Batcher
 from crmctl.bulk.journal import Journal
+from crmctl.bulk.reconciling import Reconciler
 from crmctl.bulk.sending import Verdict, judge, refuse_all
 from crmctl.bulk.states import BatchState
 from crmctl.bulk.transit import Transit
@@ -48,22 +49,32 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """One batch to be sent; `parent` is the number of the batch it was split from."""
+    """One batch to be sent; `parent` is the number of the batch it was split from, `round` how often its rows were in doubt and absent."""
 
     number: int
     batch: Batch
     parent: int | None = None
+    round: int = 0
 
 
 class Sender:
     """Has no state of its own: several threads may use one."""
 
     def __init__(
-        self, writer: Writer, journal: Journal, transit: Transit, batcher: Batcher, clock: Clock, progress: Progress, doubt: frozenset[int]
+        self,
+        writer: Writer,
+        journal: Journal,
+        transit: Transit,
+        reconciler: Reconciler,
+        batcher: Batcher,
+        clock: Clock,
+        progress: Progress,
+        doubt: frozenset[int],
     ) -> None:
         self._writer = writer
         self._journal = journal
         self._transit = transit
+        self._reconciler = reconciler
         self._batcher = batcher
         self._clock = clock
         self._progress = progress
@@ -81,14 +92,14 @@ class Sender:
             if verdict.state is BatchState.BISECT:
                 allowance -= 2
                 refusal = verdict.reason
-                parts.extend(Task(self._transit.next_number(), half, part.number) for half in reversed(part.batch.halves()))
+                parts.extend(Task(self._transit.next_number(), half, part.number, part.round) for half in reversed(part.batch.halves()))
             else:
                 self._progress.advance(len(part.batch))
         self._transit.tally_refusal(refusal if failed == len(task.batch) else None)
 
     def _send(self, task: Task, *, may_split: bool) -> Verdict:
         mode = self._journal.header.mode
-        attempts = _Attempts(task, self._journal, self._transit)
+        attempts = _Attempts(task, self._journal, self._transit, self._clock)
         for repeat in range(REPEATS + 1):
             outcome = self._call(task, attempts)
             verdict = judge(task.batch, outcome, mode=mode, doubt=self._doubt)
@@ -100,6 +111,10 @@ class Sender:
         if verdict.state is BatchState.BISECT and not may_split:
             verdict = refuse_all(task.batch, verdict.reason)
         attempts.settle(verdict)
+        if verdict.state is BatchState.IN_DOUBT:
+            self._reconciler.park(task.number, task.batch, task.round, attempts.sent_at)
+        elif verdict.created == len(task.batch):
+            self._reconciler.confirm(task.batch.entries, attempts.sent_at, self._clock.now())
         self._transit.tally(verdict)
         return verdict
 
@@ -115,13 +130,16 @@ class Sender:
 class _Attempts:
     """The journal's view of one batch on its way: every attempt is written down before it leaves."""
 
-    def __init__(self, task: Task, journal: Journal, transit: Transit) -> None:
+    def __init__(self, task: Task, journal: Journal, transit: Transit, clock: Clock) -> None:
         self._task = task
         self._journal = journal
         self._transit = transit
+        self._clock = clock
         self._begun = self._away = False
+        self.sent_at = clock.now()
 
     def sending(self) -> None:
+        self.sent_at = self._clock.now()
         number, batch = self._task.number, self._task.batch
         if self._away:
             self._journal.again(number)

@@ -11,6 +11,8 @@ from typing import Self
 from crmctl.bulk.batches import Entry
 from crmctl.models import jsontext
 
+READ_BYTES = 1_000_000
+
 
 class EntrySpool:
     """Entries in the order they were added. The file has no name and vanishes with the process, however that ends."""
@@ -32,7 +34,14 @@ class EntrySpool:
         )
 
     def __iter__(self) -> Iterator[Entry]:
-        self._file.seek(0)
-        for line in self._file:
-            ordinal, id, encoded = line[:-1].split(b"\t", 2)  # noqa: A001
-            yield Entry(int(ordinal), encoded, jsontext.loads(id) if id != b"null" else None)
+        """All entries, from the first one; several readers may take turns."""
+        at = 0
+        while True:
+            self._file.seek(at)
+            lines = self._file.readlines(READ_BYTES)
+            at = self._file.tell()
+            if not lines:
+                return
+            for line in lines:
+                ordinal, id, encoded = line[:-1].split(b"\t", 2)  # noqa: A001
+                yield Entry(int(ordinal), encoded, jsontext.loads(id) if id != b"null" else None)

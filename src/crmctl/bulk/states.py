@@ -27,6 +27,8 @@ class BatchState(StrEnum):
     """Refused as a whole, nothing applied: its rows go on in smaller batches."""
     IN_DOUBT = "IN_DOUBT"
     """The service may have applied it; never repeated before its rows are proven absent."""
+    RECONCILED = "RECONCILED"
+    """It was in doubt, and every row of it was found or proven absent since."""
     UNKNOWN = "UNKNOWN"
     """Watched, and still nobody can tell: for the user to decide."""
 

@@ -14,7 +14,10 @@ from crmctl.bulk.states import BatchState
 from crmctl.errors import CrmctlError, InterruptedByUser
 
 DOUBTS_IN_A_ROW = 3
-"""So many doubtful batches one after the other mean that the service is in trouble: sending stops."""
+"""So many doubtful batches one after the other mean that the service is in trouble: nothing new is sent before they are settled."""
+
+MOST_DOUBTS_IN_A_ROW = 6
+"""So many mean that the trouble lasts: sending stops."""
 
 REFUSALS_IN_A_ROW = 3
 """So many batches refused down to the last row mean that something is wrong with all of them: sending stops."""
@@ -50,6 +53,16 @@ class Transit:
     def is_stopping(self) -> bool:
         return self._interrupt.requested or bool(self.notes) or self.error is not None or self.crash is not None
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether rows in doubt are to be settled before anything new is sent."""
+        return self._doubts >= DOUBTS_IN_A_ROW
+
+    def calm(self) -> None:
+        """The service has shown that it works."""
+        with self._changed:
+            self._doubts = 0
+
     @contextmanager
     def departure(self, number: int, batch: Batch) -> Iterator[None]:
         """Around writing down that a batch leaves. Raises Stopped when nothing more is to be sent."""
@@ -68,6 +81,14 @@ class Transit:
             yield
             del self._in_flight[number]
             self._changed.notify_all()
+
+    def wait(self) -> None:
+        """A short while, or until a batch arrives."""
+        with self._changed:
+            if self._in_flight:
+                self._changed.wait(TICK_SECONDS)
+            else:
+                self._changed.wait(TICK_SECONDS / 100)
 
     def close(self, grace: float) -> dict[int, Batch]:
         """Wait for what is in flight; after an interrupt only `grace` seconds. Returns what is still in flight then."""
@@ -91,7 +112,7 @@ class Transit:
                 self.error = self.error or verdict.fatal
             if self._max_failures is not None and self._failed_rows >= self._max_failures:
                 self._stop(f"stopped after {self._failed_rows} failed rows (--max-failures {self._max_failures})")
-            elif self._doubts >= DOUBTS_IN_A_ROW:
+            elif self._doubts >= MOST_DOUBTS_IN_A_ROW:
                 self._stop(f"stopped: the outcome of {self._doubts} requests in a row is unknown")
 
     def tally_refusal(self, reason: str | None) -> None:
