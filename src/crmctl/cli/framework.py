@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import typer
 from typer import _click as click
+from typer._coercion import RuntimeParam, build_runtime_param
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import _get_params_name_from_function as read_parameters
 from typer.main import get_command as build_command
@@ -30,19 +33,49 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-def _common_parameters() -> list[Parameter]:
-    """Fresh instances of the common options; what they are given lands in the runtime's `flags`, the innermost level winning."""
+@cache
+def _common_parameters() -> Sequence[Any]:
+    """The common options; what they are given lands in the runtime's `flags`, the innermost level winning. Has no state: shared by all."""
     parameters, _ = read_parameters(common_options)
     for parameter in parameters:
         parameter.expose_value = False
         parameter.callback = _remember
-    return parameters
+    return [_read_on_demand(parameter) for parameter in parameters]
 
 
 def _with_common(parameters: Sequence[Any]) -> list[Any]:
-    own = [*parameters]
+    own = [_read_on_demand(parameter) for parameter in parameters]
     taken = {name for parameter in own for name in parameter.opts}
     return own + [parameter for parameter in _common_parameters() if not taken & set(parameter.opts)]
+
+
+def _read_on_demand(parameter: Any) -> Any:
+    descriptor = parameter.type_descriptor
+    parameter._runtime_param = _OnDemand(descriptor.parameter_info, descriptor.annotation)
+    return parameter
+
+
+@dataclass(frozen=True)
+class _OnDemand(RuntimeParam):
+    """Builds Typer's reader of a parameter (a pydantic adapter, 1 ms each and 60 of them) only for a value that needs one."""
+
+    def _coerce_value(self, value: Any, param: Any, ctx: click.Context) -> Any:
+        if value is param.default or (self.annotation is str and _is_text(value)):
+            return value
+        if self.annotation == list[str] and all(map(_is_text, value)):
+            return list(value)
+        return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a string that can be sent anywhere; bytes of an argument that are not UTF-8 arrive as lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -50,6 +83,12 @@ def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
     if value and not ctx.resilient_parsing:
         ctx.obj.streams.write_out(f"{ctx.get_help()}\n")
         ctx.exit()
+
+
+def _help_option(option: TyperOption | None) -> TyperOption | None:
+    if option is not None:
+        _read_on_demand(option).callback = _show_help
+    return option
 
 
 class Command(TyperCommand):
@@ -69,10 +108,7 @@ class Command(TyperCommand):
         super().__init__(name, **settings)
 
     def get_help_option(self, ctx: click.Context) -> TyperOption | None:
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.callback = _show_help
-        return option
+        return _help_option(super().get_help_option(ctx))
 
     def invoke(self, ctx: click.Context) -> Any:
         runtime = ctx.obj
@@ -92,10 +128,7 @@ class Group(TyperGroup):
     """A group that takes the common options and shows its help when called alone."""
 
     def get_help_option(self, ctx: click.Context) -> TyperOption | None:
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.callback = _show_help
-        return option
+        return _help_option(super().get_help_option(ctx))
 
     def __init__(self, **settings: Any) -> None:
         settings["params"] = _with_common(settings.get("params") or ())

@@ -154,21 +154,24 @@ class HttpxTransport:
 
 
 _importing = threading.Lock()
+_UNUSED = ("httpx._main", "trio", "anyio")
+"""What httpx and httpcore import where it is installed, and do without where it is not: a command line (Click, rich and pygments, 35 ms)
+and the asynchronous libraries (80 ms). A process that has one of them already keeps it."""
 
 
 def prepare_httpx() -> None:
-    """Import httpx without its own command line.
-
-    Its `__init__` tries `from ._main import main`, which pulls in Click, rich and pygments (35 ms) where Click is installed; an absent
-    `_main` is a case it handles.
-    """
+    """Import httpx without what only other programs need of it."""
     with _importing:
-        if "httpx" not in sys.modules:
-            sys.modules["httpx._main"] = None  # type: ignore[assignment]
-            try:
-                import httpx  # noqa: F401
-            finally:
-                del sys.modules["httpx._main"]
+        if "httpx" in sys.modules:
+            return
+        absent: dict[str, Any] = dict.fromkeys(name for name in _UNUSED if name not in sys.modules)
+        sys.modules.update(absent)
+        try:
+            import httpcore  # noqa: F401 - httpx would import it with its first client
+            import httpx  # noqa: F401
+        finally:
+            for name in absent:
+                del sys.modules[name]
 
 
 class _Progress:
