@@ -1,0 +1,44 @@
+"""Numbers survive the way through their keys, and sums of them are exact."""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crmctl.models.attributes import AttributeType
+from crmctl.service.reports.aggregating import aggregate, measured
+from crmctl.service.reports.definition import Measure, Plan
+from crmctl.service.store.schema import Schema
+from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.numbers import number_key, number_of
+
+AMOUNT = Attribute("a", 1, "amount", AttributeType.NUMBER)
+numbers = st.one_of(
+    st.integers(-(10**40), 10**40),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30, places=9),
+    st.sampled_from([0, Decimal("1e900"), Decimal("-1e900"), Decimal("1e-900"), Decimal("-1.5e-900"), 0.1, -0.0]),
+)
+
+
+@given(numbers)
+def test_a_key_gives_its_number_back(number: int | float | Decimal) -> None:
+    exact = Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
+    assert number_of(number_key(number)) == exact
+
+
+@settings(deadline=None)
+@given(st.lists(numbers, max_size=20))
+def test_measures_are_exact_for_numbers_of_any_size(values: list[int | float | Decimal]) -> None:
+    measures = [Measure(function, function, AMOUNT) for function in ("sum", "min", "max", "count")]
+    plan = Plan(Schema("o", 1, {"amount": AMOUNT}), [], [], None, measures, None, False, 10)
+    keys = [number_key(value) for value in values]
+    [group] = aggregate(plan, [(seq, *[key] * 4) for seq, key in enumerate(keys)])
+    found = [measured(measure, group, tally) for measure, tally in zip(measures, group.tallies, strict=True)]
+    exact = [Decimal(repr(value)) if isinstance(value, float) else Decimal(value) for value in values]
+    wide = Context(prec=5000)
+    total = Decimal(0)
+    for each in exact:
+        total = wide.add(total, each)
+    assert found == [total, min(exact, default=None), max(exact, default=None), len(values)]

@@ -1,0 +1,96 @@
+"""A report reads one snapshot and keeps nobody from writing while it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crmctl.service.context import Context
+from crmctl.service.definitions.document import parse_document
+from crmctl.service.definitions.loading import load_document
+from crmctl.service.reports.running import run_report
+from crmctl.service.server import new_id, open_data
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import objects, records, reports, scanning
+from tests.support.clock import FakeClock
+
+
+class Busy:
+    """An engine on which somebody writes another record before every statement of a read."""
+
+    def __init__(self, engine: Any, write_one: Callable[[], None]) -> None:
+        self.write = engine.write
+        self._engine = engine
+        self._write_one = write_one
+
+    def read(self, fn: Callable[[Any], Any]) -> Any:
+        return self._engine.read(lambda tx: fn(BusyTx(tx, self._write_one)))
+
+
+class BusyTx:
+    def __init__(self, tx: Any, write_one: Callable[[], None]) -> None:
+        self.dialect = tx.dialect
+        self._tx = tx
+        self._write_one = write_one
+
+    def one(self, *arguments: Any) -> Any:
+        found = self._tx.one(*arguments)
+        self._write_one()
+        return found
+
+    def all(self, *arguments: Any) -> Any:
+        found = self._tx.all(*arguments)
+        self._write_one()
+        return found
+
+
+def test_writes_go_on_during_a_report_and_are_not_in_it(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(scanning, "CHUNK", 3)
+    clock = FakeClock()
+    engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
+    found = engine.read(lambda tx: objects.find_object_by_slug(tx, "deals"))
+    assert found is not None
+    deals = found["id"]
+    written = 0
+
+    def write_one() -> None:
+        nonlocal written
+        written += 1
+        engine.write(lambda tx: records.create_record(tx, deals, {"name": "later", "amount": 1}, ids=new_id, now=clock.now()))
+
+    for _ in range(10):
+        write_one()
+    definitions = """
+reports:
+  - {name: Total, object: deals, measures: [{function: count}, {function: sum, attribute: amount}]}
+  - {name: All, object: deals, columns: [name]}
+"""
+    load_document(engine, parse_document(definitions), clock=clock, ids=new_id)
+    total, listed = [each["id"] for each in engine.read(reports.list_reports)]
+    context = Context(ServiceSettings(), Busy(engine, write_one), clock, new_id)
+    run = run_report(context, total)
+    assert written > 15
+    stored = engine.read(lambda tx: reports.get_run(tx, total, run["id"]))
+    assert stored["results"] == [{"count": 10, "sum_amount": 10}]
+    before = written
+    assert run_report(context, listed)["resultCount"] == before
+    engine.close()
+
+
+def test_results_that_are_too_large_fail_the_run_and_are_not_stored(tmp_path: Path) -> None:
+    clock = FakeClock()
+    engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
+    found = engine.read(lambda tx: objects.find_object_by_slug(tx, "people"))
+    assert found is not None
+    people = [{"data": {"notes": "x" * 100_000}} for _ in range(100)]
+    for _ in range(4):
+        engine.write(lambda tx: records.bulk_write(tx, found["id"], "create", people, ids=new_id, now=clock.now()))
+    load_document(engine, parse_document("reports: [{name: Notes, object: people, columns: [notes]}]"), clock=clock, ids=new_id)
+    [report] = engine.read(reports.list_reports)
+    context = Context(ServiceSettings(), engine, clock, new_id)
+    run = run_report(context, report["id"])
+    assert (run["status"], run["resultCount"]) == ("failed", 0)
+    assert "larger than 32 MB" in run["error"]
+    assert engine.read(lambda tx: reports.get_run(tx, report["id"], run["id"]))["results"] == []
+    engine.close()
