@@ -58,7 +58,8 @@ class Writer(threading.Thread):
 
     def attempt(self, after: Contents, client: httpx.Client, method: str, path: str, body: Any = None) -> Any:
         self.doubtful = after
-        answer = client.request(method, path, json=body)
+        while (answer := client.request(method, path, json=body)).status_code == 429:
+            threading.Event().wait(0.1)
         assert answer.status_code in (200, 201), answer.text
         self.known, self.doubtful = after, None
         return answer.json()

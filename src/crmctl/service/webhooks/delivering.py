@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from crmctl.service.context import Context
+from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.store import deliveries
 from crmctl.service.webhooks.schedule import WINDOW, next_try
 from crmctl.service.webhooks.sending import ATTEMPT_SECONDS, Sender
@@ -48,8 +49,9 @@ class Deliveries:
         self._pool.shutdown()
 
     def _take_places(self) -> int:
-        taken = 0
-        while taken < AT_ONCE and self._places.acquire(blocking=False):
+        # Waits for the first: when all are taken, the next try starts as soon as one has ended.
+        taken = int(self._places.acquire(timeout=POLL_SECONDS))
+        while 0 < taken < AT_ONCE and self._places.acquire(blocking=False):
             taken += 1
         return taken
 

@@ -1,0 +1,238 @@
+"""Four services on one PostgreSQL under load, two of them killed: nothing acknowledged is lost, nothing that happens once happens twice."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crmctl.service.definitions.document import parse_document
+from crmctl.service.definitions.loading import load_document
+from crmctl.service.server import new_id
+from crmctl.service.store import webhooks
+from crmctl.service.store.engine import Engine, open_engine
+from crmctl.service.store.tx import Tx, required
+from crmctl.service.webhooks.delivering import LEASE_SECONDS
+from tests.contract.test_kill import Writer, settled, stored
+from tests.support.cli import run_crmctl
+from tests.support.clock import FakeClock
+from tests.support.receiver import Received, Receiver
+from tests.support.service import ServiceProcess, make_client, make_key, service_process
+
+pytestmark = pytest.mark.needs("initdb", "postgres")
+
+PROCESSES = 4
+LIMIT, WINDOW = 20, 2
+IMPORTED = 200
+KILLED = (2, 3)
+WRITES_BEFORE_A_KILL = 15
+
+
+@dataclass
+class Fleet:
+    """The processes, by number, and what they share."""
+
+    url: str
+    engine: Engine
+    services: list[ServiceProcess]
+    people: str
+
+    def key(self) -> str:
+        return make_key(self.engine)
+
+
+@pytest.fixture
+def fleet(postgres: Any, postgres_template: str, tmp_path: Path) -> Iterator[Fleet]:
+    url = postgres.create_database(postgres_template)
+    options = ("--database-url", url, "--rate-limit", str(LIMIT), "--rate-window", str(WINDOW), "--dev")
+    with ExitStack() as stack:
+        stack.callback(postgres.drop_database, url)
+        engine = open_engine(url)
+        stack.callback(engine.close)
+        with ThreadPoolExecutor(PROCESSES) as starting:
+            services = list(starting.map(lambda number: service_process(tmp_path / f"service{number}", *options), range(PROCESSES)))
+        for service in services:
+            stack.enter_context(service)
+        people = engine.read(lambda tx: tx.all("SELECT id FROM crm_object WHERE slug = 'people'"))[0][0]
+        yield Fleet(url, engine, services, people)
+
+
+@dataclass
+class Overlaps:
+    """A receiver's answer that takes a moment and notices one delivery that is there twice at the same time."""
+
+    under_way: Counter[str] = field(default_factory=Counter)
+    seen: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, request: Received, number: int) -> int:
+        event = request.headers["webhook-id"]
+        with self.lock:
+            self.under_way[event] += 1
+            if self.under_way[event] > 1:
+                self.seen.append(event)
+        threading.Event().wait(0.01)  # the moment
+        with self.lock:
+            self.under_way[event] -= 1
+        return 200
+
+
+class Hammer(threading.Thread):
+    """Asks one process as fast as it answers, with the key that all hammers share, until it is told to stop or the process is gone."""
+
+    def __init__(self, base_url: str, key: str, path: str, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.target = (base_url, key, path, stop)
+        self.accepted: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.strange: list[str] = []
+
+    def run(self) -> None:
+        base_url, key, path, stop = self.target
+        with make_client(base_url, key) as client:
+            while not stop.is_set():
+                try:
+                    answer = client.get(path, params={"limit": 1})
+                except httpx.TransportError:
+                    return
+                if answer.status_code == 200:
+                    self.accepted[answer.headers["x-ratelimit-reset"]] += 1
+                elif answer.status_code == 429:
+                    self.refused[answer.headers["x-ratelimit-reset"]] += 1
+                    stop.wait(0.02)  # leaves some of the machine to the others
+                else:
+                    self.strange.append(answer.text)
+
+
+def import_people(fleet: Fleet, number: int, key: str) -> dict[str, Any]:
+    """`crmctl bulk import` through one process."""
+    file = Path(f"people{number}.csv").absolute()
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["email", "notes"])
+        rows.writerows([f"import{number}-{row}@example.com", "imported"] for row in range(IMPORTED))
+    env = {"CRMCTL_BASE_URL": fleet.services[number].base_url, "CRMCTL_API_KEY": key}
+    env |= {f"CRMCTL_{kind}_DIR": str(Path(f"crmctl{number}").absolute() / kind) for kind in ("CONFIG", "STATE", "CACHE")}
+    summary: dict[str, Any] = run_crmctl("bulk", "import", "people", file, env=env, timeout=120).ok().json()
+    return summary
+
+
+def add_schedule(fleet: Fleet) -> None:
+    text = """
+    workflows: [{name: Tick, object: people, trigger: schedule, cron: "* * * * *", enabled: true,
+      actions: [{type: createActivity, title: "Tick"}]}]
+    """
+    load_document(fleet.engine, parse_document(text), clock=FakeClock(time.time()), ids=new_id)
+
+
+def make_due(fleet: Fleet) -> None:
+    """Have every process find that the schedule is due, again."""
+    fleet.engine.write(lambda tx: tx.execute("UPDATE workflow SET next_due_at = 0"))
+
+
+def open_work(tx: Tx) -> dict[str, int]:
+    """How much of each kind is not done yet."""
+    kinds = ("outbox WHERE dispatched = 0", "webhook_delivery WHERE state = 'pending'", "workflow_run WHERE completed_at IS NULL")
+    counts = {kind: required(tx.one(f"SELECT count(*) FROM {kind}"))[0] for kind in kinds}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def attempts(tx: Tx) -> list[tuple[Any, ...]]:
+    """How the tries of deliveries ended."""
+    return tx.all("SELECT status, error, count(*) FROM webhook_attempt GROUP BY status, error")
+
+
+def wait_until_done(fleet: Fleet) -> None:
+    """A killed process delays what it held for as long as its lease, and no longer."""
+    deadline = time.monotonic() + LEASE_SECONDS + 15
+    while left := fleet.engine.read(open_work):
+        assert time.monotonic() < deadline, f"never done: {left}, {fleet.engine.read(attempts)}"
+        threading.Event().wait(0.1)
+
+
+def wait_until_used_up(hammers: list[Hammer]) -> None:
+    """Until there is a whole window in which requests were refused."""
+    deadline = time.monotonic() + 60
+    while len({window for hammer in hammers for window in list(hammer.refused)}) < 2:
+        assert time.monotonic() < deadline, "the limit was never reached"
+        threading.Event().wait(0.1)
+
+
+def check_rates(hammers: list[Hammer]) -> None:
+    """A request that was counted, and whose process was killed before it answered, is missing from what the hammers know."""
+    assert not [text for hammer in hammers for text in hammer.strange]
+    accepted: Counter[str] = sum((hammer.accepted for hammer in hammers), Counter())
+    refused: Counter[str] = sum((hammer.refused for hammer in hammers), Counter())
+    used_up = [accepted[window] for window in refused]
+    assert max(accepted.values()) == LIMIT
+    assert used_up.count(LIMIT) >= len(used_up) - 1
+    assert min(used_up) >= LIMIT - len(KILLED)
+
+
+def check_schedule(fleet: Fleet) -> None:
+    """However often the processes found it due: one run for each minute, and one activity for each run."""
+    runs = fleet.engine.read(lambda tx: tx.all("SELECT due_at, status FROM workflow_run"))
+    assert runs
+    assert all(due_at % 60_000_000 == 0 for due_at, _ in runs)
+    assert len({due_at for due_at, _ in runs}) == len(runs)
+    assert {status for _, status in runs} == {"completed"}
+    assert fleet.engine.read(lambda tx: tx.all("SELECT count(*) FROM activity WHERE title = 'Tick'")) == [(len(runs),)]
+
+
+def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
+    overlaps, stop = Overlaps(), threading.Event()
+    path = f"/api/v1/objects/{fleet.people}/records"
+    shared = fleet.key()
+    add_schedule(fleet)
+    with Receiver(overlaps) as receiver, ThreadPoolExecutor(2) as importing:
+        fleet.engine.write(
+            lambda tx: webhooks.create_endpoint(tx, url=receiver.url, event_types=["record.created"], ids=new_id, now=time.time())
+        )
+        hammers = [Hammer(service.base_url, shared, path, stop) for service in fleet.services]
+        acknowledged = threading.Semaphore(0)
+        writers = [Writer(number, number) for number in KILLED]
+        for writer in writers:
+            writer.begin(fleet.services[writer.number].base_url, fleet.key(), fleet.people, acknowledged)
+        imports = [importing.submit(import_people, fleet, number, fleet.key()) for number in (0, 1)]
+        for thread in (*hammers, *writers):
+            thread.start()
+        for _ in range(WRITES_BEFORE_A_KILL):
+            assert acknowledged.acquire(timeout=60), "the services stopped answering"
+            make_due(fleet)
+        for writer in writers:
+            fleet.services[writer.number].kill()
+        for writer in writers:
+            writer.join(timeout=60)
+            assert not writer.is_alive()
+        for each in imports:
+            assert each.result()["created"] == IMPORTED
+        wait_until_used_up(hammers)
+        stop.set()
+        for hammer in hammers:
+            hammer.join(timeout=60)
+        settled(fleet.url)
+        wait_until_done(fleet)
+        arrived = Counter(request.headers["webhook-id"] for request in receiver.received)
+
+    found = stored(replace(fleet.services[0], key=fleet.key()), fleet.people)
+    for writer in writers:
+        writer.settle(found)
+    assert len([email for email in found if email.startswith("import")]) == 2 * IMPORTED
+    assert not overlaps.seen
+    made = fleet.engine.read(lambda tx: tx.all("SELECT id FROM outbox WHERE type = 'record.created'"))
+    assert arrived.keys() == {event for (event,) in made}
+    states = fleet.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state"))
+    assert states == [("succeeded", len(arrived))]
+    check_rates(hammers)
+    check_schedule(fleet)
+    assert not any(service.stderr for service in fleet.services)
