@@ -33,6 +33,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("reports", DATA, "Run reports, see their results"),
     Entry("workflows", DATA, "Run workflows by hand, see their runs"),
     Entry("files", DATA, "Upload files"),
+    Entry("webhooks", DATA, "See event types, open the portal, receive and check deliveries"),
     Entry("members", DATA, "List the members of the organization"),
     Entry("auth", SETUP, "Log in, log out, see what a key may do"),
     Entry("config", SETUP, "Read and change settings and profiles"),

@@ -1,0 +1,342 @@
+"""`crmctl webhooks`: what the service says about events, and a receiver that is sent true, forged, stale, doubled and hostile requests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import pytest
+
+from crmctl.cli.listening import parse_saved_headers
+from crmctl.client.receiving import MAX_BODY, event_type
+from crmctl.models.signatures import new_secret, sign
+from tests.support.cli import expect_exit, run_crmctl, spawn, start_crmctl
+from tests.support.fakecrm import FakeCrm
+from tests.support.receiver import Receiver
+
+SECRET = new_secret()
+PAYLOAD = {"organizationId": "o1", "recordId": "r1", "objectId": "b1", "data": {"amount": 12.5, "name": "Ada"}}
+
+
+class Listener:
+    """`crmctl webhooks listen` as a process on a free port."""
+
+    def __init__(self, *options: str, secret: str = SECRET) -> None:
+        self.process = start_crmctl("webhooks", "listen", "--port", "0", *options, env={"CRMCTL_WEBHOOK_SECRET": secret})
+        assert self.process.stderr is not None
+        self.ready = self.process.stderr.readline()
+        assert "listening on http://" in self.ready, self.ready
+        self.url = self.ready.split()[2].rstrip(",;")
+        parts = urlsplit(self.url)
+        self.address = (str(parts.hostname), int(parts.port or 0))
+        self.out = self.err = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def post(self, body: bytes, headers: dict[str, str], **options: Any) -> int:
+        connection = http.client.HTTPConnection(*self.address, timeout=30)
+        try:
+            connection.request("POST", "/hooks", body, headers, **options)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def send(self, identity: str, body: bytes | None = None, kind: str | None = "record.created", **headers: str) -> int:
+        content = json.dumps(PAYLOAD).encode() if body is None else body
+        return self.post(content, signed(identity, content, kind) | headers)
+
+    def line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def stop(self, number: int = signal.SIGINT) -> list[dict[str, Any]]:
+        """End it; the events that were printed and not read yet."""
+        self.process.send_signal(number)
+        self.out, self.err = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def signed(
+    identity: str, body: bytes, kind: str | None = "record.created", at: float | None = None, secret: str = SECRET
+) -> dict[str, str]:
+    headers = sign([secret], identity, int(time.time() if at is None else at), body).as_headers()
+    return headers | ({"webhook-event-type": kind} if kind else {})
+
+
+def test_event_types_and_the_portal() -> None:
+    types = [{"name": "record.created", "description": "A record is created", "group": "records"}]
+    page = {"portalUrl": "https://portal.example/t/abc", "eventTypes": types}
+    with FakeCrm({"GET /webhooks": lambda asked: {"data": page}}) as fake:
+        assert run_crmctl("webhooks", "events", env=fake.env).ok().json() == types
+        assert run_crmctl("webhooks", "events", "-o", "csv", env=fake.env).ok().out.splitlines()[0] == "name,description"
+        assert run_crmctl("webhooks", "portal", env=fake.env).ok().json() == {"portalUrl": page["portalUrl"]}
+        assert run_crmctl("webhooks", "portal", "-o", "table", env=fake.env).ok().out == "https://portal.example/t/abc\n"
+        page["eventTypes"] = ["record.created", "deal.won"]
+        assert [item["name"] for item in run_crmctl("webhooks", "events", env=fake.env).ok().json()] == ["record.created", "deal.won"]
+        del page["portalUrl"]
+        run_crmctl("webhooks", "portal", env=fake.env).exits(7)
+
+
+def test_a_browser_is_opened_only_on_request_and_at_a_terminal(tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    with FakeCrm({"GET /webhooks": lambda asked: {"portalUrl": "https://portal.example/t", "eventTypes": []}}) as fake:
+        env = {**fake.env, "BROWSER": str(browser), "DISPLAY": ":99"}
+        piped = run_crmctl("webhooks", "portal", "--open", env=env).ok()
+        assert "open the address yourself" in piped.err
+        assert expect_exit(spawn("webhooks", "portal", env=env))[0] == 0
+        assert not (tmp_path / "opened").exists()
+        assert expect_exit(spawn("webhooks", "portal", "--open", env=env))[0] == 0
+        assert (tmp_path / "opened").read_text() == "https://portal.example/t"
+
+
+@pytest.mark.parametrize("family", ["webhook", "svix"])
+def test_a_signed_delivery_is_answered_and_printed(family: str) -> None:
+    body = json.dumps(PAYLOAD, indent=3).encode()
+    headers = {name.replace("webhook-", f"{family}-", 1): value for name, value in signed("evt_1", body, None, at=None).items()}
+    with Listener() as listener:
+        assert listener.post(body, headers | {"Webhook-Event-Type": "record.updated"}) == 204
+        event = listener.line()
+        assert list(event) == ["id", "type", "timestamp", "data"]
+        assert (event["id"], event["type"], event["data"]) == ("evt_1", "record.updated", PAYLOAD)
+        assert event["timestamp"].endswith("Z")
+        assert listener.stop() == []
+
+
+def test_the_published_libraries_sign_what_it_takes() -> None:
+    from datetime import UTC, datetime
+
+    from standardwebhooks.webhooks import Webhook as Standard
+    from svix.webhooks import Webhook as Svix
+
+    now, body = datetime.now(UTC), json.dumps(PAYLOAD)
+    with Listener() as listener:
+        for family, webhook in (("webhook", Standard(SECRET)), ("svix", Svix(SECRET))):
+            signature = webhook.sign(f"by_{family}", now, body)
+            headers = {
+                f"{family}-id": f"by_{family}", f"{family}-timestamp": str(int(now.timestamp())), f"{family}-signature": signature,
+            }  # fmt: skip
+            assert listener.post(body.encode(), headers) == 204
+        assert [event["id"] for event in listener.stop()] == ["by_webhook", "by_svix"]
+
+
+def test_forged_stale_and_unsigned_deliveries_are_turned_away() -> None:
+    body = b'{"a": 1}'
+    old, early = time.time() - 301, time.time() + 320
+    with Listener() as listener:
+        assert listener.post(body, signed("forged", body, secret=new_secret())) == 401
+        assert listener.post(b'{"a": 2}', signed("changed", body)) == 401
+        assert listener.post(body, signed("stale", body, at=old)) == 401
+        assert listener.post(body, signed("early", body, at=early)) == 401
+        assert listener.post(body, {}) == 401
+        assert listener.post(body, signed("other", body) | {"webhook-id": "another"}) == 401
+        assert listener.send("good") == 204
+        assert [event["id"] for event in listener.stop()] == ["good"]
+    assert listener.err.count("turned away") == 6
+    assert SECRET not in listener.err
+    with Listener("--tolerance", "1000") as listener:
+        assert listener.post(body, signed("old", body, at=old)) == 204
+
+
+def test_an_event_that_comes_again_is_printed_once() -> None:
+    with Listener() as listener:
+        assert [listener.send("evt_1") for _ in range(3)] == [204] * 3
+        assert listener.post(b"forged", signed("evt_2", b"{}")) == 401
+        assert listener.send("evt_2") == 204, "a forged one does not use up an id"
+        assert [event["id"] for event in listener.stop(signal.SIGTERM)] == ["evt_1", "evt_2"]
+
+
+def test_only_the_wanted_types_and_those_that_do_not_say() -> None:
+    with Listener("--events", "record.created, workflow.failed") as listener:
+        assert listener.send("a", kind="record.created") == 204
+        assert listener.send("b", kind="record.deleted") == 204
+        assert listener.send("c", b'{"type": "workflow.failed", "data": {}}', kind=None) == 204
+        assert listener.send("d", b'{"type": "workflow.completed"}', kind=None) == 204
+        assert listener.send("e", b"not json \xff", kind=None) == 204
+        assert [(event["id"], event["type"]) for event in listener.stop()] == [
+            ("a", "record.created"), ("c", "workflow.failed"), ("e", None),
+        ]  # fmt: skip
+
+
+def test_forwards_carry_the_original_bytes_and_headers_and_the_sender_does_not_wait() -> None:
+    body = b'{ "odd":  "spacing", "n": 1.00 }'
+    with (
+        Receiver(answer=lambda request, number: 500 if number == 0 else 200) as target,
+        Listener("-v", "--forward", target.url) as listener,
+    ):
+        assert listener.post(body, signed("evt_1", body) | {"X-Extra": "yes", "User-Agent": "provider/2"}) == 204
+        received = target.wait_for(2)
+        assert {request.body for request in received} == {body}
+        headers = received[1].headers
+        assert {name: headers[name] for name in ("webhook-id", "x-extra", "user-agent")} == {
+            "webhook-id": "evt_1", "x-extra": "yes", "user-agent": "provider/2",
+        }  # fmt: skip
+        assert headers["webhook-signature"] == sign([SECRET], "evt_1", int(headers["webhook-timestamp"]), body).signatures
+        assert headers["host"] == urlsplit(target.url).netloc
+        assert [event["id"] for event in listener.stop()] == ["evt_1"]
+        assert "evt_1 forwarded: 200" in listener.err
+
+
+def test_a_forward_that_is_refused_is_said_and_does_no_harm() -> None:
+    with Receiver(answer=lambda request, number: 404) as target, Listener("--forward", target.url) as listener:
+        assert listener.send("evt_1") == 204
+        target.wait_for(1)
+        assert len(listener.stop()) == 1
+        assert "evt_1 forwarded: 404" in listener.err
+
+
+def test_bodies_are_bounded_and_may_come_in_chunks() -> None:
+    with Listener() as listener:
+        assert listener.post(bytes(MAX_BODY + 1), signed("big", b"")) == 413
+        body = json.dumps(PAYLOAD).encode()
+        assert listener.post(iter([body[:10], body[10:]]), signed("chunks", body), encode_chunked=True) == 204  # type: ignore[arg-type]
+        connection = http.client.HTTPConnection(*listener.address, timeout=30)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 405
+        connection.close()
+        assert [event["id"] for event in listener.stop()] == ["chunks"]
+
+
+def test_silent_connections_do_not_keep_others_waiting() -> None:
+    with Listener() as listener:
+        silent = [socket.create_connection(listener.address, timeout=30) for _ in range(20)]
+        for connection in silent:
+            connection.sendall(b"POST / HTTP/1.1\r\nContent-Le")
+        assert listener.send("evt_1") == 204
+        assert listener.line()["id"] == "evt_1"
+        for connection in silent:
+            connection.close()
+
+
+def test_a_request_has_one_deadline_however_slowly_it_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    from crmctl.client import receiving
+    from tests.support.clock import FakeClock
+
+    clock = FakeClock()
+    receiver = receiving.Receiver(("127.0.0.1", 0), SECRET, clock, tolerance=300, accept=lambda event: None, refuse=lambda text: None)
+    receiver.start()
+    try:
+        address = urlsplit(receiver.url)
+        with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=30) as slow:
+            slow.sendall(b"POST / HTTP/1.1\r\n")
+            clock.advance(receiving.REQUEST_SECONDS + 1)
+            slow.sendall(b"X: y\r\n")
+            assert slow.recv(100) == b""
+    finally:
+        receiver.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "CRMCTL_WEBHOOK_SECRET"),
+        (["--secret", "whsec_!!!"], "base64"),
+        (["--secret", SECRET, "--port", "70000"], "--port"),
+        (["--secret", SECRET, "--forward", "localhost:3000"], "--forward"),
+        (["--secret", SECRET, "--tolerance", "0"], "--tolerance"),
+        (["--secret", SECRET, "--host", "192.0.2.1", "--port", "0"], "cannot listen"),
+    ],
+)
+def test_listen_refuses_what_cannot_work(options: list[str], said: str) -> None:
+    refused = run_crmctl("webhooks", "listen", *options, env={"CRMCTL_WEBHOOK_SECRET": None}).exits(2)
+    assert said in json.dumps(refused.error())
+
+
+def test_a_port_in_use_is_said() -> None:
+    with Listener() as listener:
+        refused = run_crmctl("webhooks", "listen", "--secret", SECRET, "--port", str(listener.address[1])).exits(2)
+        assert "--port 0" in refused.error()["hint"]
+
+
+def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+    with Listener() as listener:
+        assert listener.process.stdout is not None
+        assert listener.send("evt_1") == 204
+        listener.line()
+        listener.process.stdout.close()
+        assert listener.send("evt_2") == 204
+        assert listener.process.wait(30) == 0
+        assert listener.process.stderr is not None
+        assert "Traceback" not in listener.process.stderr.read()
+        listener.process.stderr.close()
+        if listener.process.stdin:
+            listener.process.stdin.close()
+
+
+def saved(tmp_path: Path, at: float) -> tuple[Path, dict[str, str]]:
+    body = tmp_path / "body.json"
+    body.write_bytes(b'{"a":  1}\n')
+    return body, signed("evt_1", body.read_bytes(), at=at)
+
+
+@pytest.mark.parametrize("age", [0, 100_000_000])
+def test_verify_a_saved_delivery(tmp_path: Path, age: float) -> None:
+    body, headers = saved(tmp_path, time.time() - age)
+    given = ["--id", "evt_1", "--timestamp", headers["webhook-timestamp"], "--signature", headers["webhook-signature"]]
+    valid = run_crmctl("webhooks", "verify", body, "--secret", SECRET, *given).ok().json()
+    assert (valid["valid"], valid["id"]) == (True, "evt_1")
+    run_crmctl("webhooks", "verify", "-", *given, input=body.read_bytes(), env={"CRMCTL_WEBHOOK_SECRET": SECRET}).ok()
+    for name, family in (("lines", "webhook"), ("svix", "svix")):
+        lines = [f"{header.title().replace('Webhook', family.title())}: {value}" for header, value in headers.items()]
+        (tmp_path / name).write_text("\n".join(["POST /hook HTTP/1.1", *lines]))
+        run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--headers", tmp_path / name).ok()
+    forged = run_crmctl("webhooks", "verify", body, "--secret", new_secret(), *given).exits(9)
+    assert forged.error()["code"] == "invalid_signature"
+    changed = run_crmctl("webhooks", "verify", "-", "--secret", SECRET, *given, input=b'{"a": 1}').exits(9)
+    assert "no signature fits" in changed.error()["message"]
+    assert SECRET not in changed.err
+
+
+def test_verify_says_what_is_missing_old_or_wrong(tmp_path: Path) -> None:
+    body, headers = saved(tmp_path, time.time() - 1000)
+    (tmp_path / "h").write_text(json.dumps(headers))
+    with_age = run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--headers", tmp_path / "h", "--tolerance", "300").exits(9)
+    assert "seconds old" in with_age.error()["message"]
+    missing = run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--id", "x").exits(9)
+    assert "webhook-timestamp" in missing.error()["message"]
+    odd = ["--id", "x", "--timestamp", "yesterday", "--signature", "v1,x"]
+    assert "timestamp" in run_crmctl("webhooks", "verify", body, "--secret", SECRET, *odd).exits(9).error()["message"]
+    run_crmctl("webhooks", "verify", tmp_path / "none", "--secret", SECRET, *odd).exits(2)
+    run_crmctl("webhooks", "verify", body, *odd, env={"CRMCTL_WEBHOOK_SECRET": None}).exits(2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HTTP/1.1 200\r\nWebhook-Id: a:b\r\nX: y\r\n",
+        '{"Webhook-Id": "a:b", "x": "y"}',
+        '{"headers": {"webhook-id": ["a:b"], "x": ["y"]}}',
+        '[["webhook-id", "a:b"], ["x", "y"]]',
+        '[{"name": "webhook-id", "value": "a:b"}, {"name": "X", "value": "y"}]',
+    ],
+)
+def test_saved_headers_in_any_common_form(text: str) -> None:
+    assert parse_saved_headers(text) == {"webhook-id": "a:b", "x": "y"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ((("Webhook-Event-Type", "record.created"),), b'{"type": "other"}', "record.created"),
+        ((), b'{"type": "record.created", "data": {}}', "record.created"),
+        ((), b'{"type": 3}', None),
+        ((), b"[1]", None),
+        ((("webhook-event-type", " "),), b"junk", None),
+    ],
+)
+def test_where_the_type_of_an_event_is_found(headers: tuple[tuple[str, str], ...], body: bytes, expected: str | None) -> None:
+    assert event_type(headers, body) == expected
