@@ -29,6 +29,10 @@ BAD = [
         "objects: [{slug: people, pluralName: People, attributes: [{name: Email, slug: email, type: text}]}]",
         "people.email: type cannot be changed",
     ),
+    ("reports: [{name: R, object: people, limit: .inf}]", "reports[0].limit"),
+    ("reports: [{name: R, object: people, 1: x}]", "reports[0] has the key 1"),
+    ("reports: [{name: R, object: people, columns: !!set {a, b}}]", "reports[0].columns"),
+    ("members: &a [*a]", "nested too deeply"),
     ("reports: [{name: R, object: nothing}]", "report R: object"),
     ("workflows: [{name: W}]", "workflows[0].trigger is required"),
 ]

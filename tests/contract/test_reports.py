@@ -12,6 +12,7 @@ import pytest
 from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.loading import load_document
 from crmctl.service.faults import Fault
+from crmctl.service.routes.reports import ReportList, ReportRunList, ReportRunWithResults, ReportWithDefinition
 from crmctl.service.server import new_id
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.clock import FakeClock
@@ -98,6 +99,16 @@ def test_a_run_is_stored_with_its_results_and_survives_the_data(crm: RunningServ
     stored = crm.client.get(f"/api/v1/reports/{report_id}/runs/{made['id']}").json()
     assert stored == made | {"truncated": False, "columns": ["name", "amount"], "results": [{"name": "A", "amount": 5}]}
     assert run(crm, report_id)["results"] == []
+
+
+def test_answers_have_the_documented_shape(crm: RunningService) -> None:
+    report_id = define(crm, groupBy="stage", filters=[{"attributeSlug": "amount", "operator": "isNotEmpty"}])
+    run_id = run(crm, report_id)["id"]
+    path = f"/api/v1/reports/{report_id}"
+    ReportList.model_validate(crm.client.get("/api/v1/reports").json(), extra="forbid")
+    ReportWithDefinition.model_validate(crm.client.get(path).json(), extra="forbid")
+    ReportRunList.model_validate(crm.client.get(f"{path}/runs").json(), extra="forbid")
+    ReportRunWithResults.model_validate(crm.client.get(f"{path}/runs/{run_id}").json(), extra="forbid")
 
 
 def test_runs_are_paged_newest_first(crm: RunningService) -> None:

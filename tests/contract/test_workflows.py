@@ -13,8 +13,10 @@ from crmctl.service.definitions.document import format_document, parse_document
 from crmctl.service.definitions.dumping import dump_sections
 from crmctl.service.definitions.loading import load_document
 from crmctl.service.faults import Fault
+from crmctl.service.routes.workflows import WorkflowList, WorkflowRunList, WorkflowWithDefinition
 from crmctl.service.server import new_id
 from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.workflows.triggering import switch
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.clock import FakeClock
 from tests.support.receiver import Receiver
@@ -72,10 +74,20 @@ def test_the_example_of_the_file_format_works(work: Machinery) -> None:
 
 def test_a_dump_loads_back_unchanged(work: Machinery) -> None:
     load_document(work.crm.engine, parse_document(EXAMPLE), clock=work.crm.clock, ids=new_id)
+    clearing = """
+workflows:
+  - name: Clear
+    object: deals
+    trigger: record/updated
+    conditions: [{attributeSlug: close_date, operator: greaterThan, value: 2026-01-31}]
+    actions: [{type: updateRecord, data: {close_date: null}}, {type: updateRecord, data: {close_date: 2026-02-01}}]
+"""
+    load_document(work.crm.engine, parse_document(clearing), clock=work.crm.clock, ids=new_id)
     work.load({"name": "Nightly", "trigger": "schedule", "cron": "0 8 * * 1", "object": None}, {"name": "Off", "enabled": False})
     text = format_document(work.crm.engine.read(dump_sections))
+    assert "close_date: null" in text
     again = load_document(work.crm.engine, parse_document(text), clock=work.crm.clock, ids=new_id)
-    assert again["workflows"] == {"created": 0, "updated": 0, "unchanged": 3}
+    assert again["workflows"] == {"created": 0, "updated": 0, "unchanged": 4}
     assert again["reports"]["unchanged"] == 2
     assert format_document(work.crm.engine.read(dump_sections)) == text
 
@@ -369,6 +381,30 @@ def test_a_schedule_switched_off_for_a_while_has_missed_nothing(work: Machinery)
     clock.advance(60)
     work.settle()
     assert work.states(workflow) == ["completed"]
+
+
+def test_a_schedule_switched_on_counts_from_then_on(work: Machinery) -> None:
+    clock = work.crm.clock
+    assert isinstance(clock, FakeClock)
+    [workflow] = work.load({"trigger": "schedule", "cron": "* * * * *", "object": None})
+    for enabled in (False, True):
+        work.crm.engine.write(lambda tx, enabled=enabled: switch(tx, workflow, enabled, now=clock.now()))
+        assert work.crm.client.get(f"/api/v1/workflows/{workflow}").json()["enabled"] is enabled
+        clock.advance(30 if enabled else 3600)
+        work.settle()
+        assert work.runs(workflow) == []
+    clock.advance(30)
+    work.settle()
+    assert work.states(workflow) == ["completed"]
+
+
+def test_answers_have_the_documented_shape(work: Machinery) -> None:
+    [workflow] = work.load({"trigger": "schedule", "cron": "* * * * *", "object": None})
+    path = f"/api/v1/workflows/{workflow}"
+    work.start(workflow)
+    WorkflowList.model_validate(work.crm.client.get("/api/v1/workflows").json(), extra="forbid")
+    WorkflowWithDefinition.model_validate(work.crm.client.get(path).json(), extra="forbid")
+    WorkflowRunList.model_validate(work.crm.client.get(f"{path}/runs").json(), extra="forbid")
 
 
 def test_an_attribute_deleted_since_fails_the_run_and_holds_up_nothing(work: Machinery) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import Field
@@ -51,7 +52,8 @@ def parse_document(text: str) -> Document:
     import yaml
 
     try:
-        raw = yaml.load(text, _unique_key_loader())  # noqa: S506 - a SafeLoader
+        raw = yaml.load(text, _plain_loader())  # noqa: S506 - a SafeLoader
+        _check_plain(raw, "")
     except yaml.YAMLError as error:
         raise BadRequest("the file is not YAML: " + " ".join(str(error).split())) from None
     except RecursionError:
@@ -84,8 +86,22 @@ def _refuse_repeats(where: str, names: list[str]) -> None:
             raise BadRequest(f"{where} names {name} twice")
 
 
-def _unique_key_loader() -> Any:
-    """PyYAML keeps the last of two equal keys without a word; a definitions file must not lose an entry that way."""
+def _check_plain(value: Any, path: str) -> None:
+    """YAML can hold more than JSON: a key that is no text, bytes, a set, infinity."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise BadRequest(f"{path or 'the file'} has the key {key!r}; put it in quotes")
+            _check_plain(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            _check_plain(item, f"{path}[{position}]")
+    elif not isinstance(value, str | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
+        raise BadRequest(f"{path} has a value of a kind that is not known here; put it in quotes", {"field": path})
+
+
+def _plain_loader() -> Any:
+    """PyYAML keeps the last of two equal keys without a word; a definitions file must not lose an entry that way. Dates stay text."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -96,4 +112,8 @@ def _unique_key_loader() -> Any:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {repeated!r} is there twice", node.start_mark)
             return dict(super().construct_mapping(node, deep))
 
+    Loader.yaml_implicit_resolvers = {
+        first: [each for each in resolvers if each[0] != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
     return Loader

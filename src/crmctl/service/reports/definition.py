@@ -9,13 +9,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from crmctl.models.filters import Condition
-from crmctl.service.definitions.conditions import ConditionDefinition, read_conditions
 from crmctl.service.faults import BadRequest, shown
 from crmctl.service.shapes import Body
 from crmctl.service.store.filtering import compile_condition
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.conditions import ConditionDefinition, read_conditions
 from crmctl.service.values.kinds import KINDS, Family
 
 FIELDS_OF_EVERY_RECORD = ("id", "created_at", "updated_at")

@@ -1,18 +1,33 @@
-"""Filter conditions as they come from a query or a search body, read into the shared Condition.
+"""Filter conditions as they come from a query, a search body or a definitions file, read into the shared Condition.
 
 Slugs are checked against an object elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
 from crmctl.service.faults import BadRequest, shown
+from crmctl.service.shapes import Body
 
 _OPERATORS = {str(operator): operator for operator in Operator}
+
+
+class ConditionDefinition(Body):
+    """As in the `filters` of a search body."""
+
+    attribute_slug: str
+    operator: str
+    value: str | bool | int | float = "true"
+
+
+def read_conditions(definitions: Iterable[ConditionDefinition]) -> list[Condition]:
+    """Raises BadRequest for an unknown operator."""
+    return [read_condition(each.attribute_slug, each.operator, each.value) for each in definitions]
 
 
 def read_condition(slug: Any, operator: Any, value: Any) -> Condition:

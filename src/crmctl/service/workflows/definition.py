@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from crmctl.service.definitions.conditions import ConditionDefinition, read_conditions
 from crmctl.service.faults import BadRequest
 from crmctl.service.shapes import Body
 from crmctl.service.store import event_conditions, objects
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.tx import Tx
+from crmctl.service.values.conditions import ConditionDefinition, read_conditions
 from crmctl.service.values.projection import project
 from crmctl.service.values.text import Invalid
 from crmctl.service.workflows.cron import check_cron

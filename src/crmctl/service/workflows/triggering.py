@@ -53,6 +53,13 @@ def start_by_hand(tx: Tx, workflow_id: str, data: dict[str, Any] | None, *, ids:
     return workflow
 
 
+def switch(tx: Tx, workflow_id: str, enabled: bool, *, now: float) -> None:
+    """Enable or disable. A schedule counts from now on: what was due while it was disabled is not made up for. Raises NotFound."""
+    workflow = workflows.load_workflow(tx, workflow_id)
+    due_at = None if workflow.cron is None else next_due(workflow.cron, workflow.timezone, now)
+    workflows.set_enabled(tx, workflow.id, enabled, due_at=due_at, now=now)
+
+
 class Schedules:
     """A job of the worker: starts each schedule once for every due time, across processes and restarts.
 
