@@ -84,11 +84,13 @@ class PrivateServer(Server):
 
     folder: Path
     port: int
+    settings: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        settings = SETTINGS | {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
-        self.process = _start(self.folder, self.port, settings)
+        self.process = _start(
+            self.folder, self.port, SETTINGS | {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"} | self.settings
+        )
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """SIGINT ends all connections at once and cleanly; SIGQUIT is a crash, after which the log must be read."""
@@ -99,9 +101,9 @@ class PrivateServer(Server):
 
 
 @contextlib.contextmanager
-def private_server() -> Iterator[PrivateServer]:
+def private_server(**settings: str) -> Iterator[PrivateServer]:
     folder = _make_cluster()
-    server = PrivateServer(folder, _free_port())
+    server = PrivateServer(folder, _free_port(), settings)
     try:
         server.start()
         yield server
