@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
-from crmctl.client.budget import BULK, Grant, Ledger
+from crmctl.client.budget import BULK, INTERACTIVE, Grant, Ledger
 
 START = 1_800_000_000.0
 Rounding = Callable[[float], float]
@@ -51,76 +51,88 @@ class SlidingWindow:
 
 
 class TokenBucket:
-    """`limit` tokens, refilled evenly; Reset is when it is full again."""
+    """At most `capacity` tokens (`limit` unless said), `limit` new ones a window, evenly; Reset is when it is full again."""
 
-    def __init__(self, limit: int, window: float) -> None:
-        self.limit, self.window = limit, window
-        self.tokens, self.at = float(limit), START
+    def __init__(self, limit: int, window: float, capacity: int | None = None) -> None:
+        self.limit, self.window, self.capacity = limit, window, capacity or limit
+        self.tokens, self.at = float(self.capacity), START
 
     def ask(self, now: float) -> tuple[bool, int, float]:
-        self.tokens = min(self.limit, self.tokens + (now - self.at) * self.limit / self.window)
+        self.tokens = min(self.capacity, self.tokens + (now - self.at) * self.limit / self.window)
         self.at = now
         accepted = self.tokens >= 1.0
         self.tokens -= accepted
-        return accepted, int(self.tokens), math.ceil(now + (self.limit - self.tokens) * self.window / self.limit)
+        return accepted, int(self.tokens), math.ceil(now + (self.capacity - self.tokens) * self.window / self.limit)
+
+
+Limiter = FixedWindow | SlidingWindow | TokenBucket
 
 
 @dataclass
 class World:
-    """`workers` requests at a time in all, each with `latency` seconds to the service and back (with jitter)."""
+    """`workers` requests at a time in all, each with `latency` seconds to the service and back (with jitter).
 
-    service: FixedWindow | SlidingWindow | TokenBucket
+    `foreign` requests a second come from elsewhere with the same key; every `person_every` seconds somebody at a terminal sends one, and
+    `waits` tells how long each of these had to wait.
+    """
+
+    service: Limiter
     workers: int = 1
     latency: float = 0.05
     jitter: float = 0.02
     skew: float = 0.0
     dated: bool = True
     foreign: float = 0.0
+    person_every: float = 0.0
     headers: bool = True
     lane: int = BULK
     start: float = START
     seed: int = 1
     accepted: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
 
     def run(self, *, seconds: float = math.inf, requests: float = math.inf) -> World:
         """Until so much time has passed, or so many requests were accepted."""
         ledger = Ledger(None)
         dice = random.Random(self.seed)
         order = itertools.count()
-        events: list[tuple[float, int, Callable[[float], None]]] = []
+        events: list[tuple[float, int, Callable[[float], object]]] = []
 
-        def at(moment: float, what: Callable[[float], None]) -> None:
+        def at(moment: float, what: Callable[[float], object]) -> None:
             heapq.heappush(events, (moment, next(order), what))
 
-        def ask(now: float, ticket: int | None = None) -> None:
-            answer = ledger.acquire(now, self.lane, ticket)
+        def ask(now: float, lane: int, then: Callable[[float], None], ticket: int | None = None) -> None:
+            """`then` follows the answer."""
+            answer = ledger.acquire(now, lane, ticket)
             if isinstance(answer, Grant):
-                at(now + self._leg(dice), lambda then: arrive(then, answer.slot))
+                at(now + self._leg(dice), lambda moment: arrive(moment, answer.slot, then))
             else:
-                at(max(answer.look, now + 1e-4), lambda then: ask(then, answer.ticket))
+                at(max(answer.look, now + 1e-4), lambda moment: ask(moment, lane, then, answer.ticket))
 
-        def arrive(now: float, slot: int) -> None:
-            ok, left, reset = self.service.ask(now + self.skew)
-            (self.accepted if ok else self.refused).append(now)
-            at(now + self._leg(dice), lambda then: answered(then, slot, ok, left, reset, now + self.skew))
+        def arrive(now: float, slot: int, then: Callable[[float], None]) -> None:
+            said = self.service.ask(now + self.skew)
+            (self.accepted if said[0] else self.refused).append(now)
+            at(
+                now + self._leg(dice),
+                lambda moment: (ledger.answered(slot, moment, moment, *self._answer(*said, now + self.skew)), then(moment)),
+            )
 
-        def answered(now: float, slot: int, ok: bool, left: int, reset: float, said: float) -> None:
-            headers = {"date": formatdate(said, usegmt=True)} if self.dated else {}
-            if self.headers:
-                limit = str(self.service.limit)
-                headers |= {"x-ratelimit-limit": limit, "x-ratelimit-remaining": str(left), "x-ratelimit-reset": f"{reset:.0f}"}
-            if not ok:
-                headers["retry-after"] = str(max(1, math.ceil(reset - said)))
-            ledger.answered(slot, now, now, 200 if ok else 429, headers)
-            ask(now)
+        def work(now: float) -> None:
+            ask(now, self.lane, work)
+
+        def person(now: float) -> None:
+            at(now + self.person_every, person)
+            ask(now, INTERACTIVE, lambda moment: self.waits.append(moment - now))
 
         def stranger(now: float) -> None:
             self.service.ask(now + self.skew)
             at(now + dice.expovariate(self.foreign), stranger)
 
         for _ in range(self.workers):
-            at(self.start + dice.random() * 0.01, ask)
+            at(self.start + dice.random() * 0.01, work)
+        if self.person_every:
+            at(self.start + self.person_every * dice.random(), person)
         if self.foreign:
             at(self.start, stranger)
         while events and events[0][0] < self.start + seconds and len(self.accepted) < requests:
@@ -129,8 +141,31 @@ class World:
         ledger.close()
         return self
 
+    def _answer(self, accepted: bool, left: int, reset: float, now: float) -> tuple[int, dict[str, str]]:
+        headers = {"date": formatdate(now, usegmt=True)} if self.dated else {}
+        if self.headers:
+            limit = str(self.service.limit)
+            headers |= {"x-ratelimit-limit": limit, "x-ratelimit-remaining": str(left), "x-ratelimit-reset": f"{reset:.0f}"}
+        if not accepted:
+            headers["retry-after"] = str(max(1, math.ceil(reset - now)))
+        return 200 if accepted else 429, headers
+
     def _leg(self, dice: random.Random) -> float:
         return self.latency / 2 + dice.random() * self.jitter / 2
+
+
+def share_used(world: World) -> float:
+    """Share of the limit used. Aligned windows: of those that went by whole. Others: as a rate, over full limits."""
+    service, times = world.service, sorted(world.accepted)
+    if isinstance(service, FixedWindow) and service.aligned:
+        counts: dict[float, int] = {}
+        for moment in times:
+            number = (moment - service.phase) // service.window
+            counts[number] = counts.get(number, 0) + 1
+        whole = [counts[number] for number in sorted(counts)][1:-1]
+        return sum(whole) / (service.limit * len(whole))
+    rounds = (len(times) - 1) // service.limit
+    return rounds * service.window / (times[rounds * service.limit] - times[0])
 
 
 def least_time(limit: int, window: float, start: float, workers: int, *, cycle: float, requests: int) -> float:

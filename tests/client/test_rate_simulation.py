@@ -1,4 +1,7 @@
-"""The rate budget against services that limit in different ways: nothing is refused, and little of the limit is left unused."""
+"""The rate budget against services that limit in different ways: nothing is refused, and little of the limit is left unused.
+
+A few cases of each kind; benchmarks/rate_budget.py prints the wide table.
+"""
 
 from __future__ import annotations
 
@@ -10,77 +13,76 @@ from typing import Any
 import pytest
 
 from crmctl.client.budget import INTERACTIVE
-from tests.client.ratesim import START, FixedWindow, Rounding, SlidingWindow, TokenBucket, World, least_time
+from tests.client.ratesim import START, FixedWindow, Limiter, SlidingWindow, TokenBucket, World, least_time, share_used
 
-ROUNDINGS: list[Rounding] = [math.floor, math.ceil, round]
-SHORT: dict[str, Any] = {"latency": 0.02, "jitter": 0.005}
-
-
-def used(world: World, windows: int, window: float) -> float:
-    """Share of the limit used over whole windows, the first one (whose end must be found) included."""
-    return len([moment for moment in world.accepted if moment < START + windows * window]) / (world.service.limit * windows)
-
-
-@pytest.mark.parametrize("workers", [1, 8])
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=lambda rounding: rounding.__name__)
-@pytest.mark.parametrize("phase", [0.0, 0.37, 0.9])
-def test_aligned_windows_are_used_and_never_overrun(workers: int, rounding: Rounding, phase: float) -> None:
-    service = FixedWindow(100, 60.0, aligned=True, rounding=rounding, phase=phase)
-    world = World(service, workers=workers, start=START + 24.0).run(seconds=36.0 + 5 * 60.0)
-    assert world.refused == []
-    windows = Counter((moment - phase) // 60.0 for moment in world.accepted)
-    first, *whole = [count for _, count in sorted(windows.items())][:5]
-    assert first >= 95  # its edge has still to be found
-    assert sum(whole) / 400 >= 0.965
+KINDS: dict[str, Callable[[float], Limiter]] = {
+    "aligned": lambda window: FixedWindow(100, window, aligned=True),
+    "aligned, ends rounded down": lambda window: FixedWindow(100, window, aligned=True, phase=0.9),
+    "aligned, ends rounded up": lambda window: FixedWindow(100, window, aligned=True, phase=0.37, rounding=math.ceil),
+    "begins with a request, rounded down": lambda window: FixedWindow(100, window, aligned=False),
+    "begins with a request, rounded up": lambda window: FixedWindow(100, window, aligned=False, rounding=math.ceil),
+    "sliding, rounded down": lambda window: SlidingWindow(100, window, rounding=math.floor),
+    "sliding, rounded up": lambda window: SlidingWindow(100, window, rounding=math.ceil),
+    "sliding, reset runs ahead": lambda window: SlidingWindow(100, window, rounding=math.ceil, running=True),
+}
+SHORT: dict[str, Any] = {"latency": 0.01, "jitter": 0.004}
 
 
 @pytest.mark.parametrize("workers", [1, 8])
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=lambda rounding: rounding.__name__)
-def test_windows_that_begin_with_a_request_are_used_and_never_overrun(workers: int, rounding: Rounding) -> None:
-    world = World(FixedWindow(100, 60.0, aligned=False, rounding=rounding), workers=workers).run(seconds=361.0)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_minute_is_used_and_never_overrun(kind: str, workers: int) -> None:
+    service = KINDS[kind](60.0)
+    world = World(service, workers=workers, start=START + 24.0).run(seconds=280.0)
     assert world.refused == []
-    # Every window begins a moment after the one before has ended, so the sixth is still going on.
-    assert len([moment for moment in world.accepted if moment < START + 350.0]) >= 0.96 * 600
+    assert share_used(world) >= 0.98
 
 
 @pytest.mark.parametrize("workers", [1, 8])
-@pytest.mark.parametrize("rounding", [math.floor, math.ceil], ids=lambda rounding: rounding.__name__)
-@pytest.mark.parametrize("running", [False, True])
-def test_sliding_windows_are_used_and_never_overrun(workers: int, rounding: Rounding, running: bool) -> None:
-    world = World(SlidingWindow(100, 60.0, rounding=rounding, running=running), workers=workers).run(seconds=300)
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_seconds_are_used_and_never_overrun(kind: str, workers: int) -> None:
+    """One second of rounding is a third of the window; it has to be found out where it ends, and is, without a refusal."""
+    world = World(KINDS[kind](3.0), workers=workers, start=START + 1.363, **SHORT).run(seconds=33.0)
     assert world.refused == []
-    assert used(world, 5, 60.0) >= 0.97
+    assert share_used(world) >= (0.98 if kind == "aligned" else 0.95)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
-@pytest.mark.parametrize("start", [0.0, 0.3, 1.4, 2.2])
-def test_short_aligned_windows_with_an_exact_reset_cost_nothing(workers: int, start: float) -> None:
-    """Two imports of 100 rows' worth of requests and a few look-ups, against 100 per 3 seconds."""
-    world = World(FixedWindow(100, 3.0, aligned=True), workers=workers, latency=0.01, jitter=0.002, start=START + start).run(requests=206)
+def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int) -> None:
+    """100 batches and two look-ups against 100 per 3 seconds: within 10 % of the least time (8 at once: or 50 ms)."""
+    for step in range(60):
+        phase = step * 0.05
+        world = World(FixedWindow(100, 3.0, aligned=True), workers=workers, latency=0.01, jitter=0.002, start=START + phase).run(
+            requests=102
+        )
+        least = least_time(100, 3.0, phase, workers, cycle=0.011, requests=102)
+        assert world.refused == []
+        assert world.accepted[-1] - world.start <= max(1.1 * least, least + (0.05 if workers == 8 else 0.0)), phase
+
+
+@pytest.mark.parametrize(("window", "every"), [(60.0, 15.0), (3.0, 3.7)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_people_wait_less_than_two_seconds(kind: str, window: float, every: float) -> None:
+    """Two imports saturate the key; somebody lists records now and then. Short windows are then found out later."""
+    timing = SHORT if window == 3.0 else {}
+    world = World(KINDS[kind](window), workers=2, person_every=every, **timing).run(seconds=4 * window + 2)
     assert world.refused == []
-    assert world.accepted[-1] - world.start <= 1.1 * least_time(100, 3.0, start, workers, cycle=0.012, requests=206)
+    assert len(world.waits) >= 3
+    assert max(world.waits) < 2.0
+    assert share_used(world) >= (0.98 if window == 60.0 else 0.75)
 
 
-@pytest.mark.parametrize("make", [lambda: FixedWindow(100, 3.0, aligned=False), lambda: SlidingWindow(100, 3.0)], ids=["fixed", "sliding"])
-@pytest.mark.parametrize("workers", [1, 4])
-def test_short_windows_of_other_kinds_are_never_overrun(make: Callable[[], Any], workers: int) -> None:
-    world = World(make(), workers=workers, **SHORT).run(seconds=30)
+@pytest.mark.parametrize("skew", [-3600.0, -7.3, 0.4, 86_400.0])
+@pytest.mark.parametrize("kind", ["aligned", "sliding, rounded up"])
+def test_a_service_whose_clock_is_wrong(kind: str, skew: float) -> None:
+    world = World(KINDS[kind](60.0), workers=3, skew=skew).run(seconds=180)
     assert world.refused == []
-    assert used(world, 10, 3.0) >= 0.65
-
-
-@pytest.mark.parametrize("skew", [-3600.0, -7.3, 0.4, 5.0, 86_400.0])
-@pytest.mark.parametrize("make", [lambda: FixedWindow(100, 60.0, aligned=True), lambda: SlidingWindow(100, 60.0)], ids=["fixed", "sliding"])
-def test_a_service_whose_clock_is_wrong(make: Callable[[], Any], skew: float) -> None:
-    world = World(make(), workers=4, skew=skew).run(seconds=240)
-    assert world.refused == []
-    assert used(world, 4, 60.0) >= 0.95
+    assert len(world.accepted) >= 290
 
 
 def test_without_a_date_header() -> None:
-    world = World(FixedWindow(100, 60.0, aligned=True), workers=4, dated=False).run(seconds=240)
+    world = World(FixedWindow(100, 60.0, aligned=True), workers=3, dated=False).run(seconds=180)
     assert world.refused == []
-    assert used(world, 4, 60.0) >= 0.95
+    assert len(world.accepted) >= 290
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 10, 20, 300])
@@ -88,20 +90,30 @@ def test_other_limits(limit: int) -> None:
     for service in (FixedWindow(limit, 60.0, aligned=True), SlidingWindow(limit, 60.0)):
         world = World(service, workers=3).run(seconds=180)
         assert len(world.refused) <= (3 if limit < 3 else 0)  # more workers than the limit, before it was ever heard of
-        assert used(world, 3, 60.0) >= 0.8
+        assert len(world.accepted) >= 0.8 * 3 * limit
 
 
-def test_a_token_bucket_is_rarely_overrun() -> None:
+def test_a_token_bucket_is_not_overrun() -> None:
     world = World(TokenBucket(100, 60.0), workers=8).run(seconds=300)
-    assert len(world.refused) <= 8
-    assert len(world.accepted) >= 450
+    assert world.refused == []
+    assert len(world.accepted) >= 500
 
 
-def test_somebody_else_uses_the_same_key() -> None:
-    """Others cannot be seen before they act; their refusals stay few and the rest of the limit is used."""
-    world = World(FixedWindow(100, 60.0, aligned=True), workers=4, foreign=0.5).run(seconds=300)
-    assert len(world.refused) <= 10
-    assert len(world.accepted) >= 300
+def test_a_bucket_smaller_than_the_limit_is_approached_evenly() -> None:
+    world = World(TokenBucket(100, 60.0, capacity=20), workers=4).run(seconds=360)
+    first, *later = (count for _, count in sorted(Counter(moment // 60.0 for moment in world.refused).items()))
+    assert first <= 4  # one for each request under way
+    assert max(later, default=0) <= 2
+    assert len(world.accepted) >= 500
+
+
+@pytest.mark.parametrize("foreign", [10 / 60, 30 / 60, 60 / 60])
+@pytest.mark.parametrize("workers", [1, 8])
+def test_somebody_else_uses_the_same_key(workers: int, foreign: float) -> None:
+    """Others cannot be seen before they act: one refusal in a window tells of them, and no more follow."""
+    world = World(FixedWindow(100, 60.0, aligned=True), workers=workers, foreign=foreign).run(seconds=300)
+    assert max(Counter(moment // 60.0 for moment in world.refused).values(), default=0) <= 1
+    assert len(world.accepted) + 300 * foreign >= 400
 
 
 def test_a_service_without_rate_headers_is_not_slowed() -> None:

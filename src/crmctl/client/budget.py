@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from crmctl.client.allowance import NEVER, Exchange, Learned, Usage, floor, learn, probe_times, room
+from crmctl.client.allowance import SOON, Exchange, Learned, Usage, free_at, learn
 
 INTERACTIVE, BULK = 0, 1
 """Lanes; the lower one goes first."""
 
-SOON = 0.01
-"""Seconds until a waiting request looks again when another one is about to change the picture."""
+LOOK = 0.02
+"""Seconds after which a waiting request looks again while another one is under way: its answer may bring news."""
 
-LOOK = 0.25
-"""Seconds after which any waiting request looks again: an answer to another process may have brought news."""
+IDLE_LOOK = 1.0
+"""The same while none is under way."""
+
+TIDY = 1.0
+"""Seconds between two looks for what is over and who has died."""
 
 IN_FLIGHT_SECONDS = 900.0
 """A request without an end for this long belongs to a process that is gone."""
@@ -27,7 +31,9 @@ IN_FLIGHT_SECONDS = 900.0
 TICKET_GRACE = 2.0
 """Seconds after which a place in the queue is lost when its owner did not look again as announced."""
 
-_COLUMNS = tuple(field.name for field in fields(Learned))
+_COLUMNS = ", ".join(f'"{field.name}"' for field in fields(Learned))
+_LEARNED = f"learned_{zlib.crc32(_COLUMNS.encode()):08x}"
+"""Versions of crmctl that learn different things share the log of one file and nothing else."""
 _KINDS: tuple[type[int] | type[float], ...] = tuple(float if isinstance(value, float) else int for value in astuple(Learned()))
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS slot (
@@ -35,7 +41,20 @@ CREATE TABLE IF NOT EXISTS slot (
 );
 CREATE INDEX IF NOT EXISTS slot_done ON slot (done);
 CREATE TABLE IF NOT EXISTS ticket (id INTEGER PRIMARY KEY AUTOINCREMENT, lane INTEGER NOT NULL, pid INTEGER NOT NULL, wake REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS learned ({", ".join(f'"{name}" REAL' for name in _COLUMNS)});
+CREATE TABLE IF NOT EXISTS {_LEARNED} (id INTEGER PRIMARY KEY CHECK (id = 1), {_COLUMNS});
+"""
+_RECALL = f"SELECT {_COLUMNS} FROM {_LEARNED}"  # noqa: S608
+_SAVE = f"REPLACE INTO {_LEARNED} VALUES (1{', ?' * len(_KINDS)})"  # noqa: S608
+_USAGE = """
+SELECT (SELECT count(*) FROM slot WHERE done >= :from), (SELECT min(done) FROM slot WHERE done >= :begun),
+  count(*), count(*) FILTER (WHERE sent >= :probe), (SELECT count(*) FROM slot WHERE done > :asked AND told = 0),
+  (SELECT sent FROM slot ORDER BY id DESC LIMIT 1)
+FROM slot WHERE done IS NULL
+"""
+_EXCHANGE = """
+SELECT count(*), (SELECT count(*) FROM slot WHERE done >= :from), (SELECT count(*) FROM slot WHERE done >= :from AND done <= :sent),
+  (SELECT count(*) FROM slot WHERE done > :asked)
+FROM slot WHERE done IS NULL
 """
 
 
@@ -61,6 +80,7 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._tidied: float | None = None
         if path is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -79,20 +99,22 @@ class Ledger:
         """Take a slot, or a place in the queue of this lane."""
         with self._lock, self._base:
             self._base.execute("BEGIN IMMEDIATE")
-            learned = self._learned(now)
-            free_at, look = self._free_at(learned, now, lane)
-            if free_at <= now and not self._is_behind(lane, ticket, now):
+            self._tidy(now)
+            learned = self._learned()
+            usage = self._usage(learned, now)
+            free = free_at(learned, usage, now, bulk=lane == BULK)
+            if free <= now and not self._is_behind(lane, ticket, now):
                 if ticket is not None:
                     self._base.execute("DELETE FROM ticket WHERE id = ?", (ticket,))
                 return Grant(self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid))
-            look = now + SOON if free_at <= now else look
+            look = now + SOON if free <= now else min(free, now + (LOOK if usage.under_way else IDLE_LOOK))
+            if learned.blocked_until > now:
+                look = learned.blocked_until
             if ticket is None:
                 ticket = self._insert("INSERT INTO ticket (lane, pid, wake) VALUES (?, ?, ?)", lane, self._pid, look)
             else:
-                self._base.execute(
-                    "INSERT OR REPLACE INTO ticket (id, lane, pid, wake) VALUES (?, ?, ?, ?)", (ticket, lane, self._pid, look)
-                )
-            return Wait(max(free_at, now), look, ticket)
+                self._base.execute("REPLACE INTO ticket (id, lane, pid, wake) VALUES (?, ?, ?, ?)", (ticket, lane, self._pid, look))
+            return Wait(max(free, now), look, ticket)
 
     def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str]) -> None:
         """Close a slot and learn from the answer."""
@@ -101,11 +123,19 @@ class Ledger:
             row = self._base.execute("SELECT sent FROM slot WHERE id = ?", (slot,)).fetchone()
             if row is None:
                 return
-            learned = self._learned(now)
+            sent = float(row[0])
+            learned = self._learned()
             self._base.execute("UPDATE slot SET done = ?, told = ? WHERE id = ?", (now, "x-ratelimit-remaining" in headers, slot))
-            counted = self._count("done IS NULL OR done > ?", row[0] - learned.window)
-            since = self._count("done IS NULL OR done > ?", learned.asked)
-            self._save(learn(learned, Exchange(row[0], now, wall, status, headers, counted, since)))
+            values = {"from": sent - learned.window, "asked": learned.asked, "sent": sent}
+            under_way, recent, before, later = self._base.execute(_EXCHANGE, values).fetchone()
+
+            def sent_before(number: int) -> float | None:
+                query = "SELECT sent FROM slot WHERE done < ? ORDER BY done DESC LIMIT 1 OFFSET ?"
+                found = self._base.execute(query, (sent, number - 1)).fetchone()
+                return None if found is None else float(found[0])
+
+            exchange = Exchange(sent, now, wall, status, headers, under_way + recent, before + 1, under_way + later, sent_before)
+            self._base.execute(_SAVE, astuple(learn(learned, exchange)))
 
     def lost(self, slot: int, now: float, *, never_sent: bool) -> None:
         """Close a slot whose request got no answer; one that never left does not count."""
@@ -120,93 +150,65 @@ class Ledger:
         with self._lock, self._base:
             self._base.execute("DELETE FROM ticket WHERE id = ?", (ticket,))
 
-    def _free_at(self, learned: Learned, now: float, lane: int) -> tuple[float, float]:
-        """When a request of this lane may go by what is known, and when to look again (earlier where an answer under way may tell more)."""
-        if learned.blocked_until > now:
-            return learned.blocked_until, learned.blocked_until
-        if learned.probing:
-            under_way = self._count("done IS NULL AND sent >= ?", learned.blocked_until)
-            return (now + SOON, now + SOON) if under_way else (now, now)
-        if learned.limit <= 0:
-            return now, now
-        usage = self._usage(learned, now)
-        free = room(learned, usage)
-        if free > (wanted := floor(learned, usage, now, bulk=lane == BULK)):
-            return now, now
-        moments = self._releases(learned, now, wanted + 1 - (learned.limit - learned.foreign - usage.counting))
-        if lane == BULK and free > 0:
-            # The floor sinks by one as each of these passes; once fewer than `free` are ahead, a request may go.
-            ahead = sorted(moment for moment in probe_times(learned, usage) if moment > now)
-            moments += ahead[len(ahead) - free : len(ahead) - free + 1]
-        if learned.asked < learned.latest < NEVER:
-            if now >= learned.latest and usage.probes == 0:
-                return now, now  # the window has certainly ended: one request goes and tells what there is
-            moments.append(learned.latest if now < learned.latest else now + SOON)
-        free_at = max(min(moments, default=now + SOON), now + 0.001)
-        return free_at, min(free_at, now + LOOK)
-
     def _usage(self, learned: Learned, now: float) -> Usage:
-        in_flight, since, probes = self._base.execute(
-            "SELECT (SELECT count(*) FROM slot WHERE done IS NULL),"
-            " (SELECT count(*) FROM slot WHERE done IS NULL OR (told = 0 AND done > ?)),"
-            " (SELECT count(*) FROM slot WHERE done IS NULL AND sent >= ?)",
-            (learned.asked, learned.latest),
-        ).fetchone()
-        done, oldest = self._base.execute("SELECT count(*), min(done) FROM slot WHERE done > ?", (now - learned.window,)).fetchone()
-        return Usage(in_flight + done, since, probes, now if oldest is None else oldest)
+        start = now - learned.window
+        values = {"from": start, "begun": max(start, learned.opened), "probe": learned.blocked_until, "asked": learned.asked}
+        done, oldest, under_way, probes, untold, newest = self._base.execute(_USAGE, values).fetchone()
 
-    def _releases(self, learned: Learned, now: float, wanted: int) -> list[float]:
-        """When the `wanted`-th of the requests that count stops counting."""
-        query = "SELECT done FROM slot WHERE done > ? ORDER BY done LIMIT 1 OFFSET ?"
-        row = self._base.execute(query, (now - learned.window, max(0, wanted - 1))).fetchone()
-        return [] if row is None else [row[0] + learned.window + 0.001]
+        def answer_of(number: int) -> float | None:
+            query = "SELECT done FROM slot WHERE done >= ? ORDER BY done LIMIT 1 OFFSET ?"
+            found = self._base.execute(query, (start, max(0, number - 1))).fetchone()
+            return None if found is None else float(found[0])
+
+        return Usage(
+            counting=under_way + done,
+            since=under_way + untold,
+            probes=probes,
+            under_way=under_way,
+            oldest=now if oldest is None else oldest,
+            newest=-1.0 if newest is None else newest,
+            answer_of=answer_of,
+        )
 
     def _is_behind(self, lane: int, ticket: int | None, now: float) -> bool:
         """Whether somebody else is to go first: anybody in a lower lane, whoever came earlier in the same."""
-        self._base.execute("DELETE FROM ticket WHERE wake < ? OR wake > ?", (now - TICKET_GRACE, now + LOOK + 3600.0))
         place = ticket if ticket is not None else 1 << 62
-        query = "SELECT id, pid FROM ticket WHERE lane < ? OR (lane = ? AND id < ?) ORDER BY lane, id"
-        for other, pid in self._base.execute(query, (lane, lane, place)).fetchall():
+        query = "SELECT id, pid FROM ticket WHERE (lane < ? OR (lane = ? AND id < ?)) AND wake BETWEEN ? AND ? ORDER BY lane, id"
+        for other, pid in self._base.execute(query, (lane, lane, place, now - TICKET_GRACE, now + 3600.0)).fetchall():
             if pid == self._pid or _is_alive(pid):
                 return True
             self._base.execute("DELETE FROM ticket WHERE id = ?", (other,))
         return False
 
-    def _learned(self, now: float) -> Learned:
-        """What is known, after dropping what is over."""
+    def _learned(self) -> Learned:
+        row = self._base.execute(_RECALL).fetchone()
+        if row is None:
+            return Learned()
+        values: list[Any] = [kind(value) for kind, value in zip(_KINDS, row, strict=True)]
+        return Learned(*values)
+
+    def _tidy(self, now: float) -> None:
+        """Drop what is over and what the dead have left, once in a while."""
+        if self._tidied is not None and 0 <= now - self._tidied < TIDY:
+            return
+        self._tidied = now
         newest = self._base.execute("SELECT sent FROM slot ORDER BY id DESC LIMIT 1").fetchone()
         if newest is not None and newest[0] > now + 1.0:
             # The clock counts from the start of the machine: these are of an earlier one.
-            for table in ("slot", "ticket", "learned"):
+            for table in ("slot", "ticket", _LEARNED):
                 self._base.execute(f"DELETE FROM {table}")  # noqa: S608
-        row = self._base.execute("SELECT * FROM learned").fetchone()
-        learned = Learned() if row is None else _restored(row)
-        kept = max(2 * learned.window, 120.0)
+        kept = max(2 * self._learned().window, 120.0)
         self._base.execute("DELETE FROM slot WHERE done < ?", (now - kept,))
-        self._settle_abandoned(now)
-        return learned if learned.asked >= now - kept else replace(learned, remaining=-1)
-
-    def _settle_abandoned(self, now: float) -> None:
-        """A killed process leaves requests without an end; they may have arrived until now."""
+        self._base.execute(f"UPDATE {_LEARNED} SET remaining = -1 WHERE asked < ?", (now - kept,))  # noqa: S608
+        self._base.execute("DELETE FROM ticket WHERE wake < ? OR wake > ?", (now - TICKET_GRACE, now + 3600.0))
+        # A killed process leaves requests without an end; they may have arrived until now.
         for (pid,) in self._base.execute("SELECT DISTINCT pid FROM slot WHERE done IS NULL AND pid <> ?", (self._pid,)).fetchall():
             if not _is_alive(pid):
                 self._base.execute("UPDATE slot SET done = ? WHERE done IS NULL AND pid = ?", (now, pid))
         self._base.execute("UPDATE slot SET done = sent WHERE done IS NULL AND sent < ?", (now - IN_FLIGHT_SECONDS,))
 
-    def _save(self, learned: Learned) -> None:
-        self._base.execute("DELETE FROM learned")
-        self._base.execute(f"INSERT INTO learned VALUES ({', '.join('?' * len(_COLUMNS))})", [getattr(learned, name) for name in _COLUMNS])  # noqa: S608
-
-    def _count(self, condition: str, value: float) -> int:
-        return int(self._base.execute(f"SELECT count(*) FROM slot WHERE {condition}", (value,)).fetchone()[0])  # noqa: S608
-
     def _insert(self, statement: str, *values: float) -> int:
         return int(self._base.execute(statement, values).lastrowid or 0)
-
-
-def _restored(row: tuple[float, ...]) -> Learned:
-    values: list[Any] = [kind(value) for kind, value in zip(_KINDS, row, strict=True)]
-    return Learned(*values)
 
 
 def _is_alive(pid: int) -> bool:
