@@ -58,6 +58,11 @@ class RunningService:
     def settings(self) -> ServiceSettings:
         return self._server.settings
 
+    @property
+    def port(self) -> int:
+        """The bound one, for a service whose `base_url` is a proxy's."""
+        return self._server.ready.port
+
     def client_with(self, key: str | None) -> httpx.Client:
         """A client with another key, or none; the caller closes it."""
         return make_client(self.base_url, key)

@@ -96,7 +96,8 @@ class Visit:
         return {"ids": self.context.ids, "now": self.now()}
 
 
-Handler = Callable[[Tx, Visit], Page | Redirect]
+Handler = Callable[..., Page | Redirect]
+"""Takes `(tx, visit)`; only `visit` where it takes its transactions from the engine itself."""
 
 
 class Pages:
@@ -121,16 +122,16 @@ class Pages:
         """Decorator: registers what a page shows. It runs in a reading transaction."""
         return self._register("GET", path)
 
-    def post(self, path: str) -> Callable[[Handler], Handler]:
-        """Decorator: registers what a form does. It runs in a writing transaction, and only with the session's own token."""
-        return self._register("POST", path)
+    def post(self, path: str, *, in_transaction: bool = True) -> Callable[[Handler], Handler]:
+        """Decorator: registers what a form does, and only with the session's own token. It runs in a writing transaction, or in none."""
+        return self._register("POST", path, in_transaction)
 
-    def _register(self, method: str, path: str) -> Callable[[Handler], Handler]:
+    def _register(self, method: str, path: str, in_transaction: bool = True) -> Callable[[Handler], Handler]:
         def register(handler: Handler) -> Handler:
             async def answer(request: Request) -> Response:
                 try:
                     raw = await read_body(request, FORM_LIMIT, self.context.settings.body_timeout) if method == "POST" else b""
-                    return await run_in_threadpool(self._answer, request, handler, _fields(raw))
+                    return await run_in_threadpool(self._answer, request, handler, in_transaction, _fields(raw))
                 except (Fault, Refusal) as error:
                     return self._failure(error)
 
@@ -139,27 +140,37 @@ class Pages:
 
         return register
 
-    def _answer(self, request: Request, handler: Handler, form: Mapping[str, list[str]]) -> Response:
+    def _answer(self, request: Request, handler: Handler, in_transaction: bool, form: Mapping[str, list[str]]) -> Response:
         query = {name: values[0] for name, values in _fields(request.scope["query_string"]).items()}
         if request.method == "GET" and "link" in query:
             return self._enter(query["link"])
-        token = request.cookies.get(self._cookie_name, "")
-        transact = self.context.engine.write if request.method == "POST" else self.context.engine.read
+        engine = self.context.engine
+        transact = engine.write if request.method == "POST" and in_transaction else engine.read
 
-        def run(tx: Tx) -> tuple[Visit | None, Page | Redirect]:
-            session = find_session(tx, self.area, token, now=self.context.clock.now())
-            if session is None:
+        def run(tx: Tx) -> tuple[Visit | None, Page | Redirect | None]:
+            visit = self._admit(tx, request, query, form)
+            if visit is None:
                 return None, Page("welcome.html", status=HTTPStatus.FORBIDDEN)
-            visit = Visit(self.context, self.area, session, request.path_params, query, form)
-            if request.method == "POST" and not session.owns(visit.text("token")):
-                raise Forbidden("this form was not sent by a page of this session; open the page again")
-            return visit, handler(tx, visit)
+            return visit, handler(tx, visit) if in_transaction else None
 
         visit, outcome = transact(run)
+        if outcome is None:
+            outcome = handler(visit)
         if isinstance(outcome, Redirect):
             notice = f"?{urlencode({'notice': outcome.notice})}" if outcome.notice else ""
             return RedirectResponse(f"{self._base}/{self.area}{outcome.path}{notice}", HTTPStatus.SEE_OTHER, HEADERS)
         return self._page(outcome, visit)
+
+    def _admit(self, tx: Tx, request: Request, query: Mapping[str, str], form: Mapping[str, list[str]]) -> Visit | None:
+        """None for somebody who is not signed in. Raises Forbidden for a form that no page of the session sent."""
+        token = request.cookies.get(self._cookie_name, "")
+        session = find_session(tx, self.area, token, now=self.context.clock.now())
+        if session is None:
+            return None
+        visit = Visit(self.context, self.area, session, request.path_params, query, form)
+        if request.method == "POST" and not session.owns(visit.text("token")):
+            raise Forbidden("this form was not sent by a page of this session; open the page again")
+        return visit
 
     def _enter(self, link: str) -> Response:
         """Open a session. A page, not a redirect: a browser that came from elsewhere would follow that without the new cookie."""

@@ -29,6 +29,7 @@ NOTICES = {
     "test-sent": "A test event is on its way.",
     "replayed": "The event is sent once more.",
     "replayed-range": "The events are sent once more.",
+    "run-started": "A run is started.",
     "replayed-none": "There is nothing to replay in that range.",
 }
 """What a page says about the form that led to it, by the name in its address: no text of an address is ever shown."""

@@ -1,0 +1,87 @@
+"""Pages of the workflows: list, what one does, enable, run, its runs and what their steps gave."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.faults import BadRequest, Conflict, NotFound
+from crmctl.service.store import workflow_runs, workflows
+from crmctl.service.store.tx import Tx
+from crmctl.service.workflows.cron import next_due
+from crmctl.service.workflows.triggering import start_by_hand
+
+RUNS_PER_PAGE = 25
+
+
+def add_pages(pages: Pages) -> None:
+    """All pages of the workflows."""
+
+    @pages.get("/workflows")
+    def list_workflows(tx: Tx, _visit: Visit) -> Page:
+        return Page("workflows.html", {"section": "workflows", "workflows": workflows.list_workflows(tx)})
+
+    @pages.get("/workflows/{workflowId:uuid}")
+    def show_workflow(tx: Tx, visit: Visit) -> Page:
+        return _workflow(tx, visit)
+
+    @pages.post("/workflows/{workflowId:uuid}/enabled")
+    def set_enabled(tx: Tx, visit: Visit) -> Redirect:
+        workflow = workflows.load_workflow(tx, visit.id("workflowId"))
+        enabled = visit.text("enabled") == "true"
+        due_at = next_due(workflow.cron, workflow.timezone, visit.now()) if workflow.cron else None
+        workflows.set_enabled(tx, workflow.id, enabled, due_at=due_at, now=visit.now())
+        return Redirect(f"/workflows/{workflow.id}", "enabled" if enabled else "disabled")
+
+    @pages.post("/workflows/{workflowId:uuid}/run")
+    def start_run(tx: Tx, visit: Visit) -> Page | Redirect:
+        try:
+            start_by_hand(tx, visit.id("workflowId"), _data(visit.text("data")), **visit.stamp())
+        except (BadRequest, Conflict) as error:
+            return _workflow(tx, visit, error.message)
+        return Redirect(f"/workflows/{visit.id('workflowId')}", "run-started")
+
+    @pages.get("/workflows/{workflowId:uuid}/runs/{runId:uuid}")
+    def show_run(tx: Tx, visit: Visit) -> Page:
+        workflow = workflows.get_workflow(tx, visit.id("workflowId"))
+        run = workflow_runs.get_run(tx, visit.id("runId"))
+        if run["workflowId"] != workflow["id"]:
+            raise NotFound(f"there is no run with the id {run['id']} of this workflow")
+        shown = {"given": jsontext.dumps(run["input"]), "steps": [jsontext.dumps(step) for step in run["steps"]]}
+        is_under_way = run["status"] in (workflow_runs.PENDING, workflow_runs.RUNNING)
+        return Page(
+            "workflow_run.html", {"section": "workflows", "workflow": workflow, "run": run} | shown, refresh=2 if is_under_way else None
+        )
+
+
+def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> Page:
+    workflow = workflows.get_workflow(tx, visit.id("workflowId"))
+    page = visit.number("page", 1)
+    runs = workflow_runs.list_runs(tx, workflow["id"], RUNS_PER_PAGE + 1, (page - 1) * RUNS_PER_PAGE)
+    values = {
+        "section": "workflows",
+        "workflow": workflow,
+        "conditions": [jsontext.dumps(each) for each in workflow["conditions"]],
+        "actions": [jsontext.dumps(each) for each in workflow["actions"]],
+        "runs": runs[:RUNS_PER_PAGE],
+        "page": page,
+        "has_older": len(runs) > RUNS_PER_PAGE,
+        "data": visit.text("data"),
+        "error": error,
+    }
+    return Page("workflow.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _data(text: str) -> dict[str, Any] | None:
+    """What the form brings along for the run; None where it was left empty. Raises BadRequest."""
+    if not text:
+        return None
+    try:
+        data = jsontext.loads(text, unique_keys=True)
+    except (ValueError, ArithmeticError, RecursionError):
+        raise BadRequest("the data is not JSON", {"field": "data"}) from None
+    if not isinstance(data, dict):
+        raise BadRequest("the data must be a JSON object", {"field": "data"})
+    return data

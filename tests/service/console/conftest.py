@@ -1,0 +1,80 @@
+"""One service with something to see in it, and ways into its console."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crmctl.service.console.links import CONSOLE, make_link
+from tests.support.clock import FakeClock
+from tests.support.service import RunningService, make_client, running_service
+
+
+class Visitor:
+    """Somebody with a browser that has neither scripts nor styles: follows links, sends forms."""
+
+    def __init__(self, service: RunningService) -> None:
+        self.service = service
+        self.client = make_client(service.base_url, None)
+
+    def enter(self, area: str = CONSOLE) -> httpx.Response:
+        return self.client.get(link_to(self.service, area))
+
+    def get(self, path: str) -> httpx.Response:
+        return self.client.get(path)
+
+    def form_token(self) -> str:
+        """Of this session, from any page."""
+        page = self.get("/console").text + self.get("/portal/webhooks").text
+        found = re.search(r'name="token" value="([0-9a-f]{64})"', page)
+        assert found, page
+        return found[1]
+
+    def send(self, path: str, **fields: Any) -> httpx.Response:
+        """A form, with the session's token unless another one is given."""
+        return self.client.post(path, data={"token": self.form_token(), **fields})
+
+    def follow(self, answer: httpx.Response) -> httpx.Response:
+        assert answer.status_code == 303, answer.text
+        return self.get(answer.headers["location"])
+
+
+def link_to(service: RunningService, area: str = CONSOLE) -> str:
+    return service.engine.read(lambda tx: make_link(tx, service.base_url, area, now=service.clock.now())).url
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    """Without jobs; its clock stands still."""
+    with running_service(tmp_path / "data", clock=FakeClock(), background=False, development=True) as running:
+        yield running
+
+
+Newcomer = Callable[[RunningService], Visitor]
+
+
+@pytest.fixture
+def newcomer() -> Iterator[Newcomer]:
+    """Makes visitors who have not signed in yet."""
+    with contextlib.ExitStack() as stack:
+
+        def make(service: RunningService) -> Visitor:
+            made = Visitor(service)
+            stack.enter_context(made.client)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def visitor(service: RunningService, newcomer: Newcomer) -> Visitor:
+    """Signed in to the console."""
+    made = newcomer(service)
+    assert made.enter().status_code == 200
+    return made

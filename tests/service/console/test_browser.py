@@ -1,0 +1,208 @@
+"""The console and the portal in a real browser: keys, endpoints, deliveries; light, dark and narrow; with the keyboard alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import standardwebhooks
+from selenium.webdriver.common.keys import Keys
+
+from crmctl.service.console.links import PORTAL
+from crmctl.service.definitions.document import parse_document
+from crmctl.service.definitions.loading import load_document
+from crmctl.service.server import new_id
+from crmctl.service.store import deliveries, webhooks
+from tests.service.console.conftest import link_to
+from tests.service.console.test_pages import DEFINITIONS
+from tests.support.browser import NARROW, WIDE, Browser, open_browser
+from tests.support.cli import run_crmctl
+from tests.support.receiver import Receiver
+from tests.support.service import RunningService, running_service
+
+pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.xdist_group("browser")]
+
+CONTRAST = """
+const channel = value => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+const parse = color => color.match(/[\\d.]+/g).map(Number);
+const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const ground = element => {
+  for (; element; element = element.parentElement) {
+    const color = parse(getComputedStyle(element).backgroundColor);
+    if (color.length < 4 || color[3] === 1) return color;
+  }
+  return [255, 255, 255];
+};
+const poor = [];
+for (const element of document.querySelectorAll("body *")) {
+  const own = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+  if (!own || !element.checkVisibility() || element.closest(".hidden, .skip")) continue;
+  const [a, b] = [luminance(parse(getComputedStyle(element).color)), luminance(ground(element))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) poor.push(`${element.tagName}.${element.className} "${element.textContent.trim()}" ${ratio.toFixed(2)}`);
+}
+return poor;
+"""
+UNLABELLED = """
+const fields = [...document.querySelectorAll("input:not([type=hidden]), textarea, select")];
+return fields.filter(field => !field.labels.length).map(field => field.name);
+"""
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """A service that delivers, to this machine too."""
+    with running_service(tmp_path_factory.mktemp("service") / "data", development=True) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(chromium: Browser, live: RunningService) -> Browser:
+    """Signed in to the console."""
+    chromium.scheme("light")
+    chromium.size(WIDE)
+    chromium.driver.delete_all_cookies()
+    chromium.complaints()
+    chromium.get(link_to(live))
+    chromium.wait_for("active API key")
+    return chromium
+
+
+def person(service: RunningService, **data: Any) -> Any:
+    return service.client.post(f"/api/v1/objects/{service.object_id('people')}/records", json={"data": data}).json()
+
+
+def test_a_key_made_in_the_console_works_on_the_command_line_until_it_is_revoked(browser: Browser, live: RunningService) -> None:
+    browser.visit("API keys")
+    browser.press("Create a key")
+    browser.fill("Name", "warehouse")
+    browser.tick("Only these scopes")
+    browser.tick("objects:read")
+    browser.tick("records:read")
+    browser.press("Create the key")
+    value = browser.wait_for(r"crs_[\w-]{43}")[0]
+    settings = {"CRMCTL_BASE_URL": live.base_url, "CRMCTL_API_KEY": value}
+    found = run_crmctl("objects", "list", "-o", "json", env=settings).ok().json()
+    assert {"people", "companies", "deals"} <= {each["slug"] for each in found}
+    run_crmctl("members", "list", env=settings).exits(4)
+    browser.press("Done")
+    browser.wait_for("warehouse")
+    assert value not in browser.driver.page_source
+    browser.press("Revoke warehouse")
+    browser.press("Revoke the key")
+    browser.wait_for("The key is revoked")
+    run_crmctl("objects", "list", env=settings).exits(4)
+    assert browser.complaints() == []
+
+
+def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: RunningService) -> None:
+    outcomes = {0: 500}
+    with Receiver(lambda request, number: outcomes.get(number, 200)) as receiver:
+        browser.get(live.client.get("/api/v1/webhooks").json()["portalUrl"])
+        browser.wait_for("No endpoint yet")
+        browser.press("Add an endpoint")
+        browser.fill("Address", "http://10.0.0.1/internal")
+        browser.press("Add the endpoint")
+        browser.wait_for("not a public address")
+        browser.fill("Address", receiver.url)
+        browser.tick("Only these")
+        browser.tick("record.created")
+        browser.press("Add the endpoint")
+        browser.wait_for("The endpoint is added")
+        browser.press("Show the secret")
+        secret = browser.wait_for(r"whsec_\S+")[0]
+        made = person(live, email="ada@example.com")
+        live.client.delete(f"/api/v1/objects/{made['objectId']}/records/{made['id']}")
+        receiver.wait_for(1)
+        browser.visit("Endpoints")
+        browser.press(receiver.url)
+        browser.press("record.created")
+        browser.wait_for(r"500")
+        assert "ada@example.com" in browser.text
+        browser.press("Replay")
+        browser.wait_for("succeeded")
+        assert "webhook-signature" in browser.text
+        browser.press(receiver.url)
+        browser.press("Send a test")
+        browser.wait_for("succeeded")
+        received = receiver.wait_for(3)
+        browser.press(receiver.url)
+        browser.press("Disable")
+        browser.wait_for("Disabled")
+        browser.press("Delete")
+        browser.press("Delete the endpoint")
+        browser.wait_for("The endpoint is deleted")
+    kinds = [request.headers["webhook-event-type"] for request in received]
+    assert kinds == ["record.created", "record.created", deliveries.TEST_EVENT]
+    assert received[0].headers["webhook-id"] == received[1].headers["webhook-id"] != received[2].headers["webhook-id"]
+    for request in received:
+        standardwebhooks.Webhook(secret).verify(request.body, request.headers)
+    assert [entry for entry in browser.complaints() if "400 (Bad Request)" not in entry] == []
+
+
+def furnish(service: RunningService) -> list[str]:
+    """Something on every page; the pages."""
+    load_document(service.engine, parse_document(DEFINITIONS), clock=service.clock, ids=new_id)
+    now = service.clock.now()
+    long = f"https://hooks.example.com/services/{'T0123456789' * 9}"
+    stamp = {"ids": new_id, "now": now}
+    endpoint = service.engine.write(
+        lambda tx: webhooks.create_endpoint(tx, url=long, description="x " * 60, event_types=["record.created"], **stamp)
+    )
+    service.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint["id"], {"enabled": False}, now=now))
+    delivery = service.engine.write(lambda tx: deliveries.send_test(tx, endpoint["id"], **stamp))
+    report = service.client.get("/api/v1/reports").json()["reports"][0]["id"]
+    run = service.client.post(f"/api/v1/reports/{report}/run").json()["run"]["id"]
+    workflow = service.client.get("/api/v1/workflows").json()["workflows"][0]["id"]
+    paths = ["", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/reports", "/workflows", "/sign-out-everywhere"]
+    hook = f"/webhooks/{endpoint['id']}"
+    paths += [hook, f"{hook}/edit", f"{hook}/replay", f"{hook}/rotate", f"{hook}/delete", f"{hook}/deliveries/{delivery}"]
+    return [*paths, f"/reports/{report}", f"/reports/{report}/runs/{run}", f"/workflows/{workflow}"]
+
+
+def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(browser: Browser, live: RunningService) -> None:
+    for path in furnish(live):
+        browser.get(f"{live.base_url}/console{path}")
+        assert browser.script(UNLABELLED) == []
+        assert browser.script("return document.querySelectorAll('h1').length") == 1
+        for scheme in ("light", "dark"):
+            browser.scheme(scheme)
+            assert browser.script(CONTRAST) == [], (path, scheme)
+        for size in (WIDE, NARROW):
+            browser.size(size)
+            assert browser.script("return document.documentElement.scrollWidth") <= size[0], (path, size)
+    assert browser.complaints() == []
+
+
+def test_the_keyboard_is_enough(browser: Browser, live: RunningService) -> None:
+    browser.get(f"{live.base_url}/console/keys/new")
+    browser.type(Keys.TAB)
+    assert browser.focused().text == "Skip to the content"
+    browser.type(Keys.ENTER)
+    assert browser.script("return document.activeElement.id") == "main"
+    browser.tab_to("Name").send_keys("typed")
+    assert browser.script("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.tab_to("Full access").send_keys(Keys.ARROW_DOWN)
+    assert browser.script("return document.querySelector('[name=access]:checked').value") == "scopes"
+    browser.tab_to("members:read").send_keys(Keys.SPACE)
+    browser.tab_to("Create the key").send_keys(Keys.ENTER)
+    browser.wait_for("only time the key is shown")
+    assert "members:read" in browser.text
+
+
+def test_a_portal_session_does_not_open_the_console(browser: Browser, live: RunningService) -> None:
+    browser.driver.delete_all_cookies()
+    browser.get(link_to(live, PORTAL))
+    browser.wait_for("Webhook endpoints")
+    browser.get(f"{live.base_url}/console/keys")
+    browser.wait_for("crmctl service console")
+    browser.get(f"{live.base_url}/portal")
+    browser.driver.find_element("xpath", "//button[.='Sign out']").click()
+    browser.wait_for("crmctl webhooks portal")
