@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.importing import ImportOptions, RunResult, run_import
+from crmctl.bulk.importing import ImportOptions, RunResult, Service, run_import
 from crmctl.bulk.journal import Header, Journal
-from crmctl.bulk.importing import Service
 from crmctl.clock import Clock
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock

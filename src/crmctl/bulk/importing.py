@@ -192,6 +192,16 @@ def entry_maker(journal: Journal) -> Callable[[Row], Entry]:
     return lambda row: entry_of(row, with_id=with_id, marker=marker)
 
 
+def rows_of(journal: Journal, payloads: Payloads) -> Callable[[], Iterator[Entry]]:
+    """Reads all valid rows of a job anew, as they are sent."""
+
+    def again() -> Iterator[Entry]:
+        entry = entry_maker(journal)
+        return (entry(payload) for payload in payloads() if not payload.findings or rejection(payload) is None)
+
+    return again
+
+
 @dataclass(frozen=True)
 class _Fresh:
     """A job that has just been checked."""
@@ -213,8 +223,7 @@ class _Resumed:
     payloads: Payloads
 
     def again(self) -> Iterator[Entry]:
-        entry = entry_maker(self.journal)
-        return (entry(payload) for payload in self.payloads() if not payload.findings or rejection(payload) is None)
+        return rows_of(self.journal, self.payloads)()
 
     def rows(self, reconciler: Reconciler) -> Iterator[Entry]:
         journal, entry = self.journal, entry_maker(self.journal)

@@ -112,7 +112,7 @@ class JobStore:
         for job in self.list():
             header = job.header
             same = (header.mode, header.sha256, header.object_id, header.origin) == ("create", sha256, object_id, origin)
-            if same and (job.has_sent or job.is_running):
+            if same and job.state is not JobState.UNDONE and (job.has_sent or job.is_running):
                 return job
         return None
 

@@ -334,12 +334,9 @@ class Journal:
     def last_confirmed(self) -> tuple[int, int, float] | None:
         """First and last row, and the time of the send, of the newest batch of which every row was created."""
         with self._lock:
-            found: tuple[int, int, float] | None = self._db.execute(
-                "SELECT first, last, sent_at FROM batch WHERE state = ? AND created = size AND last - first + 1 = size "
-                "ORDER BY no DESC LIMIT 1",
-                (BatchState.CONFIRMED,),
-            ).fetchone()
-            return found
+            where = "state = 'CONFIRMED' AND created = size AND last - first + 1 = size"
+            found = self._db.execute(f"SELECT first, last, sent_at FROM batch WHERE {where} ORDER BY no DESC LIMIT 1").fetchone()
+        return None if found is None else (found[0], found[1], found[2])
 
     def doubted(self) -> dict[int, float]:
         """Every row that was ever in doubt, and when last."""
@@ -355,8 +352,8 @@ class Journal:
         return found
 
     def record_duplicates(self, duplicates: Mapping[int, Iterable[str]]) -> None:
+        rows = [(ordinal, record_id) for ordinal, ids in duplicates.items() for record_id in ids]
         with self._transaction():
-            rows = ((ordinal, record_id) for ordinal, ids in duplicates.items() for record_id in ids)
             self._db.executemany("INSERT OR IGNORE INTO duplicate VALUES (?, ?)", rows)
 
     def forget_duplicate(self, record_id: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Protocol
 
 from crmctl.bulk.batches import Entry
@@ -20,6 +21,9 @@ from crmctl.models.records import PAGE_LIMIT, Record
 MOST_PAGES = 400
 """A read-back that would take more requests gives up, and cannot say that something is absent."""
 
+
+REMEMBERED = 10_000
+"""So many of the records just read are remembered, to join pages."""
 
 TICK_SECONDS = 0.2
 
@@ -172,7 +176,7 @@ class NewestFirst:
 
     def _candidates(self, rows: Sequence[Record], since: float | None) -> list[Record]:
         old = self.baseline.ids if self.baseline is not None else frozenset()
-        return [row for row in rows if row.id not in old and (since is None or (moment := moment_of(row)) is None or moment >= since)]
+        return [row for row in rows if row.id not in old and (since is None or is_after(row, since))]
 
 
 @dataclass
@@ -183,7 +187,7 @@ class Walk:
     offset: int = 0
     pages: int = 0
     is_over: bool = False
-    _seen: set[str] = field(default_factory=set)
+    _seen: dict[str, None] = field(default_factory=dict)
     _oldest: float | None = None
     _in_order: bool = True
 
@@ -191,7 +195,7 @@ class Walk:
         self.pages += 1
         items = page.items
         if self.offset and (not items or items[0].id not in self._seen):
-            self.rows, self._seen, self.offset, self._oldest, self._in_order = [], set(), 0, None, True
+            self.rows, self._seen, self.offset, self._oldest, self._in_order = [], {}, 0, None, True
             return
         new = [row for row in items if row.id not in self._seen]
         for row in new:
@@ -199,7 +203,9 @@ class Walk:
             self._in_order = self._in_order and moment is not None and (self._oldest is None or moment <= self._oldest)
             self._oldest = moment
         self.rows += new
-        self._seen.update(row.id for row in new)
+        self._seen.update(dict.fromkeys(row.id for row in new))
+        for old in list(islice(self._seen, max(0, len(self._seen) - REMEMBERED))):
+            del self._seen[old]
         end = self.offset + len(items)
         # A page may be short for other reasons than the end; a page without news has been pushed down.
         self.is_over = (len(items) < 2 and not new) or (len(items) < PAGE_LIMIT and page.total is not None and end >= page.total)
@@ -209,6 +215,12 @@ class Walk:
     def reached(self, since: float | None) -> bool:
         """Whether everything from `since` on has been seen; never where the service does not sort by time."""
         return since is not None and self._in_order and self._oldest is not None and self._oldest < since
+
+
+def is_after(record: Record, since: float) -> bool:
+    """Whether a record may have been created at this moment or later; one without a readable time may."""
+    moment = moment_of(record)
+    return moment is None or moment >= since
 
 
 def moment_of(record: Record) -> float | None:

@@ -7,12 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from crmctl.bulk.capturing import capture_ids
 from crmctl.bulk.delivery import DeliveryOptions
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.importing import ImportOptions, Service, run_import
+from crmctl.bulk.importing import ImportOptions, Service, rows_of, run_import
 from crmctl.bulk.jobs import JobInfo, JobStore, summarize
 from crmctl.bulk.journal import Journal
 from crmctl.bulk.plan import ImportPlan
+from crmctl.bulk.reading import Reader, Unusable
+from crmctl.bulk.repairing import audit, audit_due, known_duplicates
 from crmctl.bulk.results import write_results
 from crmctl.bulk.sender import Progress
 from crmctl.bulk.starting import Job
@@ -24,13 +27,17 @@ from crmctl.errors import CrmctlError, ExitCode, UsageError
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do."""
+    """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do.
+
+    `duplicates`: how many rows are there more than once.
+    """
 
     summary: Summary
     exit_code: ExitCode
     error: CrmctlError | None = None
     notes: tuple[str, ...] = ()
     resumable: bool = False
+    duplicates: int = 0
 
     @property
     def hint(self) -> str | None:
@@ -58,19 +65,46 @@ def run_job(
             _check_writable(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
         result = run_import(service, journal, job.input.payloads, ImportOptions(plan.stop_on_error, options), clock, progress, report)
+        notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
         write_results(journal, job.input.source, failed_copy)
         summary = summarize(journal)
         code = exit_code(summary.counts, result.error)
-        return JobResult(summary, code, result.error, result.notes, journal.state in (JobState.CHECKING, JobState.OPEN))
+        duplicates = known_duplicates(journal)
+        if duplicates and code is ExitCode.OK:
+            code = ExitCode.PARTIAL
+        resumable = journal.state in (JobState.CHECKING, JobState.OPEN)
+        return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates))
+
+
+def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:
+    """What is done when nothing is left to send: ids where they are wanted, and the audit of rows once in doubt when it is time for it."""
+    journal = job.journal
+    if error is not None or journal.state is not JobState.FINISHED:
+        return []
+    notes = []
+    reader = Reader(service, journal.header.object_id)
+    again = rows_of(journal, job.input.payloads)
+    try:
+        if options.capture_ids and (unnamed := capture_ids(journal, reader, again)):
+            notes.append(f"the ids of {unnamed} created rows cannot be told")
+        due = audit_due(journal, options.settle)
+        if due is not None and clock.now() >= due:
+            audit(journal, reader, again, clock, options.settle)
+    except (CrmctlError, Unusable) as failure:
+        notes.append(f"the records could not be read once more: {failure}")
+    finally:
+        journal.add_effort(reader.requests, 0.0)
+    return notes
 
 
 def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
     """The result of a job with nothing left to do: exit 0 for a finished one, 9 for one whose input was rejected; None for any other."""
-    if job.state not in (JobState.FINISHED, JobState.REJECTED):
+    if job.is_resumable or job.is_running:
         return None
     with closing(store.open(job)) as journal:
-        code = ExitCode.OK if job.state is JobState.FINISHED else ExitCode.REJECTED
-        return JobResult(summarize(journal), code)
+        duplicates = len(known_duplicates(journal))
+        finished = ExitCode.PARTIAL if duplicates else ExitCode.OK
+        return JobResult(summarize(journal), ExitCode.REJECTED if job.state is JobState.REJECTED else finished, duplicates=duplicates)
 
 
 def _check_writable(path: Path, journal: Journal) -> None:

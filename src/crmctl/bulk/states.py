@@ -14,6 +14,8 @@ class JobState(StrEnum):
     """Every row has a final state."""
     REJECTED = "rejected"
     """Invalid rows stopped the job before anything was sent."""
+    UNDONE = "undone"
+    """What it created was deleted again."""
 
 
 class BatchState(StrEnum):

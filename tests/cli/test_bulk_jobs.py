@@ -1,0 +1,80 @@
+"""`bulk jobs`, `repair` and `undo`, and the import flags that go with them, as a person or a script meets them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from tests.cli.test_bulk import rows, write
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+
+def imported(*options: str, count: int = 150) -> dict[str, object]:
+    write("people.csv", rows(count))
+    summary: dict[str, object] = run_crmctl("bulk", "import", "people", "people.csv", *options).ok().json()
+    return summary
+
+
+def count() -> int:
+    return int(run_crmctl("records", "count", "people").ok().json()["count"])
+
+
+def test_a_job_is_shown_and_removed(crm: RunningService) -> None:
+    job = str(imported(count=3)["job"])
+    assert run_crmctl("bulk", "jobs", job).ok().json()["created"] == 3
+    assert "--yes" in run_crmctl("bulk", "jobs", job, "--remove").exits(2).error()["hint"]
+    assert run_crmctl("bulk", "jobs", job, "--remove", "--yes").ok().json() == {"removed": job}
+    assert run_crmctl("bulk", "jobs").ok().json() == []
+    run_crmctl("bulk", "jobs", job).exits(3)
+
+
+def test_undo_deletes_what_was_created_and_keeps_what_was_changed(crm: RunningService) -> None:
+    run_crmctl("records", "create", "people", "--set", "email=before@acme.com").ok()
+    job = str(imported()["job"])
+    edited = run_crmctl("records", "list", "people", "--filter", "email=p7@acme.com").ok().json()[0]["id"]
+    run_crmctl("records", "update", "people", edited, "--set", "score=99").ok()
+    shown = run_crmctl("bulk", "undo", job, "--dry-run").ok().json()
+    assert (shown["dryRun"], shown["found"], shown["conflicts"]) == (True, 149, 1)
+    assert "--yes" in run_crmctl("bulk", "undo", job).exits(2).error()["hint"]
+    assert count() == 151
+    done = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
+    assert (done["deleted"], done["rows"]["conflicts"]) == (149, [{"row": 8, "id": edited}])
+    assert count() == 2
+    again = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
+    assert (again["deleted"], again["unknown"]) == (0, 149)
+
+
+def test_content_that_was_undone_can_be_imported_again(crm: RunningService) -> None:
+    job = str(imported()["job"])
+    run_crmctl("bulk", "undo", job, "--yes").ok()
+    assert count() == 0
+    assert imported()["created"] == 150
+
+
+def test_markers_name_every_record_and_can_be_cleared(crm: RunningService) -> None:
+    attribute = {"name": "Import Ref", "type": "text", "slug": "import_ref"}
+    path = f"/api/v1/objects/{crm.object_id('people')}/attributes"
+    slug = crm.client.post(path, json={"name": attribute["name"], "type": "text"}).json()["slug"]
+    summary = imported("--marker", slug, "--capture-ids")
+    files = summary["files"]
+    assert isinstance(files, dict)
+    ok = list(csv.DictReader(Path(files["ok"]).read_text(encoding="utf-8").splitlines()))
+    listed = {record["id"]: record["data"] for record in run_crmctl("records", "list", "people", "--all").ok().json()}
+    assert {row["_id"] for row in ok} == set(listed)
+    for row in ok:
+        data = listed[row["_id"]]
+        assert data["email"] == row["Email"]
+        assert data[slug].endswith(f".{(int(row['_row']) - 1) // 100 + 1}.{row['_row']}")
+    run_crmctl("bulk", "repair", str(summary["job"]), "--clear-marker").exits(2)
+    assert run_crmctl("bulk", "repair", str(summary["job"]), "--clear-marker", "--yes").ok().json()["cleared"] == 150
+    assert run_crmctl("records", "count", "people", "--filter", f"{slug} isNotEmpty").ok().json() == {"count": 0}
+
+
+def test_what_cannot_hold_a_marker_is_refused(crm: RunningService) -> None:
+    write("people.csv", rows(1))
+    for slug in ("score", "email", "nothing"):
+        refused = run_crmctl("bulk", "import", "people", "people.csv", "--marker", slug).exits(2)
+        assert refused.error()["code"] == "bad_marker"
+    run_crmctl("bulk", "import", "people", "people.csv", "--assume-lost", "--assume-applied").exits(2)
+    assert run_crmctl("bulk", "jobs").ok().json() == []
