@@ -334,8 +334,10 @@ class Journal:
     def last_confirmed(self) -> tuple[int, int, float] | None:
         """First and last row, and the time of the send, of the newest batch of which every row was created."""
         with self._lock:
-            where = "state = 'CONFIRMED' AND created = size AND last - first + 1 = size"
-            found = self._db.execute(f"SELECT first, last, sent_at FROM batch WHERE {where} ORDER BY no DESC LIMIT 1").fetchone()
+            found = self._db.execute(
+                "SELECT first, last, sent_at FROM batch WHERE state = 'CONFIRMED' AND created = size AND last - first + 1 = size "
+                "ORDER BY no DESC LIMIT 1"
+            ).fetchone()
         return None if found is None else (found[0], found[1], found[2])
 
     def doubted(self) -> dict[int, float]:

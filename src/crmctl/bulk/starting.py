@@ -14,7 +14,8 @@ from crmctl.bulk.batches import Batcher, entry_of
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.jobs import JobStore
 from crmctl.bulk.journal import Header, Journal
-from crmctl.bulk.mapping import Mode, schema_digest
+from crmctl.bulk.mapping import Column, Mode, schema_digest
+from crmctl.bulk.markers import check_marker
 from crmctl.bulk.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.states import RowState
 from crmctl.bulk.summary import Summary
@@ -92,8 +93,11 @@ def start_import(
     clock: Clock,
     *,
     again: bool = False,
+    marker: str | None = None,
 ) -> Job:
     """Make a job for a file, or for stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
+
+    `marker` is the text attribute that is to hold each new record's import marker.
 
     Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
     mode, unless `again`.
@@ -103,6 +107,8 @@ def start_import(
         path = spool(stdin, folder) if file == STDIN else Path(file).absolute()
         frozen = plan.frozen(attributes)
         planned = open_input(frozen, path, file, attributes)
+        if marker is not None:
+            check_marker(marker, attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
         sha256, size = file_digest(path, file)
         if plan.mapping.mode is Mode.CREATE and not again:
             _refuse_repetition(store, sha256, target, file)
@@ -121,6 +127,8 @@ def start_import(
             created_at=clock.now(),
             version=__version__,
             plan=frozen.to_document(),
+            marker=marker,
+            unique=_unique_attribute(planned),
         )
         return Job(Journal.create(folder, header, clock), planned)
     except BaseException:
@@ -167,6 +175,16 @@ def spool(stdin: BinaryIO, folder: Path) -> Path:
     with path.open("wb") as copy:
         shutil.copyfileobj(stdin, copy)
     return path
+
+
+def _slug_of(column: Column) -> str:
+    return column.attribute.slug if column.attribute is not None else ""
+
+
+def _unique_attribute(planned: PlannedInput) -> str | None:
+    """A mapped attribute that tells every two rows apart."""
+    found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
+    return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
 
 
 def _refuse_repetition(store: JobStore, sha256: str, target: Target, file: str) -> None:

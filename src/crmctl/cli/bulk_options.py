@@ -44,4 +44,16 @@ ConcurrencyOption = Annotated[int, typer.Option("--concurrency", metavar="N", mi
 FailedOption = Annotated[
     str | None, typer.Option("--failed", metavar="FILE", help="Also write failed and rejected rows here, to be corrected.")
 ]
+MarkerOption = Annotated[
+    str | None,
+    typer.Option("--marker", metavar="ATTR", help="Text attribute that gets a reference to this import, by which records are found again."),
+]
+SettleOption = Annotated[
+    float, typer.Option("--settle", metavar="SECONDS", min=0, help="How long rows in doubt are watched before they count as absent.")
+]
+AssumeAppliedOption = Annotated[
+    bool, typer.Option("--assume-applied", help="Rows of which nobody can tell whether they were written count as written.")
+]
+AssumeLostOption = Annotated[bool, typer.Option("--assume-lost", help="Such rows count as not written, and are sent again.")]
+CaptureOption = Annotated[bool, typer.Option("--capture-ids", help="Learn the ids of all created records, for the ok file; costs reads.")]
 AgainOption = Annotated[bool, typer.Option("--again", help="Create the records although this content was imported before.")]

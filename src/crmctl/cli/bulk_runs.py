@@ -92,7 +92,15 @@ def current_limit(runtime: Runtime) -> Limit:
 
 
 def import_file(
-    runtime: Runtime, object_name: str, file: str, plan: ImportPlan, delivery: DeliveryOptions, *, again: bool, failed_copy: Path | None
+    runtime: Runtime,
+    object_name: str,
+    file: str,
+    plan: ImportPlan,
+    delivery: DeliveryOptions,
+    *,
+    again: bool,
+    marker: str | None,
+    failed_copy: Path | None,
 ) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
     from crmctl.bulk.jobs import JobStore
@@ -105,7 +113,7 @@ def import_file(
         preview_import(runtime, target, attributes, plan, file)
         return
     store = JobStore(runtime.paths.state, runtime.clock)
-    job = start_import(store, target, attributes, plan, file, binary_stdin(runtime), runtime.clock, again=again)
+    job = start_import(store, target, attributes, plan, file, binary_stdin(runtime), runtime.clock, again=again, marker=marker)
     run_job(runtime, job, delivery, failed_copy=failed_copy)
 
 
@@ -171,6 +179,9 @@ def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findin
         raise result.error
     if result.exit_code is ExitCode.REJECTED:
         raise _rejected(document["rejected"], findings) if not document["failed"] else _refused(document)
+    if result.duplicates and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
+        hint = f"crmctl bulk repair {result.summary.job}"
+        raise PartialError(f"{result.duplicates:,} rows are there more than once", hint=hint, details={"duplicates": result.duplicates})
     if result.exit_code is ExitCode.PARTIAL:
         counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
         said = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in counts.items())

@@ -52,6 +52,11 @@ def import_records(
     delimiter: given.DelimiterOption = None,
     quote: given.QuoteOption = None,
     concurrency: given.ConcurrencyOption = 2,
+    marker: given.MarkerOption = None,
+    settle: given.SettleOption = 120.0,
+    assume_applied: given.AssumeAppliedOption = False,
+    assume_lost: given.AssumeLostOption = False,
+    capture_ids: given.CaptureOption = False,
 ) -> None:
     """Import records from a file, 100 per request.
 
@@ -74,8 +79,15 @@ def import_records(
     dates = parse_date_formats(date_formats or ())
     values = ValueOptions(check_blank_policy(blank), tuple(null_strings or ()), list_separator, decimal_comma, dates)
     plan = ImportPlan(SourceOptions(format, encoding, delimiter, quote), mapping, values, stop_on_error=on_error == "stop")
-    delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures)
-    import_file(ctx.obj, object_name, file, plan, delivery, again=again, failed_copy=Path(failed) if failed else None)
+    assume = _assumption(assume_applied, assume_lost)
+    delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
+    import_file(ctx.obj, object_name, file, plan, delivery, again=again, marker=marker, failed_copy=Path(failed) if failed else None)
+
+
+def _assumption(applied: bool, lost: bool) -> str | None:
+    if applied and lost:
+        raise UsageError("--assume-applied and --assume-lost exclude each other")
+    return "applied" if applied else "lost" if lost else None
 
 
 def _require_file(file: str) -> None:
@@ -92,10 +104,14 @@ def resume_job(
     failed: given.FailedOption = None,
     max_failures: given.MaxFailuresOption = None,
     concurrency: given.ConcurrencyOption = 2,
+    settle: given.SettleOption = 120.0,
+    assume_applied: given.AssumeAppliedOption = False,
+    assume_lost: given.AssumeLostOption = False,
+    capture_ids: given.CaptureOption = False,
 ) -> None:
     """Go on with an import that was interrupted.
 
-    Rows that were written stay written once; a finished job only shows its summary again.
+    Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
     from crmctl.bulk.delivery import DeliveryOptions
     from crmctl.bulk.jobs import JobStore
@@ -113,19 +129,55 @@ def resume_job(
     else:
         _, attributes = resolve_target(runtime, chosen.header.object_id)
         ready = reopen(store, chosen, runtime.settings.require_origin(), attributes)
-        delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures)
+        assume = _assumption(assume_applied, assume_lost)
+        delivery = DeliveryOptions(
+            concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids
+        )
         run_job(runtime, ready, delivery, failed_copy=Path(failed) if failed else None)
 
 
-@app.command("jobs", examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
-def list_jobs(ctx: typer.Context) -> None:
-    """List the import jobs of this machine, the newest first."""
-    from crmctl.bulk.jobs import JobStore
-    from crmctl.output.views import generic_view
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, or the end of its name.")]
 
-    runtime: Runtime = ctx.obj
-    rows = [job.to_document() for job in JobStore(runtime.paths.state, runtime.clock).list()]
-    runtime.emitter.emit_items(rows, generic_view(rows, "jobs"))
+
+@app.command("jobs", writes=None, examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
+def show_jobs(
+    ctx: typer.Context,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this one.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete its journal and result files; asks first.")] = False,
+) -> None:
+    """List the import jobs of this machine, the newest first."""
+    from crmctl.cli.bulk_jobs import show_jobs
+
+    show_jobs(ctx.obj, job, remove=remove)
+
+
+@app.command("repair", writes=True, examples=["crmctl bulk repair $(crmctl bulk jobs -q '[0].job' -o ids)"])
+def repair_job(
+    ctx: typer.Context,
+    job: JobArgument,
+    delete_duplicates: Annotated[
+        bool, typer.Option("--delete-duplicates", help="Delete what is there a second time, keeping the older one; asks first.")
+    ] = False,
+    clear_marker: Annotated[bool, typer.Option("--clear-marker", help="Empty the import marker of every record; asks first.")] = False,
+) -> None:
+    """Look once more at rows that were in doubt, and name those that are there twice.
+
+    A request that was given up as absent may still be carried out by the service much later; this finds it.
+    """
+    from crmctl.cli.bulk_jobs import repair
+
+    repair(ctx.obj, job, delete_duplicates=delete_duplicates, clear_marker=clear_marker)
+
+
+@app.command("undo", writes=True, examples=["crmctl bulk undo $(crmctl bulk jobs -q '[0].job' -o ids) --dry-run"])
+def undo_job(ctx: typer.Context, job: JobArgument) -> None:
+    """Delete the records an import created; shows what it will do and asks.
+
+    Records that somebody has changed since are kept and reported. Updates cannot be undone: what was there before is not known.
+    """
+    from crmctl.cli.bulk_jobs import undo
+
+    undo(ctx.obj, job)
 
 
 @app.command(
