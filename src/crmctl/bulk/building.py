@@ -18,6 +18,12 @@ from crmctl.errors import RejectedError, UsageError
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.typed_text import Reader, is_record_id, part_value
 
+SCALARS = frozenset(
+    {AttributeType.TEXT, AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE, AttributeType.CHECKBOX, AttributeType.SELECT}
+)
+MEMO_CELLS, MEMO_LENGTH = 4096, 40
+"""How many texts of a column are remembered with their values, and how long they may be: columns repeat themselves, memory stays flat."""
+
 
 class Built(NamedTuple):
     """The record of a row: wire data, id (upsert), findings, and how many attributes are cleared by blank cells."""
@@ -30,7 +36,7 @@ class Built(NamedTuple):
 
 class Cell(NamedTuple):
     """How one column is read: `read_text` a cell, `read` any JSON value. `after_good(text, value)` and `after_bad(text, code)` see every
-    text and may add a finding.
+    text and may add a finding. Where a value can be shared and not every text has to be seen, `memo` has some texts and their values.
     """
 
     column: Column
@@ -43,6 +49,8 @@ class Cell(NamedTuple):
     after_good: Callable[[str, Any], Finding | None] | None
     after_bad: Callable[[str, str], Finding | None] | None
     dates: DateWatch | None
+    is_memorable: bool
+    memo: dict[str, Any]
 
 
 class RowBuilder:
@@ -60,7 +68,7 @@ class RowBuilder:
         self._cells: dict[str, Cell] = {}
         self.id_column = next((column for column in mapping.columns if column.role is Role.RECORD_ID), None)
         self._plan = [self._cell(column) for column in mapping.columns if column.role is Role.ATTRIBUTE]
-        self._loop = [(cell, cell.place, cell.slug, cell.part, cell.read_text, cell.after_good) for cell in self._plan]
+        self._loop = [(cell, cell.place, cell.slug, cell.memo) for cell in self._plan]
         self._headers = {cell.slug: cell.column.label for cell in self._plan}
         targets = [(cell.slug, cell.part) for cell in self._plan]
         for target in targets:
@@ -119,7 +127,8 @@ class RowBuilder:
         elif attribute.type == AttributeType.DATE and not attribute.is_list:
             dates = DateWatch()
             after_good, after_bad = (None, dates.see_bad) if rules.date_format is None else (dates.see_good, None)
-        return Cell(column, column.index or 0, attribute, slug, part, read_text, read, after_good, after_bad, dates)
+        memorable = part is None and attribute.type in SCALARS and not attribute.is_list and (dates is None or after_good is None)
+        return Cell(column, column.index or 0, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {})
 
     @staticmethod
     def _part_reader(attribute: Attribute, part: str, form: Form) -> tuple[str, Callable[[Any], Any]]:
@@ -129,22 +138,29 @@ class RowBuilder:
     def _from_cells(self, work: _Work, cells: list[str]) -> None:
         """Read the cells of a delimited row: the loop that an import spends its time in."""
         data, blanks = work.data, self._blanks
-        for cell, place, slug, part, read_text, after_good in self._loop:
+        for cell, place, slug, memo in self._loop:
             text = cells[place]
-            if text in blanks:
+            if text in memo:
+                data[slug] = memo[text]
+            elif text in blanks:
                 self._blank(work, cell)
-                continue
-            try:
-                wire = read_text(text)
-            except RejectedError as error:
-                self._refuse(work, cell, text, error)
-                continue
-            if after_good is not None and (doubt := after_good(text, wire)) is not None:
-                work.findings.append(doubt.on(cell.column.label, text))
-            if part is None:
-                data[slug] = wire
             else:
-                work.parts.setdefault(slug, {})[part] = wire
+                self._read_cell(work, cell, text)
+
+    def _read_cell(self, work: _Work, cell: Cell, text: str) -> None:
+        try:
+            wire = cell.read_text(text)
+        except RejectedError as error:
+            self._refuse(work, cell, text, error)
+            return
+        if cell.after_good is not None and (doubt := cell.after_good(text, wire)) is not None:
+            work.findings.append(doubt.on(cell.column.label, text))
+        elif cell.is_memorable and len(cell.memo) < MEMO_CELLS and len(text) <= MEMO_LENGTH:
+            cell.memo[text] = wire
+        if cell.part is None:
+            work.data[cell.slug] = wire
+        else:
+            work.parts.setdefault(cell.slug, {})[cell.part] = wire
 
     def _fill(self, work: _Work, cell: Cell, value: Any) -> None:
         """Read one JSON value into the record, or note what is wrong with it."""

@@ -140,6 +140,8 @@ def finding_of(error: RejectedError) -> Finding:
 
 def doubt_about(text: str, _value: Any = None) -> Finding | None:
     """A warning about a text that a spreadsheet has probably spoilt; the text is kept."""
+    if text[:1] not in "#+-0123456789":
+        return None
     if text.startswith("#") and text in SPREADSHEET_ERRORS:
         return Finding("spreadsheet_error", "a spreadsheet's error value stands where text was expected", severity=Severity.WARNING)
     if is_spreadsheet_number(text):

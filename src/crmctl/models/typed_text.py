@@ -31,6 +31,7 @@ _MONEY = re.compile(r"(?P<before>[A-Z]{3})\s?(?P<amount>[^A-Za-z]+)|(?P<plain>[^
 _DATE = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
+_PLAIN_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]+")
 _EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
 _PHONE = re.compile(r"(?=(?:[^0-9]*[0-9]){2})[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -147,6 +148,12 @@ def read_currency(text: str, *, decimal_comma: bool = False) -> Any:
 
 def read_date(text: str, format: str | None = None) -> str:
     """An ISO date as it is (a full ISO timestamp too), or a date in the declared format as ISO. Never passes through a time zone."""
+    if format is None and len(text) == 10 and text[4] == text[7] == "-":
+        try:
+            date.fromisoformat(text)
+            return text
+        except ValueError:
+            pass  # the reason is found below
     return _iso_date(text.strip()) if format is None else _declared_date(text.strip(), format)
 
 
@@ -203,6 +210,8 @@ def read_checkbox(text: str) -> bool:
 
 
 def read_email(text: str) -> str:
+    if _PLAIN_EMAIL.fullmatch(text):
+        return text
     address = text.strip()
     domain = address.rpartition("@")[2]
     if not _EMAIL.fullmatch(address) or domain.startswith((".", "-")) or domain.endswith((".", "-")) or ".." in domain:
