@@ -169,6 +169,13 @@ def test_without_a_group_there_is_one_result_even_for_nothing(crm: RunningServic
     assert results(crm, groupBy="stage") == []
 
 
+def test_dates_have_a_first_and_a_last(crm: RunningService) -> None:
+    add(crm, "deals", *({"name": each, "close_date": each} for each in ("2026-05-01", "2025-12-31T23:30:00-01:00", "2026-01-01")))
+    assert results(crm, measures=measure("min close_date", "max close_date", "count close_date")) == [
+        {"min_close_date": "2026-01-01T00:00:00.000000Z", "max_close_date": "2026-05-01T00:00:00.000000Z", "count_close_date": 3}
+    ]
+
+
 def test_numbers_beyond_floats_are_not_rounded(crm: RunningService) -> None:
     big = "123456789012345678901234567890.5"
     raw = f'{{"records":[{{"data":{{"name":"x","amount":{big}}}}},{{"data":{{"name":"y","amount":0.000000000000000000001}}}}]}}'
