@@ -4,7 +4,7 @@
 _crmctl_table() {
     commands= options= arguments=
     case $1 in
-        '') commands='records bulk objects attributes members auth config completion doctor serve service demo api commands help' ;;
+        '') commands='records bulk objects attributes activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
         'records') commands='list search count get create update delete' ;;
         'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
@@ -14,8 +14,8 @@ _crmctl_table() {
         'records update') options='--set=@assignments --data=@anything' arguments='@objects @anything' ;;
         'records delete') arguments='@objects @anything' ;;
         'bulk') commands='import resume jobs export delete inspect' ;;
-        'bulk import') options='--mode=create|upsert --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=skip|clear --null-string=@anything --list-separator=@anything --decimal-comma --date-format=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --concurrency=@anything' arguments='@objects @files' ;;
-        'bulk resume') options='--last --failed=@files --max-failures=@anything --concurrency=@anything' arguments='@anything' ;;
+        'bulk import') options='--mode=create|upsert --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=skip|clear --null-string=@anything --list-separator=@anything --decimal-comma --date-format=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --concurrency=@anything --marker=@attributes --settle=@anything --assume-applied --assume-lost --capture-ids' arguments='@objects @files' ;;
+        'bulk resume') options='--last --failed=@files --max-failures=@anything --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids' arguments='@anything' ;;
         'bulk jobs') ;;
         'bulk export') options='-O=@files --out=@files --format=jsonl|csv|tsv|json --filter=@assignments' arguments='@objects' ;;
         'bulk delete') options='--ids=@files --filter=@assignments' arguments='@objects' ;;
@@ -32,6 +32,30 @@ _crmctl_table() {
         'attributes create') options='--name=@anything --type=@anything --required --unique --list --option=@anything --allowed-object=@objects --set=@anything --data=@anything' arguments='@objects' ;;
         'attributes update') options='--name=@anything' arguments='@objects @attributes' ;;
         'attributes delete') arguments='@objects @attributes' ;;
+        'activities') commands='list get create update delete' ;;
+        'activities list') options='--record=@anything --object=@objects --limit=@anything --all --offset=@anything' ;;
+        'activities get') arguments='@anything' ;;
+        'activities create') options='--title=@anything --summary=@anything --date=@anything --link=@anything --participant=@anything --data=@anything' ;;
+        'activities update') options='--title=@anything --summary=@anything --date=@anything --link=@anything --participant=@anything --data=@anything' arguments='@anything' ;;
+        'activities delete') arguments='@anything' ;;
+        'reports') commands='list get run runs results' ;;
+        'reports list') ;;
+        'reports get') arguments='@reports' ;;
+        'reports run') arguments='@reports' ;;
+        'reports runs') options='--limit=@anything --all --offset=@anything' arguments='@reports' ;;
+        'reports results') options='--chart' arguments='@reports @anything' ;;
+        'workflows') commands='list get runs run' ;;
+        'workflows list') ;;
+        'workflows get') arguments='@workflows' ;;
+        'workflows runs') options='--limit=@anything --all --offset=@anything' arguments='@workflows' ;;
+        'workflows run') options='--data=@anything --wait --wait-timeout=@anything' arguments='@workflows' ;;
+        'files') commands='upload' ;;
+        'files upload') options='--bucket=@anything --prefix=@anything -r --recursive --concurrency=@anything --content-type=@anything' arguments='@files...' ;;
+        'webhooks') commands='events portal listen verify' ;;
+        'webhooks events') ;;
+        'webhooks portal') options='--open' ;;
+        'webhooks listen') options='--secret=@anything --port=@anything --host=@anything --forward=@anything --events=@anything --tolerance=@anything' ;;
+        'webhooks verify') options='--secret=@anything --id=@anything --timestamp=@anything --signature=@anything --headers=@files --tolerance=@anything' arguments='@files' ;;
         'members') commands='list' ;;
         'members list') ;;
         'auth') commands='login logout status list switch can-i' ;;
@@ -49,8 +73,9 @@ _crmctl_table() {
         'config path') ;;
         'completion') arguments='bash|zsh|fish|powershell' ;;
         'doctor') options='--network' ;;
-        'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --log=json|text|none' ;;
-        'service') commands='load dump keys' ;;
+        'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none' ;;
+        'service') commands='console load dump keys' ;;
+        'service console') options='--open --data=@files --database-url=@anything' ;;
         'service load') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service dump') options='--data=@files --database-url=@anything' ;;
         'service keys') commands='create list revoke' ;;
@@ -139,6 +164,11 @@ _crmctl_offer() {
         @assignments)
             compopt -o nospace 2>/dev/null
             found=$(_crmctl_values assignments) ;;
+        @reports|@workflows)
+            # names may hold blanks: readline quotes them like file names
+            compopt -o filenames 2>/dev/null
+            start=${start//\\/}
+            found=$(_crmctl_values "${kind#@}") ;;
         @*) found=$(_crmctl_values "${kind#@}") ;;
         *) found=${kind//|/$IFS} ;;
     esac

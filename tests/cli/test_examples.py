@@ -10,6 +10,7 @@ import pytest
 
 from crmctl.cli.framework import describe_tree, walk_commands
 from tests.support.cli import CRMCTL, environment, run_crmctl
+from tests.support.furnishing import load_definitions, saved_delivery
 from tests.support.service import RunningService
 
 ELSEWHERE = {
@@ -17,6 +18,7 @@ ELSEWHERE = {
     "crmctl demo": "starts a service of its own; run in tests/cli/test_demo.py",
     "crmctl completion": "run in tests/cli/test_completion.py",
     "crmctl service": "needs the data directory of a service; run in tests/service",
+    "crmctl webhooks listen": "runs until it is stopped; run in tests/cli/test_webhooks.py",
 }
 EXAMPLES = [
     (leaf["command"], example)
@@ -50,9 +52,26 @@ def furnished(crm: RunningService, people: list[str], monkeypatch: pytest.Monkey
     Path("people.csv").write_text("Email,Job title\nnew1@acme.com,Engineer\nnew2@acme.com,Poet\n", encoding="utf-8")
     Path("contacts.csv").write_text("Work Email;Job title\nnew3@acme.com;Engineer\n", encoding="utf-8")
     Path("ids.txt").write_text("\n".join(people[:3]) + "\n", encoding="utf-8")
+    _furnish_the_rest(crm)
     monkeypatch.setenv("PATH", str(CRMCTL.parent), prepend=":")
     monkeypatch.delenv("CRMCTL_BASE_URL")
     return crm
+
+
+def _furnish_the_rest(crm: RunningService) -> None:
+    """An activity, a report that has been run, a workflow, files to upload, a delivery to check."""
+    assert crm.client.post("/api/v1/activities", json={"title": "First call"}).status_code == 201
+    deal = crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": {"name": "Deal"}})
+    assert deal.status_code == 201
+    load_definitions(crm)
+    run_crmctl("reports", "run", "Deals by stage", env={"CRMCTL_BASE_URL": crm.base_url}).ok()
+    Path("logo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    Path("photo.jpg").write_bytes(b"\xff\xd8\xff")
+    Path("contracts/signed").mkdir(parents=True)
+    Path("contracts/signed/a.txt").write_text("signed", encoding="utf-8")
+    headers, body = saved_delivery()
+    Path("body.json").write_bytes(body)
+    Path("headers.txt").write_text("".join(f"{name}: {value}\n" for name, value in headers.items()), encoding="utf-8")
 
 
 @pytest.mark.parametrize(("command", "example"), EXAMPLES)

@@ -29,8 +29,10 @@ def results_of(run: Mapping[str, Any]) -> Any:
 
     They are under one of the usual names, else all that is not known to describe the run itself.
     """
-    if _cells(run) is not None:
-        return {key: run[key] for key in run if key not in _METADATA}
+    beside = next((key for key in _HEADINGS if _is_list(run.get(key))), None)
+    lines = next((key for key in _HOLDERS if _is_list(run.get(key))), None)
+    if beside is not None and lines is not None and not any(isinstance(line, Mapping) for line in run[lines]):
+        return {beside: run[beside], lines: run[lines]}  # rows of bare cells mean nothing without their columns
     for key in _HOLDERS:
         if run.get(key) is not None:
             return run[key]

@@ -118,7 +118,7 @@ def _checked_address(url: str | None) -> str | None:
     examples=[
         "crmctl webhooks verify body.json --headers headers.txt --secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLw==",
         "crmctl webhooks verify - --secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLw== --id msg_p5jXN8AQM9LWM0D4loKWxJek"
-        " --timestamp 1614265330 --signature v1,g0hM9SsE+OTPJTGt/tmKtSyl3uJbnAV8uc0TLNHHRvo= < body.json",
+        " --timestamp 1614265330 --signature v1,/Xy7FLfFISa1TZH7WLT+0x/orG5MlcutAFOpVan3/00= < body.json",
     ],
 )
 def verify_delivery(

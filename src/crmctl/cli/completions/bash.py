@@ -91,6 +91,11 @@ _crmctl_offer() {
         @assignments)
             compopt -o nospace 2>/dev/null
             found=$(_crmctl_values assignments) ;;
+        @reports|@workflows)
+            # names may hold blanks: readline quotes them like file names
+            compopt -o filenames 2>/dev/null
+            start=${start//\\/}
+            found=$(_crmctl_values "${kind#@}") ;;
         @*) found=$(_crmctl_values "${kind#@}") ;;
         *) found=${kind//|/$IFS} ;;
     esac

@@ -14,8 +14,11 @@ ATTRIBUTES = "@attributes"
 FIELDS = "@fields"
 ASSIGNMENTS = "@assignments"
 PROFILES = "@profiles"
-DYNAMIC = (OBJECTS, ATTRIBUTES, FIELDS, ASSIGNMENTS, PROFILES)
-"""What `crmctl completion values` knows: object slugs; slugs, a comma list of fields and `slug=` of one object's attributes; profiles."""
+REPORTS = "@reports"
+WORKFLOWS = "@workflows"
+DYNAMIC = (OBJECTS, ATTRIBUTES, FIELDS, ASSIGNMENTS, PROFILES, REPORTS, WORKFLOWS)
+"""What `crmctl completion values` knows: object slugs; slugs, a comma list of fields and `slug=` of one object's attributes; profiles;
+names of reports and workflows, which may hold blanks."""
 
 BY_METAVAR = {
     "OBJECT": OBJECTS,
@@ -24,6 +27,8 @@ BY_METAVAR = {
     "SLUG=VALUE": ASSIGNMENTS,
     "CONDITION": ASSIGNMENTS,
     "PROFILE": PROFILES,
+    "REPORT": REPORTS,
+    "WORKFLOW": WORKFLOWS,
 }
 NAMES_A_FILE = re.compile(r"(?:^|\|)(?:FILE|PATH|FOLDER|DIRECTORY|DIR|BODYFILE|DATABASE)(?:\||$)")
 CHOICES = re.compile(r"[a-z0-9_.\-]+(?:\|[a-z0-9_.\-]+)+")

@@ -70,8 +70,10 @@ Register-ArgumentCompleter -Native -CommandName crmctl -ScriptBlock {
     } elseif ($kind -and $kind -ne '@anything') {
         $found = @($kind -split '\|' | ForEach-Object { , @($_, $_) })
     }
+    $start = $start.Trim("'", '"')
     $found | Where-Object { $_ -and $_[0].StartsWith($start) } | ForEach-Object {
-        [System.Management.Automation.CompletionResult]::new($front + $_[0], $_[0], 'ParameterValue', $_[1])
+        $text = if ($_[0].Contains(' ')) { "'" + $_[0] + "'" } else { $_[0] }
+        [System.Management.Automation.CompletionResult]::new($front + $text, $_[0], 'ParameterValue', $_[1])
     }
 }
 """
