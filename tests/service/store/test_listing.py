@@ -7,7 +7,7 @@ import random
 import pytest
 
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import attributes, records
+from crmctl.service.store import attributes, listing, records
 from tests.service.store.conftest import Store, new_id
 
 ROWS = 700
@@ -61,8 +61,12 @@ CONDITIONS = [
 
 
 @pytest.mark.parametrize("conditions", CONDITIONS, ids=lambda conditions: " and ".join(" ".join(each) for each in conditions) or "all")
-def test_pages_from_both_ends_and_the_middle(people: tuple[Store, str], conditions: list[tuple[str, str, str]]) -> None:
+@pytest.mark.parametrize("deep", [listing.DEEP, 1])
+def test_pages_from_both_ends_and_the_middle(
+    people: tuple[Store, str], conditions: list[tuple[str, str, str]], deep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, object_id = people
+    monkeypatch.setattr(listing, "DEEP", deep)
     sequence = {each["id"]: position for position, each in enumerate(store.find(object_id))}
     for sort, field in (("created_at", "createdAt"), ("updated_at", "updatedAt")):
         matching = store.find(object_id, *conditions)
