@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from crmctl.bulk.markers import Marker
@@ -42,7 +43,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.entries)
 
-    @property
+    @cached_property
     def ordinals(self) -> list[int]:
         return [entry.ordinal for entry in self.entries]
 
@@ -50,12 +51,12 @@ class Batch:
     def records(self) -> list[bytes]:
         return [entry.encoded for entry in self.entries]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of the encoded records."""
         return sum(len(entry.encoded) for entry in self.entries)
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Fingerprint of what is sent, without saying it."""
         return hashlib.blake2b(b"\n".join(entry.encoded for entry in self.entries), digest_size=16).digest()

@@ -187,8 +187,10 @@ class Journal:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
                 (number, parent, batch.ordinals[0], batch.ordinals[-1], len(batch), batch.digest, BatchState.SENDING, now, mono),
             )
-            rows = [(entry.ordinal, number, entry.id) for entry in batch.entries]
-            self._db.executemany("INSERT OR REPLACE INTO row (ordinal, batch, record_id) VALUES (?, ?, ?)", rows)
+            ordinals = jsontext.dumps(batch.ordinals)  # one statement, half the time of a hundred
+            self._db.execute("INSERT OR REPLACE INTO row (ordinal, batch) SELECT value, ? FROM json_each(?)", (number, ordinals))
+            given = [(entry.id, entry.ordinal) for entry in batch.entries if entry.id]
+            self._db.executemany("UPDATE row SET record_id = ? WHERE ordinal = ?", given)
 
     def again(self, number: int) -> None:
         """Another attempt of a batch whose last one was definitely refused, or which may be written twice."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from crmctl.client.trust import trust, trust_nobody
@@ -114,7 +115,7 @@ class HttpxTransport:
         limits = httpx.Timeout(timeout, connect=min(timeout, CONNECT_TIMEOUT), pool=None)
         try:
             request = client.build_request(
-                method, url, headers=list(headers), content=body, timeout=limits, extensions={"trace": progress.trace}
+                method, _parsed(url), headers=list(headers), content=body, timeout=limits, extensions={"trace": progress.trace}
             )
             answer = client.send(request, stream=True, follow_redirects=False)
             try:
@@ -151,6 +152,14 @@ class HttpxTransport:
                 code="proxy",
                 hint="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; NO_PROXY names exceptions",
             ) from error
+
+
+@lru_cache(maxsize=4)
+def _parsed(url: str) -> httpx.URL:
+    """An import sends a thousand requests to one address. Raises httpx.InvalidURL."""
+    import httpx
+
+    return httpx.URL(url)
 
 
 _importing = threading.Lock()
