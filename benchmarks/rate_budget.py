@@ -1,0 +1,66 @@
+"""Share of the limit that the rate budget uses, by simulation, for limiters of every kind: the table of docs/decisions/0012-rate-budget.md.
+
+Run it from the project's root: `python -m benchmarks.rate_budget [--window 3]`. Takes minutes and no network.
+Ends with 1 when anything was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+
+from tests.client.ratesim import START, FixedWindow, Limiter, Rounding, SlidingWindow, World, share_used
+
+LIMIT = 100
+WORKERS = (1, 3, 8)
+STARTS = (0.004, 0.2, 0.45, 0.8)
+"""Where in a window the work begins, as a share of it."""
+
+
+def limiters(window: float) -> Iterator[tuple[str, Rounding, Callable[[Rounding], Limiter]]]:
+    """Every kind with every rounding of Reset: its name, the rounding, and how to make a fresh one."""
+    kinds: dict[str, Callable[[Rounding], Limiter]] = {
+        f"aligned, phase {phase:g}": lambda rounding, phase=phase: FixedWindow(LIMIT, window, aligned=True, rounding=rounding, phase=phase)  # type: ignore[misc]
+        for phase in (0.0, 0.37, 0.9)
+    }
+    kinds["begins with a request"] = lambda rounding: FixedWindow(LIMIT, window, aligned=False, rounding=rounding)
+    kinds["sliding"] = lambda rounding: SlidingWindow(LIMIT, window, rounding=rounding)
+    kinds["sliding, reset runs ahead"] = lambda rounding: SlidingWindow(LIMIT, window, rounding=rounding, running=True)
+    for name, make in kinds.items():
+        for rounding in (math.floor, math.ceil):
+            yield name, rounding, make
+
+
+def measure(make: Callable[[Rounding], Limiter], rounding: Rounding, workers: int, window: float, latency: float) -> tuple[float, int]:
+    """The worst share used over the starting moments, and all refusals."""
+    shares, refused = [], 0
+    for start in STARTS if window < 10 else STARTS[:2]:
+        world = World(make(rounding), workers=workers, latency=latency, jitter=latency * 0.4, start=START + start * window)
+        world.run(seconds=(10 if window < 10 else 5) * window)
+        shares.append(share_used(world))
+        refused += len(world.refused)
+    return min(shares), refused
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--window", type=float, action="append", help="seconds; default 60 and 3")
+    arguments = parser.parse_args()
+    every = 0
+    print(f"| window | limiter | Reset | {' | '.join(f'{workers} at once' for workers in WORKERS)} | refused |")
+    print("|---|---|---|" + "---|" * (len(WORKERS) + 1))
+    for window in arguments.window or (60.0, 3.0):
+        for name, rounding, make in limiters(window):
+            measured = [measure(make, rounding, workers, window, 0.05 if window >= 10 else 0.01) for workers in WORKERS]
+            refused = sum(count for _, count in measured)
+            every += refused
+            print(
+                f"| {window:g} s | {name} | {rounding.__name__} | {' | '.join(f'{share:.1%}' for share, _ in measured)} | {refused} |",
+                flush=True,
+            )
+    return 1 if every else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
