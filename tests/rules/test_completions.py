@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +69,21 @@ def test_slugs_and_profiles_come_from_the_cache(shell: Shell, cached: dict[str, 
     assert sorted(shell.all_of("crmctl records list ")) == sorted(cached["objects"])
     assert shell.all_of("crmctl records list people --profile ") == ["spare", "work"]
     assert shell.one_of("crmctl records list peo") == "crmctl records list people "
+
+
+def test_names_of_reports_may_hold_blanks(shell: Shell, cached: dict[str, list[str]]) -> None:
+    remember("reports", "Deals by stage", "People", "Odd $(touch here)")
+    assert shell.all_of("crmctl reports get Dea") == ["Deals by stage"], "one word for the shell"
+    assert shell.one_of("crmctl reports runs Deals\\ by") == "crmctl reports runs Deals by stage "
+    assert shell.all_of("crmctl reports get ") == ["Deals by stage", "People"]
+
+
+def remember(kind: str, *names: str) -> None:
+    """Put names into the one cache there is, as a list command does."""
+    kept = next(Path(os.environ["CRMCTL_CACHE_DIR"]).rglob("*.json"))
+    lists = json.loads(kept.read_text())
+    lists[kind] = {"at": time.time(), "items": [{"id": str(number), "name": name} for number, name in enumerate(names)]}
+    kept.write_text(json.dumps(lists))
 
 
 def test_slugs_of_the_object_that_was_named(shell: Shell, cached: dict[str, list[str]]) -> None:
