@@ -77,6 +77,7 @@ ENVIRONMENT = Page(
                 ("CRMCTL_TIMEOUT", "longest wait for one answer, in seconds"),
                 ("CRMCTL_NO_INPUT", "never ask"),
                 ("CRMCTL_READ_ONLY", "refuse every write before any request"),
+                ("CRMCTL_WEBHOOK_SECRET", "the signing secret of webhooks listen and verify"),
                 ("CRMCTL_CONFIG_DIR, CRMCTL_STATE_DIR, CRMCTL_CACHE_DIR", "where settings, jobs and caches are kept"),
                 ("NO_COLOR, CLICOLOR_FORCE", "colour off, colour on"),
                 ("HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE", "the usual network settings"),
