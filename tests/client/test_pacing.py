@@ -8,8 +8,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -214,37 +212,23 @@ def test_stamps_of_an_earlier_boot_are_forgotten(path: Path) -> None:
     ledger.close()
 
 
-def test_a_request_costs_little(path: Path, tmp_path: Path) -> None:
-    """Measured against two transactions of one small write each in a file set up alike, in turns, so that the machine cancels out."""
+def test_a_request_costs_few_statements(path: Path) -> None:
+    """Counted, not timed: on a busy machine times prove nothing."""
     ledger = Ledger(path)
-    plain = sqlite3.connect(tmp_path / "plain.sqlite", isolation_level=None)
-    plain.executescript("PRAGMA synchronous=OFF; PRAGMA journal_mode=WAL; CREATE TABLE t (x REAL)")
-    ours, theirs = [], []
-    for attempt in range(7):
-        ours.append(_seconds(lambda now=NOW + 100 * attempt: _request(ledger, now)))
-        theirs.append(_seconds(lambda: (_write(plain), _write(plain))))
+    _request(ledger, NOW)
+    statements: list[str] = []
+    ledger._base.set_trace_callback(statements.append)
+    _request(ledger, NOW + 0.5)
+    ledger._base.set_trace_callback(None)
     ledger.close()
-    plain.close()
-    assert min(ours) < 25 * min(theirs)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    for _ in range(50):
-        work()
-    return time.perf_counter() - started
+    assert len([one for one in statements if not one.startswith("--")]) <= 14, statements
+    assert sum(one.startswith("COMMIT") for one in statements) == 2
 
 
 def _request(ledger: Ledger, now: float) -> None:
     slot = ledger.acquire(now, BULK)
     assert isinstance(slot, Grant)
     ledger.answered(slot.slot, now, now, 200, headers(80, reset=now + 60))
-
-
-def _write(base: sqlite3.Connection) -> None:
-    base.execute("BEGIN IMMEDIATE")
-    base.execute("INSERT INTO t VALUES (1.0)")
-    base.execute("COMMIT")
 
 
 def test_this_process_is_not_taken_for_dead(path: Path) -> None:
