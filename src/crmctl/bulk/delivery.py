@@ -97,7 +97,10 @@ class Delivery:
 
     def _hand_out(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self._offer(self._batcher.feed(entry))
+            batch = self._batcher.feed(entry)
+            if batch is None:
+                continue
+            self._offer(batch)
             if self._transit.is_stopping:
                 return
         self._offer(self._batcher.flush())

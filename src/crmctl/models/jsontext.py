@@ -9,6 +9,7 @@ import json
 import math
 import re
 import secrets
+from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -62,13 +63,19 @@ def _encode(value: Any) -> Any:
 
 
 @lru_cache
-def _encoder(indent: int | None, sort_keys: bool) -> json.JSONEncoder:
-    """Making an encoder takes longer than encoding one record with it."""
+def _encoder(indent: int | None, sort_keys: bool) -> Callable[[Any], str]:
+    """Making an encoder takes longer than encoding one record with it, so the compiled one that `json` makes for every call is kept."""
     separators = (",", ": ") if indent is not None else (",", ":")
-    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, separators=separators, default=_encode)
+    compiled = getattr(json.encoder, "c_make_encoder", None)
+    if indent is not None or compiled is None:
+        return json.JSONEncoder(
+            ensure_ascii=False, allow_nan=False, indent=indent, sort_keys=sort_keys, separators=separators, default=_encode
+        ).encode
+    pieces = compiled(None, _encode, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)
+    return lambda value: "".join(pieces(value, 0))
 
 
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Write JSON with Unicode as it is; compact without `indent`."""
-    text = _encoder(indent, sort_keys).encode(value)
+    text = _encoder(indent, sort_keys)(value)
     return _MARKED.sub(r"\1", text) if _MARK in text else text
