@@ -19,7 +19,7 @@ from crmctl.errors import ConfigError
 from crmctl.models import jsontext
 from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
 from crmctl.service.server import make_first_key
-from crmctl.service.store import attributes, keys, objects, outbox, records
+from crmctl.service.store import activities, attributes, keys, objects, outbox, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.postgres import PostgresEngine
 from tests.service.store.conftest import Store, new_id, opened
@@ -198,6 +198,24 @@ def test_a_first_start_of_several_processes_shows_one_key(two: Stores) -> None:
     made = at_once(*[lambda store=store: make_first_key(store.engine, FakeClock(), new_id) for store in two * 3])
     assert len([secret for secret in made if secret]) == 1
     assert len(two[0].read(keys.list_keys)) == 1
+
+
+def test_what_two_delete_at_once_is_deleted_once(two: Stores) -> None:
+    people = two[0].standard("people")
+    for _ in range(5):
+        activity, record = two[0].write(activities.create_activity, {"title": "Call"}, created_by=None)["id"], two[0].create(people)["id"]
+        for delete in (
+            lambda store, activity=activity: store.write(activities.delete_activity, activity),
+            lambda store, record=record: store.write(records.delete_record, people, record),
+        ):
+            outcomes = at_once(*[lambda store=store, delete=delete: delete(store) for store in two * 2])
+            assert sorted(type(each).__name__ for each in outcomes) == ["NoneType", "NotFound", "NotFound", "NotFound"]
+    assert two[0].rows(
+        "SELECT type, count(*) FROM outbox WHERE type IN ('activity.deleted', 'record.deleted') GROUP BY type ORDER BY type"
+    ) == [
+        ("activity.deleted", 5),
+        ("record.deleted", 5),
+    ]
 
 
 def test_events_are_handed_over_once(two: Stores) -> None:

@@ -104,8 +104,9 @@ def delete_activity(tx: Tx, activity_id: str, *, ids: Ids, now: float) -> None:
     """Raises NotFound."""
     known = get_activity(tx, activity_id)
     number = _row(tx, "number", activity_id)[0]
+    if tx.execute("DELETE FROM activity WHERE number = ?", (number,)) == 0:
+        raise NotFound(f"the activity {activity_id} has just been deleted")
     tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
-    tx.execute("DELETE FROM activity WHERE number = ?", (number,))
     _announce(tx, "activity.deleted", known, ids, now)
 
 
