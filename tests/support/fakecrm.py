@@ -103,7 +103,11 @@ class FakeCrm:
         parts = urlsplit(handler.path)
         inside = parts.path.startswith(f"{API}/")
         path = parts.path.removeprefix(API) if inside else f"/{parts.path}"
-        body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
+        length = int(handler.headers.get("content-length") or 0)
+        body = handler.rfile.read(length)
+        if len(body) < length:
+            handler.close_connection = True  # half a request is none
+            return
         headers = {name.lower(): value for name, value in handler.headers.items()}
         asked = Asked(handler.command, path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
         with self._lock:
