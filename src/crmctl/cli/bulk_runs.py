@@ -84,11 +84,12 @@ def current_limit(runtime: Runtime) -> Limit:
     """The request rate as the service states it at this moment."""
     from crmctl.bulk.starting import Limit
 
-    headers = runtime.crm.session.exchange("GET", "/objects").headers
+    session = runtime.crm.session
+    headers = session.exchange("GET", "/objects").headers
     try:
-        return Limit(int(headers["x-ratelimit-limit"]), remaining=int(headers["x-ratelimit-remaining"]))
+        return Limit(int(headers["x-ratelimit-limit"]), session.rate_window, int(headers["x-ratelimit-remaining"]))
     except (KeyError, ValueError):
-        return Limit()
+        return Limit(seconds=session.rate_window)
 
 
 def import_file(

@@ -150,6 +150,11 @@ class Ledger:
         with self._lock, self._base:
             self._base.execute("DELETE FROM ticket WHERE id = ?", (ticket,))
 
+    def window(self) -> float:
+        """Seconds, from all answers so far."""
+        with self._lock, self._base:
+            return self._learned().window
+
     def _usage(self, learned: Learned, now: float) -> Usage:
         start = now - learned.window
         values = {"from": start, "begun": max(start, learned.opened), "probe": learned.blocked_until, "asked": learned.asked}

@@ -40,6 +40,10 @@ class Budget(Protocol):
         """The request of this slot got no answer."""
         ...
 
+    def window(self) -> float:
+        """The length of the service's rate window in seconds, as far as it is known."""
+        ...
+
 
 class Unpaced:
     """No budget at all: every request goes at once."""
@@ -52,6 +56,11 @@ class Unpaced:
 
     def lost(self, slot: int, *, never_sent: bool) -> None:
         return None
+
+    def window(self) -> float:
+        from crmctl.client.allowance import DEFAULT_WINDOW
+
+        return DEFAULT_WINDOW
 
 
 class SharedBudget:
@@ -100,6 +109,9 @@ class SharedBudget:
     def lost(self, slot: int, *, never_sent: bool) -> None:
         now = self._clock.monotonic()
         self._use(lambda ledger: ledger.lost(slot, now, never_sent=never_sent))
+
+    def window(self) -> float:
+        return self._use(lambda ledger: ledger.window())
 
     def _check_patience(self, needed: float, patience: float, left: float) -> None:
         if needed <= patience:

@@ -142,6 +142,11 @@ class Session:
         hurried._timeout = min(self._timeout, max(seconds, 1.0))
         return hurried
 
+    @property
+    def rate_window(self) -> float:
+        """Seconds in which the rate limit counts, learned from answers; 60 until then."""
+        return self._budget.window()
+
     def close(self) -> None:
         self.transport.close()
 
