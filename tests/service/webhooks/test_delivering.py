@@ -22,15 +22,16 @@ from crmctl.service.webhooks.guard import TargetGuard
 from crmctl.service.webhooks.schedule import WINDOW
 from crmctl.service.webhooks.sending import Sender
 from tests.support.clock import FakeClock
+from tests.support.databases import ENGINES, fresh_database
 from tests.support.receiver import Receiver
 
 
 class Bench:
     """A database, a clock and the jobs, run by hand."""
 
-    def __init__(self, path: Path, *, attempt_seconds: float = 5.0, guard: TargetGuard | None = None) -> None:
+    def __init__(self, path: Path, url: str, *, attempt_seconds: float = 5.0, guard: TargetGuard | None = None) -> None:
         self.clock = FakeClock()
-        self.engine = open_engine(path / "service.db")
+        self.engine = open_engine(url)
         self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
         self.engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=self.clock.now()))
         self.dispatcher = Dispatcher(self.context, [self._fan_out])
@@ -76,9 +77,15 @@ class Bench:
         raise AssertionError("still pending after 100 rounds")
 
 
+@pytest.fixture(params=ENGINES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with fresh_database(request, tmp_path) as url:
+        yield url
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
+def bench(tmp_path: Path, database: str) -> Iterator[Bench]:
+    made = Bench(tmp_path, database)
     yield made
     made.engine.close()
 
@@ -158,8 +165,8 @@ def test_a_cut_line_is_a_failure(bench: Bench) -> None:
     assert "RemoteProtocolError" in found["history"][0]["error"]
 
 
-def test_a_receiver_that_hangs_is_cut_off_and_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, attempt_seconds=0.3)
+def test_a_receiver_that_hangs_is_cut_off_and_does_not_hold_up_the_others(tmp_path: Path, database: str) -> None:
+    bench = Bench(tmp_path, database, attempt_seconds=0.3)
     release = threading.Event()
 
     def hang(request: Any, number: int) -> int:
@@ -176,8 +183,8 @@ def test_a_receiver_that_hangs_is_cut_off_and_does_not_hold_up_the_others(tmp_pa
     bench.engine.close()
 
 
-def test_a_private_address_is_refused_and_says_so(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, guard=TargetGuard())
+def test_a_private_address_is_refused_and_says_so(tmp_path: Path, database: str) -> None:
+    bench = Bench(tmp_path, database, guard=TargetGuard())
     with Receiver() as receiver:
         endpoint = bench.endpoint(receiver.url)
         bench.event()
