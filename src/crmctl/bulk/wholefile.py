@@ -20,13 +20,20 @@ def whole_file(path: Path, *, encoding: str = "utf-8", errors: str = "strict", m
     Newlines are written as they are. What is not a regular file, such as a pipe or a device, is written directly. Raises UsageError when
     the file cannot be written.
     """
+    with whole_bytes(path, mode=mode) as raw, _text(raw, encoding, errors, packed=path.name.endswith(".gz")) as text:
+        yield text
+
+
+@contextmanager
+def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """The same for bytes, as they are."""
     target = path.resolve()
-    special = target.exists() and not target.is_file()
+    special = is_special(target)
     part = target if special else target.with_name(target.name + ".part")
     try:
         with _open(part, mode) as raw:
-            with _text(raw, encoding, errors, packed=path.name.endswith(".gz")) as text:
-                yield text
+            yield raw
+            raw.flush()
             if not special:
                 os.fsync(raw.fileno())
         if not special:
@@ -35,6 +42,11 @@ def whole_file(path: Path, *, encoding: str = "utf-8", errors: str = "strict", m
         if not special:
             part.unlink(missing_ok=True)
         raise
+
+
+def is_special(path: Path) -> bool:
+    """Whether there is something that no file can take the place of."""
+    return path.exists() and not path.is_file()
 
 
 def _open(path: Path, mode: int) -> IO[bytes]:
@@ -53,4 +65,3 @@ def _text(raw: IO[bytes], encoding: str, errors: str, *, packed: bool) -> Iterat
     text.detach()
     if packed:
         sink.close()
-    raw.flush()

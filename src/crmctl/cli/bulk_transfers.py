@@ -1,50 +1,18 @@
-"""`bulk export`, `bulk delete` and `bulk inspect`: from options to crmctl.bulk and its result on the screen."""
+"""`bulk delete` and `bulk inspect`: from options to crmctl.bulk and its result on the screen."""
 
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crmctl.cli.bulk_runs import binary_stdin, resolve_target
-from crmctl.errors import PartialError, UsageError
+from crmctl.errors import PartialError
 
 if TYPE_CHECKING:
     from crmctl.bulk.deleting import DeleteSummary
     from crmctl.bulk.seen import SeenIds
     from crmctl.bulk.sources.rows import SourceOptions
     from crmctl.cli.runtime import Runtime
-
-
-def export(runtime: Runtime, object_name: str, path: Path | None, format: str | None, filters: list[str] | None) -> None:
-    """Stream the records to stdout or into a file. Raises UsageError for an existing file without --yes."""
-    from crmctl.bulk.exporting import ExportOptions, export_format, export_records, export_to_file
-    from crmctl.cli.targets import parse_filters
-
-    chosen = export_format(path.name if path else None, format or (_asked_format(runtime) if path is None else None))
-    if path is not None and path.exists():
-        runtime.confirm(f"Replace {path}")
-    conditions = parse_filters(runtime, object_name, filters)
-    slugs: list[str] = []
-    if chosen in ("csv", "tsv"):
-        slugs = [attribute.slug for attribute in runtime.directory.attributes(object_name)]
-    object_id = runtime.directory.object_id(object_name)
-    options = ExportOptions(chosen, conditions, slugs, excel_safe=bool(runtime.flags.get("excel_safe")))
-    lister = runtime.connect(lane="bulk")
-    if path is None:
-        summary = export_records(lister, object_name, object_id, options, runtime.streams.write_out, runtime.clock, runtime.progress)
-        runtime.messages.note(f"exported {summary.rows:,} records")
-        return
-    summary = export_to_file(lister, object_name, object_id, options, path, runtime.clock, runtime.progress, replace=True)
-    runtime.done(summary.to_document(), f"exported {summary.rows:,} records to {path}")
-
-
-def _asked_format(runtime: Runtime) -> str | None:
-    """The format --output asks for, when it is one of an export. Raises UsageError for one that is not."""
-    asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
-    if asked in ("table", "yaml", "ids"):
-        raise UsageError(f"an export is jsonl, csv, tsv or json, not {asked}", hint=f"crmctl records list --all -o {asked}")
-    return asked
 
 
 def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None) -> None:

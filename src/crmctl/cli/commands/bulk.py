@@ -185,6 +185,7 @@ def undo_job(ctx: typer.Context, job: JobArgument) -> None:
     examples=[
         "crmctl bulk export people -O people-export.csv --yes",
         "crmctl bulk export people --filter 'email endsWith @acme.com' > acme.jsonl",
+        "crmctl bulk export people -O changes.jsonl --since-last --yes",
     ],
 )
 def export_records(
@@ -192,17 +193,26 @@ def export_records(
     object_name: ObjectArgument,
     file: Annotated[str | None, typer.Option("--out", "-O", metavar="FILE", help="Write here instead of stdout; .gz compresses.")] = None,
     format: Annotated[
-        str | None, typer.Option("--format", metavar="jsonl|csv|tsv|json", help="Else by the file's name, on stdout jsonl.")
+        str | None, typer.Option("--format", metavar="jsonl|csv|tsv|json|parquet|xlsx", help="Else by the file's name, on stdout jsonl.")
     ] = None,
     filters: FilterOption = None,
+    prune: Annotated[bool, typer.Option("--prune-deleted", help="Read twice, and leave out what was deleted meanwhile.")] = False,
+    since_last: Annotated[bool, typer.Option("--since-last", help="Only what changed since the last run; at first all.")] = False,
+    lookback: Annotated[float, typer.Option("--lookback", metavar="SECONDS", min=0, help="How late a change may become visible.")] = 900.0,
+    resume: Annotated[
+        bool | None,
+        typer.Option("--resume/--restart", help="Go on with an interrupted export, or begin anew; else one of the last 24 hours goes on."),
+    ] = None,
 ) -> None:
-    """Export all records of an object, or those that match, each once.
+    """Export all records of an object, or those that match, each once, although others write meanwhile.
 
-    A file appears whole or not at all; an existing one is replaced only with --yes.
+    A file appears whole or not at all, with a manifest beside it; an existing one is replaced only with --yes. An interrupted export goes
+    on when the same command is given again. Every record that exists from beginning to end is there; what is deleted meanwhile may be.
     """
-    from crmctl.cli.bulk_transfers import export
+    from crmctl.cli.bulk_exports import export
 
-    export(ctx.obj, object_name, Path(file) if file is not None and file != "-" else None, format, filters)
+    path = Path(file) if file is not None and file != "-" else None
+    export(ctx.obj, object_name, path, format, filters, prune=prune, since_last=since_last, lookback=lookback, resume=resume)
 
 
 @app.command(
