@@ -19,7 +19,7 @@ from crmctl.service.settings import S3Settings, ServiceSettings
 from tests.support.service import RunningService, running_service
 
 REGION = "eu-west-1"
-ACCOUNT = {"AWS_ACCESS_KEY_ID": "AKIATESTTESTTESTTEST", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
+ACCOUNT = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
 
 
 @pytest.fixture(scope="module")

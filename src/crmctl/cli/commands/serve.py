@@ -22,6 +22,15 @@ app = CommandApp()
 
 DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Directory of the service's data (default: crmctl's own).")]
 DatabaseOption = Annotated[str | None, typer.Option("--database-url", metavar="URL", help="Database to use instead of a file in --data.")]
+ReadyFileOption = Annotated[Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the addresses here once it listens.")]
+FileLimitOption = Annotated[int, typer.Option("--file-limit", metavar="MB", min=1, help="Most megabytes of one uploaded file.")]
+S3Option = Annotated[
+    str | None, typer.Option("--files-s3", metavar="PREFIX", help="Keep files in S3, in buckets named PREFIX plus the bucket asked for.")
+]
+S3EndpointOption = Annotated[
+    str | None, typer.Option("--files-s3-endpoint", metavar="URL", help="An S3-compatible storage other than Amazon's.")
+]
+S3RegionOption = Annotated[str | None, typer.Option("--files-s3-region", metavar="REGION", help="Region of the buckets.")]
 LOG_FORMATS = ("json", "text", "none")
 
 
@@ -35,26 +44,18 @@ def run_service(
     rate_limit: Annotated[int, typer.Option("--rate-limit", metavar="N", min=0, help="Requests per key and window; 0 is unlimited.")] = 100,
     rate_window: Annotated[int, typer.Option("--rate-window", metavar="SECONDS", min=1, help="Length of the rate window.")] = 60,
     public_url: Annotated[str | None, typer.Option("--public-url", metavar="URL", help="Address clients use, behind a proxy.")] = None,
-    ready_file: Annotated[
-        Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the addresses here once it listens.")
-    ] = None,
+    ready_file: ReadyFileOption = None,
     dev: Annotated[bool, typer.Option("--dev", help="Let webhooks and workflows call addresses of this machine.")] = False,
-    file_limit: Annotated[int, typer.Option("--file-limit", metavar="MB", min=1, help="Most megabytes of one uploaded file.")] = 100,
-    files_s3: Annotated[
-        str | None,
-        typer.Option("--files-s3", metavar="PREFIX", help="Keep files in S3, in buckets named PREFIX plus the bucket asked for."),
-    ] = None,
-    files_s3_endpoint: Annotated[
-        str | None, typer.Option("--files-s3-endpoint", metavar="URL", help="An S3-compatible storage other than Amazon's.")
-    ] = None,
-    files_s3_region: Annotated[str | None, typer.Option("--files-s3-region", metavar="REGION", help="Region of the buckets.")] = None,
+    file_limit: FileLimitOption = 100,
+    files_s3: S3Option = None,
+    files_s3_endpoint: S3EndpointOption = None,
+    files_s3_region: S3RegionOption = None,
     log: Annotated[str, typer.Option("--log", metavar="json|text|none", help="Log every request on stderr.")] = "none",
 ) -> None:
     """Run the embedded Customer Records Service.
 
     The first start sets up an organization with people, companies and deals, and prints a full-access key, once. One JSON line on stdout
     says that it listens: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
-
     The console link opens the console for ten minutes; service console makes a new one.
 
     Uploaded files are kept in the data directory, or with --files-s3 in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX

@@ -17,7 +17,11 @@ from crmctl.service.values.choices import canonical_uuid
 
 def add_pages(pages: Pages) -> None:
     """All pages of the keys."""
+    _add_making(pages)
+    _add_revoking(pages)
 
+
+def _add_making(pages: Pages) -> None:
     @pages.get("/keys")
     def list_keys(tx: Tx, visit: Visit) -> Page:
         found = [_shown(key, visit.now()) for key in reversed(keys.list_keys(tx))]
@@ -48,6 +52,8 @@ def add_pages(pages: Pages) -> None:
         values = {"section": "keys", "key": _shown(key, now), "value": value, "address": visit.context.settings.address}
         return Page("key_created.html", values, HTTPStatus.CREATED)
 
+
+def _add_revoking(pages: Pages) -> None:
     @pages.get("/keys/{keyId:uuid}/revoke")
     def confirm_revoke(tx: Tx, visit: Visit) -> Page:
         known = _known(tx, visit.id("keyId"))
