@@ -12,7 +12,15 @@ SECONDS = 45
 
 # What these take depends on what is stored (the attributes of the object, whether a referenced thing exists), which no schema can say:
 # a 400 is a proper answer to a request that fits the schema. Every other check holds for them as for all operations.
-DEPENDS_ON_THE_DATA = ("create_record", "update_record", "search_records", "create_attribute", "create_activity", "update_activity")
+DEPENDS_ON_THE_DATA = (
+    "create_record",
+    "update_record",
+    "search_records",
+    "create_attribute",
+    "create_activity",
+    "update_activity",
+    "create_upload_url",
+)
 
 EXCEPTION = """
 [[operations]]
