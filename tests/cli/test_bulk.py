@@ -134,7 +134,7 @@ def test_export_to_stdout_and_to_files(people: list[str], crm: RunningService) -
         assert [json.loads(line)["id"] for line in file] == people
     assert "--yes" in run_crmctl("bulk", "export", "people", "-O", "people.jsonl.gz").exits(2).error()["hint"]
     run_crmctl("bulk", "export", "people", "-O", "people.jsonl.gz", "--yes").ok()
-    assert run_crmctl("bulk", "export", "people", "-O", "people.xlsx").exits(2).error()["code"] == "unknown_format"
+    assert run_crmctl("bulk", "export", "people", "-O", "people.docx").exits(2).error()["code"] == "unknown_format"
     assert run_crmctl("bulk", "export", "people", "-o", "ids").exits(2).out == ""
 
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from importlib import import_module
 from itertools import islice
 from typing import IO, Any
 
 from crmctl.bulk.exportformats import Layout, Wires
-from crmctl.errors import RejectedError, UsageError
+from crmctl.bulk.extras import require_files_extra
+from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 
 BATCH = 5000
@@ -23,21 +23,9 @@ EXACT_DIGITS = 15
 _ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]|_(?=x[0-9A-Fa-f]{4}_)")
 
 
-def require(library: str) -> Any:
-    """Import a library of the extra `files`. Raises UsageError that names the command to install it."""
-    try:
-        return import_module(library)
-    except ImportError as error:
-        raise UsageError(
-            f"Parquet and Excel files need {library.partition('.')[0]}, which is not installed",
-            hint="pip install 'crmctl[files]'",
-            code="not_installed",
-        ) from error
-
-
 def write_parquet(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
     """One row group per 5,000 records. A column has the type of its attribute as long as every value fits it exactly, else it is text."""
-    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    pyarrow, parquet = require_files_extra("pyarrow"), require_files_extra("pyarrow.parquet")
     kinds = _kinds(layout, wires)
     types = {"number": pyarrow.float64(), "checkbox": pyarrow.bool_(), "date": pyarrow.date32(), "time": pyarrow.timestamp("us", "UTC")}
     columns = layout.columns or []
@@ -57,7 +45,7 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
 
     Raises RejectedError for more records than a sheet holds, and for a text that is too long for a cell.
     """
-    openpyxl, cells = require("openpyxl"), require("openpyxl.cell")
+    openpyxl, cells = require_files_extra("openpyxl"), require_files_extra("openpyxl.cell")
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("records")
     sheet.freeze_panes = "A2"

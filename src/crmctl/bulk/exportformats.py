@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
+from crmctl.bulk.extras import require_files_extra
 from crmctl.bulk.wholefile import whole_bytes, whole_file
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
@@ -69,9 +70,7 @@ def export_format(name: str | None, declared: str | None) -> str:
 def check_libraries(format: str) -> None:
     """Raise UsageError, before anything is read, when what writes this format is not installed."""
     if format in BINARY_FORMATS:
-        from crmctl.bulk.columnar import require
-
-        require("pyarrow" if format == "parquet" else "openpyxl")
+        require_files_extra("pyarrow" if format == "parquet" else "openpyxl")
 
 
 def write_file(path: Path, layout: Layout, wires: Wires) -> None:

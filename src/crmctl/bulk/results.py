@@ -39,7 +39,7 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
         return dict.fromkeys(RESULT_FILES)
     counts = journal.counts()
     rows_of = {name: sum(counts[state] for state in RowState if FILE_OF[state] == name) for name in RESULT_FILES}
-    paths = {name: journal.folder / f"{name}.{source.dialect.format}" for name in RESULT_FILES}
+    paths = {name: journal.folder / f"{name}.{source.dialect.format.of_results}" for name in RESULT_FILES}
     form = result_format(source, newline_of(source))
     with ExitStack() as files:
         sinks: dict[str, list[_Sink]] = {name: [] for name in RESULT_FILES}
@@ -87,6 +87,8 @@ def _judged(journal: Journal, source: Source) -> Iterator[tuple[Row, RowEntry]]:
 def newline_of(source: Source) -> str:
     """The first line ending of the input; a bare line feed where it has none."""
     dialect = source.dialect
+    if not dialect.format.is_text:
+        return "\n"
     with open_text(source.path, source.name, Encoding(dialect.encoding, dialect.bom), compressed=dialect.compressed) as text:
         while block := text.read(BLOCK):
             ends = [at for mark in "\r\n" if (at := block.find(mark)) >= 0]

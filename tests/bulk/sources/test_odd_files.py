@@ -79,7 +79,7 @@ REFUSED = {
     "NUL in a cell": (b"a,b\n1,2\0\n", "data.csv", {}, "undecodable"),
     "no such encoding": (b"a\n1\n", "data.csv", {"encoding": "utf-9"}, "unknown_encoding"),
     "no text encoding": (b"a\n1\n", "data.csv", {"encoding": "base64"}, "unknown_encoding"),
-    "no such format": (b"a\n1\n", "data.csv", {"format": "xlsx"}, "unknown_format"),
+    "no such format": (b"a\n1\n", "data.csv", {"format": "xml"}, "unknown_format"),
     "an Excel workbook": (b"PK\x03\x04rest", "data.csv", {}, "unknown_format"),
     "an HTML page": (b"\n<!DOCTYPE html><html>", "data.csv", {}, "unknown_format"),
     "truncated gzip": (gzip.compress(b"a,b\n" + b"1,2\n" * 9000)[:-20], "data.csv.gz", {}, "unreadable_file"),

@@ -16,7 +16,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 BUFFER_SIZE = 256 * 1024
 
 FOREIGN: list[tuple[bytes, str, str]] = [
-    (b"PK\x03\x04", "a zip archive or an Excel workbook", "save the sheet as CSV (UTF-8), or unpack the archive first"),
+    (b"PK\x03\x04", "a zip archive and no Excel workbook", "unpack the archive first, or save the sheet as CSV (UTF-8)"),
     (b"\xd0\xcf\x11\xe0", "an old Excel workbook", "save the sheet as CSV (UTF-8)"),
     (b"BZh", "compressed with bzip2", "unpack it first, for example: bzip2 -dc FILE | crmctl bulk import OBJECT -"),
     (b"\xfd7zXZ\x00", "compressed with xz", "unpack it first, for example: xz -dc FILE | crmctl bulk import OBJECT -"),

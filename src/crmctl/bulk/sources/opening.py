@@ -14,6 +14,7 @@ from crmctl.bulk.sources.detection import detect_delimiter
 from crmctl.bulk.sources.jsonarray import JsonArraySource
 from crmctl.bulk.sources.jsonlines import JsonLinesSource
 from crmctl.bulk.sources.rows import Dialect, Format, Source, SourceOptions
+from crmctl.bulk.sources.tables import open_table, table_format
 from crmctl.errors import UsageError
 
 SUFFIXES = {
@@ -39,6 +40,10 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     shown = name if name is not None else str(path)
     compressed = is_gzip(path, shown)
     start = read_start(path, shown, START_LENGTH, compressed=compressed)
+    table = table_format(start, path)
+    if table is not None:
+        _refuse_other_options(options, table)
+        return open_table(path, shown, table, options.sheet)
     refuse_foreign(start, shown)
     encoding = find_encoding(start, options.encoding)
     lines = partial(_lines, path, shown, encoding, compressed)
@@ -72,10 +77,10 @@ def _lines(path: Path, name: str, encoding: Encoding, compressed: bool) -> Itera
 def _format(options: SourceOptions, name: str, start: str) -> Format:
     """As declared; else by name, where a JSON name leaves it to the content whether it is an array or lines; else by content."""
     if options.format is not None:
-        try:
-            return Format(options.format.lower())
-        except ValueError:
-            raise UsageError(f"unknown format {options.format}", hint=f"one of {', '.join(Format)}", code="unknown_format") from None
+        kinds = {str(kind): kind for kind in Format if kind.is_text}
+        if options.format.lower() not in kinds:
+            raise UsageError(f"unknown format {options.format}", hint=f"one of {', '.join(kinds)}", code="unknown_format")
+        return kinds[options.format.lower()]
     plain = PurePath(name[:-3] if name.lower().endswith(".gz") else name)
     named = SUFFIXES.get(plain.suffix.lower())
     if named is not None and named.is_delimited:
@@ -101,6 +106,15 @@ def _character(text: str, option: str) -> str:
 
 def _quote(text: str) -> str | None:
     return None if text.lower() in ("none", "") else _character(text, "--quote")
+
+
+def _refuse_other_options(options: SourceOptions, format: Format) -> None:
+    """A file of typed cells has nothing to declare, but for the sheet of a workbook."""
+    _refuse_dialect_options(options, format)
+    if options.format not in (None, str(format)):
+        raise UsageError(f"the file is {format}, not {options.format}", hint=f"--format {format}, or none", code="unknown_format")
+    if options.sheet is not None and format is not Format.XLSX:
+        raise UsageError(f"--sheet has no meaning for {format}")
 
 
 def _refuse_dialect_options(options: SourceOptions, format: Format) -> None:

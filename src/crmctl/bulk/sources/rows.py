@@ -19,10 +19,22 @@ class Format(StrEnum):
     TSV = "tsv"
     JSONL = "jsonl"
     JSON = "json"
+    XLSX = "xlsx"
+    PARQUET = "parquet"
 
     @property
     def is_delimited(self) -> bool:
-        return self in (Format.CSV, Format.TSV)
+        """Whether rows are cells of text, as if the file were CSV."""
+        return self not in (Format.JSONL, Format.JSON)
+
+    @property
+    def is_text(self) -> bool:
+        return self not in (Format.XLSX, Format.PARQUET)
+
+    @property
+    def of_results(self) -> str:
+        """The format of files that repeat rows of such a file."""
+        return str(self) if self.is_text else "csv"
 
 
 class Row(NamedTuple):
@@ -43,12 +55,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user says about a file; None means: find out. `delimiter` may be a name (tab, comma, semicolon, pipe, space)."""
+    """What the user says about a file; None means: find out. `delimiter` may be a name (tab, comma, semicolon, pipe, space); `sheet` is one
+    of a workbook, else the first."""
 
     format: str | None = None
     encoding: str | None = None
     delimiter: str | None = None
     quote: str | None = None
+    sheet: str | None = None
 
 
 @dataclass(frozen=True)
