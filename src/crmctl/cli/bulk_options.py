@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="CSV, TSV, JSONL or a JSON array, gzipped or not; - is stdin.")]
+FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="CSV, TSV, JSONL, a JSON array, Excel or Parquet; - is stdin.")]
 FormatOption = Annotated[str | None, typer.Option("--format", metavar="csv|tsv|jsonl|json", help="Format, when name and content mislead.")]
 EncodingOption = Annotated[str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of the text, for example cp1252.")]
 DelimiterOption = Annotated[
     str | None, typer.Option("--delimiter", metavar="CHAR", help="What separates cells: a character, tab, semicolon ...")
 ]
+SheetOption = Annotated[str | None, typer.Option("--sheet", metavar="NAME", help="Sheet of an Excel workbook; else the first.")]
 QuoteOption = Annotated[str | None, typer.Option("--quote", metavar="CHAR", help="What quotes cells; none when nothing does.")]
 ModeOption = Annotated[
     str, typer.Option("--mode", metavar="create|upsert", help="Make new records, or update those whose id a column holds.")

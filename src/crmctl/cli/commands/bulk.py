@@ -51,6 +51,7 @@ def import_records(
     encoding: given.EncodingOption = None,
     delimiter: given.DelimiterOption = None,
     quote: given.QuoteOption = None,
+    sheet: given.SheetOption = None,
     concurrency: given.ConcurrencyOption = 2,
     marker: given.MarkerOption = None,
     settle: given.SettleOption = 120.0,
@@ -78,7 +79,7 @@ def import_records(
     )
     dates = parse_date_formats(date_formats or ())
     values = ValueOptions(check_blank_policy(blank), tuple(null_strings or ()), list_separator, decimal_comma, dates)
-    plan = ImportPlan(SourceOptions(format, encoding, delimiter, quote), mapping, values, stop_on_error=on_error == "stop")
+    plan = ImportPlan(SourceOptions(format, encoding, delimiter, quote, sheet), mapping, values, stop_on_error=on_error == "stop")
     assume = _assumption(assume_applied, assume_lost)
     delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
     import_file(ctx.obj, object_name, file, plan, delivery, again=again, marker=marker, failed_copy=Path(failed) if failed else None)
@@ -254,6 +255,7 @@ def inspect_file(
     encoding: given.EncodingOption = None,
     delimiter: given.DelimiterOption = None,
     quote: given.QuoteOption = None,
+    sheet: given.SheetOption = None,
 ) -> None:
     """Show how a file is read, what its columns hold, and what they would fill."""
     from crmctl.bulk.sources.rows import SourceOptions
@@ -261,4 +263,4 @@ def inspect_file(
 
     one_of("--mode", mode, ("create", "upsert"))
     _require_file(file)
-    inspect_input(ctx.obj, file, object_name, mode, SourceOptions(format, encoding, delimiter, quote))
+    inspect_input(ctx.obj, file, object_name, mode, SourceOptions(format, encoding, delimiter, quote, sheet))
