@@ -66,10 +66,11 @@ class Batch:
         return Batch(self.entries[:middle]), Batch(self.entries[middle:])
 
 
-def entry_of(row: Row, *, with_id: bool, marker: Marker | None = None) -> Entry:
-    """The record of a row as the bulk call takes it; `with_id` is for upserts, a create sends no id. A new record gets its marker."""
-    if with_id and row.id:
-        return Entry(row.ordinal, encode_json({"data": row.data, "id": row.id}), row.id)
+def entry_of(row: Row, *, with_id: bool, marker: Marker | None = None, target: str | None = None) -> Entry:
+    """The record of a row as the bulk call takes it; `with_id` is for upserts, a create sends no id. A new record gets its marker.
+    `target` is the id of a row that has none of its own."""
+    if with_id and (record_id := row.id or target):
+        return Entry(row.ordinal, encode_json({"data": row.data, "id": record_id}), record_id)
     data = row.data if marker is None else {**row.data, marker.slug: marker.text(row.ordinal)}
     return Entry(row.ordinal, encode_json({"data": data}))
 

@@ -98,7 +98,7 @@ class RowBuilder:
             value = compose(self._attributes[slug], parts, self._forms[slug]) if any(part is not None for part in parts.values()) else None
             work.data[slug] = value
             work.clears += value is None
-        self._check_required(work, is_update=self._mapping.mode is Mode.UPSERT and record_id is not None)
+        self._check_required(work, is_update=self._mapping.mode is Mode.UPSERT and (record_id is not None or bool(self._mapping.keys)))
         if len(work.data) <= len(self._mapping.constants) and not work.findings and record_id is None:
             work.findings.append(Finding("empty_row", "every cell is empty, so there is nothing to write", hint="delete the row"))
         findings = [finding.at(row.ordinal, row.first_line, row.last_line) for finding in work.findings] if work.findings else work.findings

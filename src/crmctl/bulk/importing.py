@@ -12,9 +12,11 @@ from crmctl.bulk.delivery import Delivery, DeliveryOptions
 from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
 from crmctl.bulk.journal import Doubt, Journal
+from crmctl.bulk.keyindex import KeyIndex
 from crmctl.bulk.markers import Marker
 from crmctl.bulk.reading import Baseline, Reader
 from crmctl.bulk.reconciling import Reconciler
+from crmctl.bulk.resolving import Resolver
 from crmctl.bulk.scanning import Lister
 from crmctl.bulk.sender import Progress, Writer
 from crmctl.bulk.spool import EntrySpool
@@ -37,6 +39,9 @@ class Payload(Row, Protocol):
 
 Payloads = Callable[[], Iterable[Any]]
 """Reads the input anew, yielding `Payload`s in input order."""
+
+Keep = Callable[[Sequence[Any]], None]
+"""Takes valid `Payload`s."""
 
 
 @dataclass(frozen=True)
@@ -67,27 +72,30 @@ def run_import(
     clock: Clock,
     progress: Progress,
     report: Callable[[Finding], None],
+    resolver: Resolver | None = None,
 ) -> RunResult:
     """Do what is left of an import job: check the input where that is not done, then send the rows that may be sent.
 
-    `report` hears every finding of the check. Everything about single rows is in the journal afterwards; an error that ended the run early
-    is returned, not raised, because there is a summary all the same. Raises CrmctlError for an input that cannot be read, and UsageError
-    when another process works on the job.
+    `report` hears every finding of the check, `resolver` says which rows update which records. Everything about single rows is in the
+    journal afterwards; an error that ended the run early is returned, not raised, because there is a summary all the same. Raises
+    CrmctlError for an input that cannot be read, and UsageError when another process works on the job.
     """
     started = clock.monotonic()
     with journal.hold(), watch_interrupts() as interrupt:
         try:
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
-            if journal.state is not JobState.CHECKING:
-                return _send(service, journal, _Resumed(journal, payloads), options, clock, progress, interrupt)
-            with EntrySpool(journal.folder) as spool:
-                try:
-                    _check(journal, payloads, spool, options, progress, report, interrupt)
-                except CrmctlError:
-                    journal.set_state(JobState.REJECTED)
-                    raise
-                return _send(service, journal, _Fresh(spool), options, clock, progress, interrupt)
+            if resolver is not None:
+                failure = _resolve(service, journal, payloads, resolver, options, progress, report, interrupt)
+                if failure is not None:
+                    return RunResult(failure)
+            elif journal.state is JobState.CHECKING:
+                with EntrySpool(journal.folder) as spool:
+                    entry = entry_maker(journal)
+                    keep: Keep = lambda rows: spool.add(map(entry, rows))  # noqa: E731
+                    journal.set_state(_check(journal, payloads, keep, options, progress, report, interrupt))
+                    return _send(service, journal, _Fresh(spool), options, clock, progress, interrupt)
+            return _send(service, journal, _Resumed(journal, payloads), options, clock, progress, interrupt)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
 
@@ -95,16 +103,34 @@ def run_import(
 def _check(
     journal: Journal,
     payloads: Payloads,
-    spool: EntrySpool,
+    keep: Keep,
     options: ImportOptions,
     progress: Progress,
     report: Callable[[Finding], None],
     interrupt: Interrupt,
-) -> None:
-    """Read and validate everything before anything is sent; an interrupted check starts over the next time."""
+) -> JobState:
+    """Read and validate everything before anything is sent; `keep` gets the valid rows. Returns the state the job is in then: an
+    interrupted check starts over the next time. An input that cannot be read rejects the job, and is raised."""
+    try:
+        return _read_all(journal, payloads, keep, options, progress, report, interrupt)
+    except CrmctlError:
+        journal.set_state(JobState.REJECTED)
+        raise
+    finally:
+        progress.finish()
+
+
+def _read_all(
+    journal: Journal,
+    payloads: Payloads,
+    keep: Keep,
+    options: ImportOptions,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    interrupt: Interrupt,
+) -> JobState:
     journal.restart_check()
     progress.start("checking")
-    entry = entry_maker(journal)
     rejected = fatal = False
     for chunk in chunks(payloads()):
         errors = {payload.ordinal: text for payload in chunk if payload.findings and (text := rejection(payload)) is not None}
@@ -112,14 +138,58 @@ def _check(
             report(finding)
             fatal = fatal or finding.severity is Severity.FATAL
         journal.record_check(len(chunk), errors.items())
-        spool.add(entry(payload) for payload in chunk if payload.ordinal not in errors)
+        keep([payload for payload in chunk if payload.ordinal not in errors])
         rejected = rejected or bool(errors)
         progress.advance(len(chunk))
         if interrupt.requested:
-            progress.finish()
-            return
-    progress.finish()
-    journal.set_state(JobState.REJECTED if fatal or (rejected and options.stop_on_error) else JobState.OPEN)
+            return JobState.CHECKING
+    return JobState.REJECTED if fatal or (rejected and options.stop_on_error) else JobState.OPEN
+
+
+def _resolve(
+    service: Service,
+    journal: Journal,
+    payloads: Payloads,
+    resolver: Resolver,
+    options: ImportOptions,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    interrupt: Interrupt,
+) -> CrmctlError | None:
+    """Check the input and find the record of every row; for a job that was begun, of those that are still to be created.
+
+    Returns the error that kept the service from being read: then nothing is sent.
+    """
+    lookup = resolver.lookup(service, lambda: interrupt.requested, progress)
+    try:
+        with KeyIndex(resolver.rule) as index:
+            if journal.state is not JobState.CHECKING:
+                resolver.refresh(journal, index, lookup, _unsettled(journal, payloads))
+                return None
+            state = _check(journal, payloads, index.want_all, options, progress, report, interrupt)
+            if state is JobState.OPEN:
+                progress.start("looking up")
+                lookup.fill(index)
+                if resolver.resolve(journal, index, lookup, report) and options.stop_on_error:
+                    state = JobState.REJECTED
+            journal.set_state(state)
+    except (ServiceError, RejectedError, DeniedError, InterruptedByUser) as failure:
+        if journal.state is JobState.REJECTED:
+            raise
+        return failure
+    finally:
+        progress.finish()
+        journal.add_effort(lookup.requests, 0.0)
+    return None
+
+
+def _unsettled(journal: Journal, payloads: Payloads) -> Iterator[Any]:
+    """Valid rows that were not sent yet."""
+    if journal.state is not JobState.OPEN:
+        return
+    for chunk in chunks(payloads()):
+        taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
+        yield from (payload for payload in chunk if payload.ordinal not in taken)
 
 
 class _Work(Protocol):
@@ -185,11 +255,13 @@ def _take_baseline(journal: Journal, reader: Reader) -> None:
 
 
 def entry_maker(journal: Journal) -> Callable[[Row], Entry]:
-    """How the job makes a row into the record it sends: a function of the row alone."""
+    """How the job makes a row into the record it sends: a function of the row, and of the record its key was found to belong to."""
     header = journal.header
     with_id = header.mode == "upsert"
     marker = Marker.of(header.marker, header.job) if header.marker is not None else None
-    return lambda row: entry_of(row, with_id=with_id, marker=marker)
+    if not header.keys:
+        return lambda row: entry_of(row, with_id=with_id, marker=marker)
+    return lambda row: entry_of(row, with_id=True, marker=marker, target=journal.target(row.ordinal))
 
 
 def rows_of(journal: Journal, payloads: Payloads) -> Callable[[], Iterator[Entry]]:

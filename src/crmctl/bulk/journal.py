@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk import lease
 from crmctl.bulk.batches import Batch
+from crmctl.bulk.journal_database import JournalDatabase
 from crmctl.bulk.journal_tables import FORMAT, TABLES
 from crmctl.bulk.sending import Verdict
 from crmctl.bulk.states import DOUBTFUL, BatchState, JobState, RowState
@@ -51,6 +52,8 @@ class Header:
     """The attribute that holds the import marker of every created record."""
     unique: str | None = None
     """A mapped attribute no two rows share, by which a row can be recognised."""
+    keys: list[str] = field(default_factory=list)
+    """The attributes by which rows find the records they update."""
 
 
 class Doubt(NamedTuple):
@@ -74,7 +77,7 @@ class RowEntry(NamedTuple):
 _CREATED = RowEntry(RowState.CREATED)
 
 
-class Journal:
+class Journal(JournalDatabase):
     """Opened by one process for work (`hold`), or by any for reading. Safe for several threads of that process."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
@@ -160,6 +163,7 @@ class Journal:
         """Forget an unfinished check of the input."""
         with self._transaction():
             self._db.execute("DELETE FROM row")
+            self._db.execute("DELETE FROM target")
             self._db.execute("UPDATE job SET rows = 0")
 
     def record_check(self, rows: int, rejected: Iterable[tuple[int, str]]) -> None:
@@ -363,39 +367,7 @@ class Journal:
     def forget_duplicate(self, record_id: str) -> None:
         self._write("DELETE FROM duplicate WHERE record_id = ?", record_id)
 
-    def remember(self, name: str, value: Any) -> None:
-        """Keep a JSON value under a name."""
-        self._write("INSERT OR REPLACE INTO fact VALUES (?, ?)", name, jsontext.dumps(value))
-
-    def recall(self, name: str) -> Any:
-        """The value kept under a name, or None."""
-        found = self._one("SELECT (SELECT value FROM fact WHERE name = ?)", name)
-        return None if found is None else jsontext.loads(found)
-
     @property
     def has_sent(self) -> bool:
         """Whether any row was ever on its way."""
         return bool(self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state NOT IN ('PLANNED', 'BISECT'))"))
-
-    # -- the database ----------------------------------------------------------------------------------------------------------------
-
-    def _one(self, query: str, *values: Any) -> Any:
-        with self._lock:
-            return self._db.execute(query, values).fetchone()[0]
-
-    def _write(self, statement: str, *values: Any) -> None:
-        with self._transaction():
-            self._db.execute(statement, values)
-
-    @contextmanager
-    def _transaction(self, *, durable: bool = True) -> Iterator[None]:
-        """All or nothing; when `durable`, on disk with everything before it, before the next line runs."""
-        with self._lock:
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")

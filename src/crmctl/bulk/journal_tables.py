@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMAT = 2
+FORMAT = 3
 
 TABLES = """
 CREATE TABLE job (
@@ -19,6 +19,7 @@ CREATE INDEX row_state ON row (state) WHERE state IS NOT NULL;
 CREATE TABLE event (at REAL NOT NULL, kind TEXT NOT NULL, batch INTEGER, note TEXT);
 CREATE TABLE doubted (ordinal INTEGER PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE duplicate (ordinal INTEGER NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (ordinal, record_id));
+CREATE TABLE target (ordinal INTEGER PRIMARY KEY, record_id TEXT NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE VIEW doubtful AS SELECT * FROM batch WHERE state IN ('SENDING', 'IN_DOUBT', 'UNKNOWN');
 CREATE VIEW taken AS
@@ -26,5 +27,6 @@ CREATE VIEW taken AS
     WHERE row.state IS NOT NULL OR batch.state IS NULL OR batch.state NOT IN ('PLANNED', 'BISECT');
 """
 """`doubtful`: batches that may or may not be in the service; their `size` counts the rows that hang on them. `taken`: rows that must not be
-sent. `doubted`: rows that were ever in doubt, and when last. `duplicate`: second records of a row. `fact`: JSON values by name.
+sent. `doubted`: rows that were ever in doubt, and when last. `duplicate`: second records of a row. `target`: records that rows
+update, found by key. `fact`: JSON values by name.
 """

@@ -37,13 +37,18 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class MappingOptions:
-    """What the user says about columns. `map_pairs` are `COLUMN=SLUG` (`#3=SLUG` means the third column), `set_values` `slug=value`."""
+    """What the user says about columns. `map_pairs` are `COLUMN=SLUG` (`#3=SLUG` means the third column), `set_values` `slug=value`.
+
+    `keys` are the attributes by which rows find their records, `on_duplicate_key` what becomes of rows that share one.
+    """
 
     mode: Mode = Mode.CREATE
     map_pairs: tuple[str, ...] = ()
     map_file: Path | None = None
     set_values: tuple[str, ...] = ()
     ignore_unknown: bool = False
+    keys: tuple[str, ...] = ()
+    on_duplicate_key: str = "error"
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Mapping:
     digest: str
     names: Names = field(repr=False)
     ignore_unknown: bool = False
+    keys: tuple[str, ...] = ()
     declared: MappingOf[str, str] = field(default_factory=dict, repr=False)
     _late: dict[str, Column] = field(default_factory=dict, repr=False)
 
@@ -97,10 +103,9 @@ class Mapping:
         column = self._late.get(key)
         if column is None:
             target = self.declared.get(key)
+            mode = Mode.CREATE if self.keys else self.mode
             column = (
-                resolve_column(key, None, self.names, self.mode)
-                if target is None
-                else _declared_column(key, None, target, self.names, self.mode)
+                resolve_column(key, None, self.names, mode) if target is None else _declared_column(key, None, target, self.names, mode)
             )
             self._late[key] = column
         return column
@@ -121,6 +126,7 @@ def build_mapping(
     column that is not there, and for an upsert without a column of ids; RejectedError (exit 9) for a `--set` value of the wrong type.
     """
     names = Names(attributes)
+    mode = Mode.CREATE if options.keys else options.mode  # with a key, ids in the file mean nothing
     declared = {**(read_map_file(options.map_file) if options.map_file else {}), **parse_pairs(options.map_pairs)}
     by_position, absent = _positions(header, declared)
     if absent and header_complete:
@@ -129,12 +135,10 @@ def build_mapping(
         )
     late = {name: declared[name] for name in absent}
     for name, target in late.items():
-        _declared_column(name, None, target, names, options.mode)
+        _declared_column(name, None, target, names, mode)
     _refuse_duplicates(header, by_position)
     columns = [
-        _declared_column(name, index, by_position[index], names, options.mode)
-        if index in by_position
-        else resolve_column(name, index, names, options.mode)
+        _declared_column(name, index, by_position[index], names, mode) if index in by_position else resolve_column(name, index, names, mode)
         for index, name in enumerate(header)
     ]
     if options.ignore_unknown:
@@ -145,18 +149,20 @@ def build_mapping(
     _refuse_unknown(columns, names)
     constants = parse_assignments(options.set_values, names.attributes)
     _refuse_shared_targets(columns, constants)
-    if options.mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
+    if mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
         raise UsageError(
             "an upsert needs a column that holds record ids", hint="name it id, or give --map 'COLUMN=id'", code="missing_id_column"
         )
     if not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
         raise UsageError("no column matches an attribute", hint=f"the attributes are: {', '.join(names.slugs)}", code="unknown_column")
+    if header_complete:
+        _require_keys(options.keys, columns, constants)
     notes = [f"column {column.label} is left out: {column.note}" for column in columns if column.role is Role.IGNORED and column.note]
     notes += [f"--map: the first records have no key {name!r}" for name in absent]
-    digest = _digest(
-        [str(options.mode), [[column.header, column.role, column.target] for column in columns], constants, options.ignore_unknown, late]
-    )
-    return Mapping(options.mode, columns, constants, notes, digest, names, options.ignore_unknown, late)
+    targets = [[column.header, column.role, column.target] for column in columns]
+    facts = [str(options.mode), targets, constants, options.ignore_unknown, late]
+    digest = _digest([*facts, options.keys, options.on_duplicate_key] if options.keys else facts)
+    return Mapping(options.mode, columns, constants, notes, digest, names, options.ignore_unknown, options.keys, late)
 
 
 def schema_digest(attributes: Sequence[Attribute]) -> str:
@@ -279,6 +285,13 @@ def _refuse_shared_targets(columns: Sequence[Column], constants: MappingOf[str, 
                 code="duplicate_target",
             )
         owners[target] = column
+
+
+def _require_keys(keys: Sequence[str], columns: Sequence[Column], constants: MappingOf[str, Any]) -> None:
+    filled = {column.attribute.slug for column in columns if column.attribute is not None} | set(constants)
+    for slug in keys:
+        if slug not in filled:
+            raise UsageError(f"--key: no column fills {slug}", hint=f"--map 'COLUMN={slug}'", code="missing_key_column")
 
 
 def _suggestion(target: str, names: Names) -> str:

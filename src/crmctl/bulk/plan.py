@@ -53,6 +53,8 @@ class ImportPlan:
                 "map_pairs": list(self.mapping.map_pairs),
                 "set_values": list(self.mapping.set_values),
                 "ignore_unknown": self.mapping.ignore_unknown,
+                "keys": list(self.mapping.keys),
+                "on_duplicate_key": self.mapping.on_duplicate_key,
             },
             "values": {
                 "blank": values.blank,
@@ -72,7 +74,13 @@ class ImportPlan:
         return cls(
             SourceOptions(**document["source"]),
             MappingOptions(
-                Mode(mapping["mode"]), tuple(mapping["map_pairs"]), None, tuple(mapping["set_values"]), mapping["ignore_unknown"]
+                Mode(mapping["mode"]),
+                tuple(mapping["map_pairs"]),
+                None,
+                tuple(mapping["set_values"]),
+                mapping["ignore_unknown"],
+                tuple(mapping["keys"]),
+                mapping["on_duplicate_key"],
             ),
             ValueOptions(
                 **{

@@ -13,9 +13,11 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.importing import ImportOptions, Service, rows_of, run_import
 from crmctl.bulk.jobs import JobInfo, JobStore, summarize
 from crmctl.bulk.journal import Journal
+from crmctl.bulk.keys import key_rule
 from crmctl.bulk.plan import ImportPlan
 from crmctl.bulk.reading import Reader, Unusable
 from crmctl.bulk.repairing import audit, audit_due, known_duplicates
+from crmctl.bulk.resolving import DuplicateKeys, Resolver
 from crmctl.bulk.results import write_results
 from crmctl.bulk.sender import Progress
 from crmctl.bulk.starting import Job
@@ -64,7 +66,8 @@ def run_job(
         if failed_copy is not None:
             _check_writable(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
-        result = run_import(service, journal, job.input.payloads, ImportOptions(plan.stop_on_error, options), clock, progress, report)
+        wishes = ImportOptions(plan.stop_on_error, options)
+        result = run_import(service, journal, job.input.payloads, wishes, clock, progress, report, resolver_of(job, plan))
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
         write_results(journal, job.input.source, failed_copy)
         summary = summarize(journal)
@@ -74,6 +77,15 @@ def run_job(
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN)
         return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates))
+
+
+def resolver_of(job: Job, plan: ImportPlan) -> Resolver | None:
+    """How rows find their records, for a job with keys."""
+    keys = plan.mapping.keys
+    if not keys:
+        return None
+    attributes = job.input.attributes
+    return Resolver(job.journal.header.object_id, key_rule(keys, attributes), attributes, DuplicateKeys(plan.mapping.on_duplicate_key))
 
 
 def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:

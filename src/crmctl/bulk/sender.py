@@ -113,8 +113,10 @@ class Sender:
         attempts.settle(verdict)
         if verdict.state is BatchState.IN_DOUBT:
             self._reconciler.park(task.number, task.batch, task.round, attempts.sent_at)
-        elif verdict.created == len(task.batch):
-            self._reconciler.confirm(task.batch.entries, attempts.sent_at, self._clock.now())
+        else:
+            new = [entry for entry in task.batch.entries if entry.id is None]
+            if new and verdict.created == len(new) and not verdict.failures:
+                self._reconciler.confirm(new, attempts.sent_at, self._clock.now())
         self._transit.tally(verdict)
         return verdict
 

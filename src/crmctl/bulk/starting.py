@@ -14,6 +14,7 @@ from crmctl.bulk.batches import Batcher, entry_of
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.jobs import JobStore
 from crmctl.bulk.journal import Header, Journal
+from crmctl.bulk.keys import key_rule
 from crmctl.bulk.mapping import Column, Mode, schema_digest
 from crmctl.bulk.markers import check_marker
 from crmctl.bulk.plan import ImportPlan, PlannedInput, file_digest, open_input
@@ -22,7 +23,7 @@ from crmctl.bulk.summary import Summary
 from crmctl.bulk.validation import Payload, ValidationReport, validate
 from crmctl.clock import Clock
 from crmctl.errors import ExitCode, UsageError
-from crmctl.models.attributes import Attribute
+from crmctl.models.attributes import Attribute, AttributeType
 
 STDIN = "-"
 
@@ -106,6 +107,7 @@ def start_import(
     try:
         path = spool(stdin, folder) if file == STDIN else Path(file).absolute()
         frozen = plan.frozen(attributes)
+        key_rule(frozen.mapping.keys, attributes)
         planned = open_input(frozen, path, file, attributes)
         if marker is not None:
             check_marker(marker, attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
@@ -129,6 +131,7 @@ def start_import(
             plan=frozen.to_document(),
             marker=marker,
             unique=_unique_attribute(planned),
+            keys=list(frozen.mapping.keys),
         )
         return Job(Journal.create(folder, header, clock), planned)
     except BaseException:
@@ -182,7 +185,10 @@ def _slug_of(column: Column) -> str:
 
 
 def _unique_attribute(planned: PlannedInput) -> str | None:
-    """A mapped attribute that tells every two rows apart."""
+    """A mapped attribute that tells every two rows apart, however a service spells its values."""
+    keys = key_rule(planned.mapping.keys, planned.attributes).attributes
+    if len(keys) == 1 and keys[0].type in (AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE):
+        return keys[0].slug
     found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
     return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
 

@@ -17,6 +17,16 @@ QuoteOption = Annotated[str | None, typer.Option("--quote", metavar="CHAR", help
 ModeOption = Annotated[
     str, typer.Option("--mode", metavar="create|upsert", help="Make new records, or update those whose id a column holds.")
 ]
+ImportModeOption = Annotated[
+    str | None, typer.Option("--mode", metavar="create|upsert", help="Make new records, or update those whose id a column holds.")
+]
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="ATTR", help="Update the record with the same value here, create it where there is none; repeatable."),
+]
+DuplicateKeyOption = Annotated[
+    str, typer.Option("--on-duplicate-key", metavar="error|first|last", help="What counts of rows of the file that share a key.")
+]
 MapOption = Annotated[
     list[str] | None, typer.Option("--map", metavar="COLUMN=SLUG", help="Which attribute a column fills; COLUMN= leaves it out.")
 ]

@@ -25,6 +25,7 @@ app = CommandApp("Import, export and delete many records safely.")
     examples=[
         "crmctl bulk import people people.csv",
         "crmctl bulk import people people.csv --dry-run",
+        "crmctl bulk import people people.csv --key email",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
     ],
@@ -33,7 +34,9 @@ def import_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
     file: given.FileArgument,
-    mode: given.ModeOption = "create",
+    mode: given.ImportModeOption = None,
+    keys: given.KeyOption = None,
+    on_duplicate_key: given.DuplicateKeyOption = "error",
     map_pairs: given.MapOption = None,
     map_file: given.MapFileOption = None,
     set_values: given.ConstantOption = None,
@@ -71,11 +74,21 @@ def import_records(
     from crmctl.bulk.values import ValueOptions, check_blank_policy, parse_date_formats
     from crmctl.cli.bulk_runs import import_file
 
+    if keys and mode == "create":
+        raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")
+    mode = mode or ("upsert" if keys else "create")
     one_of("--mode", mode, ("create", "upsert"))
+    one_of("--on-duplicate-key", on_duplicate_key, ("error", "first", "last"))
     one_of("--on-error", on_error, ("stop", "continue"))
     _require_file(file)
     mapping = MappingOptions(
-        Mode(mode), tuple(map_pairs or ()), Path(map_file) if map_file else None, tuple(set_values or ()), ignore_unknown
+        Mode(mode),
+        tuple(map_pairs or ()),
+        Path(map_file) if map_file else None,
+        tuple(set_values or ()),
+        ignore_unknown,
+        tuple(keys or ()),
+        on_duplicate_key,
     )
     dates = parse_date_formats(date_formats or ())
     values = ValueOptions(check_blank_policy(blank), tuple(null_strings or ()), list_separator, decimal_comma, dates)

@@ -1,0 +1,70 @@
+"""Somebody who imports files by key into a small service over a real socket: one call per import, and what it asked of the service."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.delivery import DeliveryOptions
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.jobs import JobStore
+from crmctl.bulk.mapping import MappingOptions, Mode
+from crmctl.bulk.plan import ImportPlan
+from crmctl.bulk.resuming import choose_job, reopen
+from crmctl.bulk.running import JobResult, run_job
+from crmctl.bulk.starting import Target, start_import
+from crmctl.models.attributes import Attribute
+from tests.support.bulkfiles import attribute
+from tests.support.bulkjobs import Silent
+from tests.support.bulkserver import OBJECT_ID, BulkServer
+from tests.support.clock import FakeClock
+
+ATTRIBUTES = [
+    attribute("email", "email"),
+    attribute("code"),
+    attribute("phone", "phone_number"),
+    attribute("n", "number"),
+    attribute("note"),
+]
+
+
+@dataclass
+class KeyDesk:
+    server: BulkServer
+    folder: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+    findings: list[Finding] = field(default_factory=list)
+    attributes: list[Attribute] = field(default_factory=lambda: list(ATTRIBUTES))
+    options: DeliveryOptions = field(default_factory=lambda: DeliveryOptions(concurrency=1))
+
+    @property
+    def store(self) -> JobStore:
+        return JobStore(self.folder / "state", self.clock)
+
+    @property
+    def codes(self) -> list[str]:
+        return [finding.code for finding in self.findings]
+
+    def load(self, text: str, *keys: str, stop: bool = True, duplicates: str = "error", **mapping: Any) -> JobResult:
+        """Import a CSV text by these keys."""
+        self.clock.advance(1)
+        self.findings.clear()
+        path = self.folder / f"{len(self.store.list())}.csv"
+        path.write_text(text, encoding="utf-8")
+        options = MappingOptions(Mode.UPSERT, keys=keys, on_duplicate_key=duplicates, **mapping)
+        target = Target("people", OBJECT_ID, self.server.origin)
+        plan = ImportPlan(mapping=options, stop_on_error=stop)
+        job = start_import(self.store, target, self.attributes, plan, str(path), io.BytesIO(), self.clock)
+        return run_job(self.server.crm(self.clock), job, self.options, self.clock, Silent(), self.findings.append)
+
+    def resume(self) -> JobResult:
+        info = choose_job(self.store, None, last=True)
+        job = reopen(self.store, info, self.server.origin, self.attributes)
+        return run_job(self.server.crm(self.clock), job, self.options, self.clock, Silent(), self.findings.append)
+
+
+def counts(result: JobResult) -> dict[str, int]:
+    """The row counts that are not zero."""
+    return {str(state): count for state, count in result.summary.counts.items() if count}
