@@ -1,6 +1,5 @@
 """The process edge: answers `--version` and completion scripts before the command line is imported, else runs it and exits."""
 
-import gc
 import os
 import sys
 
@@ -20,6 +19,8 @@ def main() -> None:
 
         print_values(sys.argv[3:], os.environ)
         sys.exit(0)
+    import gc
+
     gc.set_threshold(COLLECT_AFTER)
     from crmctl.cli.app import run_process
 
