@@ -85,6 +85,24 @@ def test_sending_is_on_disk_before_begin_returns(journal: Journal) -> None:
         assert after_a_crash.counts()[RowState.IN_DOUBT] == 10
 
 
+def test_what_is_about_to_leave_is_brought_to_disk(journal: Journal) -> None:
+    """SQLite says how it would commit at the moment it does."""
+    modes: list[tuple[str, int]] = []
+    database = journal._db
+
+    def see(statement: str) -> None:
+        words = statement.split()
+        if words[:2] == ["PRAGMA", "synchronous"]:
+            modes.append((words[-1], 0))
+        elif words[:1] == ["INSERT"] and words[2] == "batch" and modes:
+            modes[-1] = (modes[-1][0], 1)
+
+    database.set_trace_callback(see)
+    journal.begin(1, rows(1, 10))
+    database.set_trace_callback(None)
+    assert modes == [("FULL", 1)]
+
+
 SIZES = st.lists(st.tuples(st.integers(1, 20), st.sampled_from([CONFIRMED, DOUBT, REFUSED, SPLIT, None]), st.integers(0, 20)), max_size=12)
 
 

@@ -60,6 +60,7 @@ class BulkServer:
         self.before_page: Callable[[int], None] = lambda _: None
         self.visible: Callable[[dict[str, Any]], bool] = lambda _: True
         self.order_ties: Callable[[dict[str, Any]], Any] = lambda record: record["id"]
+        self.readable = True
         self.arrived = threading.Semaphore(0)
         self.lock = threading.RLock()
         self._clients: list[Crm] = []
@@ -145,7 +146,7 @@ class BulkServer:
             return {"records": rows[offset : offset + limit], "pagination": pagination}
 
     def _shown(self, record: dict[str, Any], query: dict[str, list[str]]) -> bool:
-        conditions = [(found, values[0]) for name, values in query.items() if (found := _FILTER.fullmatch(name))]
+        conditions = [(found, values[0]) for name, values in query.items() if (found := FILTER.fullmatch(name))]
         return self.visible(record) and all(
             OPERATORS[found["operator"]](str(record["data"].get(found["slug"]) or ""), value) for found, value in conditions
         )
@@ -162,7 +163,7 @@ OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "contains": lambda text, value: value in text,
     "startsWith": lambda text, value: text.startswith(value),
 }
-_FILTER = re.compile(r"filter\[(?P<slug>[^]]+)\]\[(?P<operator>[^]]+)\]")
+FILTER = re.compile(r"filter\[(?P<slug>[^]]+)\]\[(?P<operator>[^]]+)\]")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -173,6 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         tail = url.path.split("/records")[-1].strip("/")
+        if not self.service.readable:
+            self._answer(403, {"error": "insufficient_scope", "message": "records:read is missing"})
+            return
         if not tail:
             self._answer(200, self.service.page(parse_qs(url.query)))
             return

@@ -59,7 +59,7 @@ def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[E
     found = name_records(journal, reader, again)
     while chunk := list(islice(found, CHUNK_ROWS)):
         journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
-        if extra := {row.ordinal: row.extra for row in chunk if row.extra}:
+        if extra := {row.ordinal: [str(row.id), *row.extra] for row in chunk if row.extra}:
             journal.record_duplicates(extra)
         unnamed += sum(row.id is None for row in chunk)
     return unnamed

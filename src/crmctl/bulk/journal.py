@@ -260,10 +260,11 @@ class Journal(JournalDatabase):
             self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?)", (self._clock.now(), "reconciled", number, note))
 
     def name_rows(self, ids: Mapping[int, str]) -> None:
-        """Write down the ids of created records."""
+        """Write down the ids of created records that are not known yet."""
         with self._transaction(durable=False):
             self._db.executemany(
-                "UPDATE row SET created_id = ? WHERE ordinal = ?", ((record_id, ordinal) for ordinal, record_id in ids.items())
+                "UPDATE row SET created_id = COALESCE(created_id, ?) WHERE ordinal = ?",
+                ((record_id, ordinal) for ordinal, record_id in ids.items()),
             )
 
     def _assert_free(self, batch: Batch) -> None:
@@ -359,10 +360,13 @@ class Journal(JournalDatabase):
                 found.setdefault(ordinal, []).append(record_id)
         return found
 
-    def record_duplicates(self, duplicates: Mapping[int, Iterable[str]]) -> None:
-        rows = [(ordinal, record_id) for ordinal, ids in duplicates.items() for record_id in ids]
+    def record_duplicates(self, records: Mapping[int, Iterable[str]]) -> None:
+        """Rows with more records than they should have: all but the ones that rows are known to have become are further ones."""
+        rows = [(ordinal, record_id) for ordinal, ids in records.items() for record_id in ids]
         with self._transaction():
-            self._db.executemany("INSERT OR IGNORE INTO duplicate VALUES (?, ?)", rows)
+            self._db.executemany(
+                "INSERT OR IGNORE INTO duplicate SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM row WHERE created_id = ?2)", rows
+            )
 
     def forget_duplicate(self, record_id: str) -> None:
         self._write("DELETE FROM duplicate WHERE record_id = ?", record_id)

@@ -41,12 +41,14 @@ class Recognition:
 
 @dataclass(frozen=True)
 class Match:
-    """`found`: by ordinal, the ids of its records, oldest first (none when it is there and nobody can say which one it is).
+    """`found`: by ordinal, the id of its record (None when it is there and nobody can say which one it is). `extra`: where
+    there are more records than rows, all of them (only those too many, where some may belong to other rows).
 
     `ambiguous`: rows that may be there, or other rows like them. `strangers`: how many records are none of the rows asked for.
     """
 
-    found: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    found: Mapping[int, str | None] = field(default_factory=dict)
+    extra: Mapping[int, Sequence[str]] = field(default_factory=dict)
     ambiguous: frozenset[int] = frozenset()
     strangers: int = 0
 
@@ -84,20 +86,21 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
             ids[key].append(record.id)
     strangers = len(records) - sum(map(len, ids.values()))
     elsewhere = {} if recognition.unique else others(ids)
-    found: dict[int, Sequence[str]] = {}
+    found: dict[int, str | None] = {}
+    extra: dict[int, Sequence[str]] = {}
     ambiguous: set[int] = set()
     for key, there in ids.items():
         ordinals, more = wanted[key], elsewhere.get(key, 0)
-        if recognition.unique:
-            found[ordinals[0]] = there
-        elif more == 0:
+        if more == 0:
             # Rows that are alike may stand for one another.
-            found.update((ordinal, [record_id]) for ordinal, record_id in zip(ordinals, there, strict=False))
+            found.update((ordinal, record_id) for ordinal, record_id in zip(ordinals, there, strict=False))
         elif len(there) >= len(ordinals) + more:
-            found.update((ordinal, []) for ordinal in ordinals)
+            found.update((ordinal, None) for ordinal in ordinals)
         else:
             ambiguous.update(ordinals)
-    return Match(found, frozenset(ambiguous), strangers)
+        if surplus := there[len(ordinals) + more :]:
+            extra[ordinals[-1]] = surplus if more else there
+    return Match(found, extra, frozenset(ambiguous), strangers)
 
 
 def canonical(value: Any) -> Any:

@@ -323,7 +323,7 @@ class Reconciler:
 
     def _conclude(self, parked: Parked, seen: Match, absent: Collection[int], why: str = "") -> list[Freed]:
         """Write down what is known; the rows that may be sent again."""
-        found: dict[int, str | None] = {ordinal: next(iter(ids), None) for ordinal, ids in seen.found.items()}
+        found = dict(seen.found)
         gone = {*absent, *(entry.ordinal for entry in parked.batch.entries if entry.id is not None)}
         open_rows = {entry.ordinal for entry in parked.creates} - found.keys() - gone
         if open_rows and self._assume == "applied":
@@ -334,8 +334,8 @@ class Reconciler:
             self._journal.note("assumed", f"{len(open_rows)} rows {self._assume}, as the user said", parked.number)
             open_rows = set()
         self._journal.resolve(parked.number, found, gone, why if open_rows else "")
-        if more := {ordinal: ids[1:] for ordinal, ids in seen.found.items() if len(ids) > 1}:
-            self._journal.record_duplicates(more)
+        if seen.extra:
+            self._journal.record_duplicates(seen.extra)
         self._parked.remove(parked)
         free = Batch(tuple(entry for entry in parked.batch.entries if entry.ordinal in gone))
         if not free.entries or (len(free) == 1 and parked.round >= MOST_ROUNDS):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -11,8 +12,8 @@ from crmctl.bulk.batches import Entry
 from crmctl.bulk.importing import Service
 from crmctl.bulk.journal import Journal
 from crmctl.bulk.markers import Marker
-from crmctl.bulk.reading import Reader, Unusable
-from crmctl.bulk.recognising import match
+from crmctl.bulk.reading import Baseline, Reader, Unusable
+from crmctl.bulk.recognising import Match, Recognition, data_of, match
 from crmctl.bulk.reconciling import SETTLE_SECONDS, methods
 from crmctl.bulk.states import RowState
 from crmctl.clock import Clock
@@ -51,39 +52,45 @@ def audit_due(journal: Journal, settle: float = SETTLE_SECONDS) -> float | None:
 
 
 def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], clock: Clock, settle: float = SETTLE_SECONDS) -> Audit:
-    """Read all rows back that were ever in doubt, and write further records of them into the journal.
-
-    Raises what reading raises. Rows that only their content tells from others cannot be audited: `unreadable`.
-    """
+    """Read all rows back that were ever in doubt, and write further records of them into the journal. Raises what reading raises."""
     due = audit_due(journal, settle)
     doubted = journal.doubted()
     entries = (entry for entry in again() if entry.ordinal in doubted and entry.id is None)
     checked = unreadable = 0
     while chunk := list(islice(entries, BULK_LIMIT)):
-        found = _look(journal, reader, chunk)
+        found = _look(journal, reader, chunk, again)
         checked += len(chunk)
         if found is None:
             unreadable += len(chunk)
             continue
-        journal.record_duplicates({row: ids[1:] for row, ids in found.items() if len(ids) > 1})
         known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-        created = (row for row in found if row in known and known[row].state is RowState.CREATED and known[row].record_id is None)
-        journal.name_rows({row: found[row][0] for row in created})
+        nameless = {row for row, entry in known.items() if entry.state is RowState.CREATED and entry.record_id is None}
+        journal.name_rows({row: record_id for row, record_id in found.found.items() if record_id is not None and row in nameless})
+        journal.record_duplicates(found.extra)
     final = due is None or clock.now() >= due
     if final and not unreadable:
         journal.remember("audited", clock.now())
     return Audit(checked, unreadable, known_duplicates(journal), final)
 
 
-def _look(journal: Journal, reader: Reader, entries: Sequence[Entry]) -> Mapping[int, Sequence[str]] | None:
+def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Callable[[], Iterable[Entry]]) -> Match | None:
+    baseline = Baseline.from_document(journal.recall("baseline")) or Baseline()
+    mine = {entry.ordinal for entry in entries}
     for method in methods(journal):
-        if method.recognition is None or not method.fits(entries):
+        if not method.fits(entries):
             continue
+        recognition = method.recognition_of(entries)
+
+        def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, int]:
+            """How many further rows of the job are there and are just like these."""
+            others = (recognition.key(data_of(entry)) for entry in again() if entry.ordinal not in mine)
+            return Counter(key for key in others if key is not None and key in keys)
+
         try:
-            reading = method.way.read(reader, entries, None, lambda _: False)
+            reading = method.way.read(reader, entries, baseline.newest, lambda _: False)
         except Unusable:
             continue
-        if reading.complete and (found := match(entries, reading.records, method.recognition, lambda _: {}).found):
+        if reading.complete and (found := match(entries, reading.records, recognition, alike)).found:
             return found
     return None
 
@@ -95,7 +102,13 @@ def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[s
 
 
 def delete_duplicates(journal: Journal, deleter: Deleter, duplicates: Mapping[int, tuple[str | None, Sequence[str]]]) -> int:
-    """Delete every record beyond the first of a row; returns how many. Raises what the call raises; can be repeated."""
+    """Delete every record beyond the first of a row; returns how many. Can be repeated.
+
+    Raises what the call raises, and UsageError where rows are recognised by content only: another record may be somebody else's.
+    """
+    if not (journal.header.marker or journal.header.unique):
+        hint = "look at the records, and delete them with crmctl bulk delete --ids"
+        raise UsageError("these rows have neither marker nor unique attribute: they may be somebody else's", hint=hint, code="not_ours")
     ids = iter([record_id for _, extra in duplicates.values() for record_id in extra])
     deleted = 0
     while chunk := list(islice(ids, BULK_LIMIT)):

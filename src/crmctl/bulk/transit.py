@@ -78,9 +78,12 @@ class Transit:
         with self._changed:
             if number not in self._in_flight:
                 raise Stopped
-            yield
-            del self._in_flight[number]
-            self._changed.notify_all()
+            try:
+                yield
+            finally:
+                # What could not be written down is still down as SENDING, which is right.
+                del self._in_flight[number]
+                self._changed.notify_all()
 
     def wait(self) -> None:
         """A short while, or until a batch arrives."""

@@ -1,0 +1,118 @@
+"""What the tests are worth: each mutation breaks one promise of the import in a copy of the source, and a named test must fail.
+
+`python benchmarks/mutations.py [--record]`; ends with 1 when a mutation survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "mutations.md"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """In `file`, `old` becomes `new`; `test` is the one that must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+FAULTS = "tests/bulk/test_faults.py::"
+MUTATIONS = (
+    Mutation(
+        "a batch leaves before it is down as SENDING",
+        "bulk/sender.py",
+        "self._journal.begin(number, batch, parent=self._task.parent)",
+        "self._late = True",
+        "tests/bulk/test_importing_processes.py::test_a_killed_import_loses_and_doubles_nothing",
+    ),
+    Mutation(
+        "what is about to leave is not brought to disk",
+        "bulk/journal.py",
+        "with self._transaction():\n            self._assert_free(batch)",
+        "with self._transaction(durable=False):\n            self._assert_free(batch)",
+        "tests/bulk/test_journal.py::test_what_is_about_to_leave_is_brought_to_disk",
+    ),
+    Mutation(
+        "rows in doubt are sent again without being read back",
+        "bulk/reconciling.py",
+        "        view = self._view(parked)\n        now = self._clock.now()\n",
+        "        view = _View(conclusive=True)\n        parked.last, parked.sent_at = frozenset(), 0.0\n        now = self._clock.now()\n",
+        FAULTS + "test_what_can_be_told_is_told",
+    ),
+    Mutation(
+        "absence needs no positive control",
+        "bulk/reconciling.py",
+        "        if method.works or (self._confirmed is None and method.control is None):\n            return method.works\n",
+        "        return True\n",
+        "tests/bulk/test_reconciling.py::test_a_filter_that_finds_nothing_proves_nothing",
+    ),
+    Mutation(
+        "the prefix of markers does not end in a separator",
+        "bulk/markers.py",
+        'return f"{self.job}.{group}."',
+        'return f"{self.job}.{group}"',
+        "tests/bulk/test_markers.py::test_one_group_is_not_the_beginning_of_another",
+    ),
+    Mutation(
+        "rows are declared absent at the first look",
+        "bulk/reconciling.py",
+        "elif now >= deadline and parked.last == found:",
+        "elif True:",
+        FAULTS + "test_what_can_be_told_is_told",
+    ),
+)
+
+
+def is_noticed(mutation: Mutation) -> bool:
+    """Whether the test passes on the source as it is, and fails on the mutated copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("src", "tests"):
+            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        file = copy / "src" / "crmctl" / mutation.file
+        text = file.read_text()
+        if text.count(mutation.old) != 1:
+            raise SystemExit(f"{mutation.name}: the place to change is there {text.count(mutation.old)} times in {mutation.file}")
+        whole = passes(copy, mutation.test)
+        file.write_text(text.replace(mutation.old, mutation.new))
+        return whole and not passes(copy, mutation.test)
+
+
+def passes(folder: Path, test: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", test]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(folder)]), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=900, check=False).returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
+    given = parser.parse_args()
+    table = ["| mutation | test | noticed |", "|---|---|---|"]
+    survived = 0
+    for mutation in MUTATIONS:
+        noticed = is_noticed(mutation)
+        survived += not noticed
+        table.append(f"| {mutation.name} | `{mutation.test.rpartition('::')[2]}` | {'yes' if noticed else 'NO'} |")
+        print(table[-1], flush=True)
+    if given.record:
+        RESULTS.write_text("# Mutations\n\nThe last result of `benchmarks/mutations.py`:\n\n" + "\n".join(table) + "\n")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""One import under faults, resumed until nothing changes any more, and what the service's ground truth says about every row.
+
+A scenario is data; `play` is the only way to run one. Nothing waits: the clock is injected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections import Counter
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.capturing import capture_ids
+from crmctl.bulk.delivery import DeliveryOptions
+from crmctl.bulk.importing import ImportOptions, rows_of, run_import
+from crmctl.bulk.journal import Journal
+from crmctl.bulk.reading import Reader
+from crmctl.bulk.repairing import audit
+from crmctl.bulk.states import JobState, RowState
+from crmctl.client.crm import Crm
+from crmctl.client.session import Session
+from crmctl.config.credentials import Credential
+from tests.support.bulkjobs import Prepared, Silent, header
+from tests.support.clock import FakeClock
+from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Habits
+
+ROWS, BATCH = 20, 5
+ORIGIN = "http://127.0.0.1"
+RECOGNITIONS = ("marker", "unique", "content", "twins")
+POINTS = ("before begin", "after begin", "before again", "before settle", "after settle", "before resolve", "after resolve")
+RUNS = 12
+
+FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+
+class Killed(BaseException):
+    """The process is gone: nothing is written after this."""
+
+
+class MortalJournal(Journal):
+    """Dies at one of its steps (`step`, the `left`-th time), as a process would, and stays dead."""
+
+    step = ""
+    left = 0
+    dead = False
+
+    def begin(self, *args: Any, **kwargs: Any) -> None:
+        self._around("begin", lambda: Journal.begin(self, *args, **kwargs))
+
+    def again(self, *args: Any, **kwargs: Any) -> None:
+        self._around("again", lambda: Journal.again(self, *args, **kwargs))
+
+    def settle(self, *args: Any, **kwargs: Any) -> None:
+        self._around("settle", lambda: Journal.settle(self, *args, **kwargs))
+
+    def resolve(self, *args: Any, **kwargs: Any) -> None:
+        self._around("resolve", lambda: Journal.resolve(self, *args, **kwargs))
+
+    def _around(self, name: str, work: Any) -> None:
+        self._reach(f"before {name}")
+        work()
+        self._reach(f"after {name}")
+
+    def _reach(self, step: str) -> None:
+        if step == self.step:
+            self.left -= 1
+            if self.left == 0:
+                self.dead = True
+                raise Killed
+
+    @contextmanager
+    def _transaction(self, *, durable: bool = True) -> Any:
+        if self.dead:
+            raise Killed
+        with Journal._transaction(self, durable=durable):
+            yield
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`faults` by number of the write; `deaths` are step and count for the first runs; `settle` in seconds."""
+
+    recognition: str
+    faults: tuple[tuple[int, Fault], ...] = ()
+    habits: Habits = field(default_factory=Habits)
+    deaths: tuple[tuple[str, int], ...] = ()
+    settle: float = 120.0
+
+    def __str__(self) -> str:
+        told = [f"write {number}: {fault.name}" for number, fault in self.faults] + [f"killed {step} {n}" for step, n in self.deaths]
+        return f"{self.recognition}, {self.habits.name}; {'; '.join(told) or 'no fault'}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows that are not there exactly once. `in_doubt` and `duplicates` are named by the job, `lost` and `doubled` are not."""
+
+    lost: int
+    doubled: int
+    in_doubt: int
+    duplicates: int
+    requests: int
+
+    @property
+    def is_right(self) -> bool:
+        return not self.lost and not self.doubled
+
+
+def rows_for(recognition: str) -> list[Prepared]:
+    def data(n: int) -> dict[str, Any]:
+        same = n // 2 if recognition == "twins" else n
+        return {"n": same, "note": f"row {same}", "email": f"p{same}@acme.com"}
+
+    return [Prepared(n, data(n)) for n in range(1, ROWS + 1)]
+
+
+def play(scenario: Scenario) -> Outcome:
+    """Run the import, and again after every death or stop, until it is finished or does not get on; then audit and count."""
+    clock = FakeClock()
+    service = FaultService(clock, dict(scenario.faults), scenario.habits)
+    rows = rows_for(scenario.recognition)
+    slugs = {"marker": {"marker": "ref"}, "unique": {"unique": "email"}}.get(scenario.recognition, {})
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name:
+        folder = Path(name) / "job"
+        Journal.create(folder, dataclasses.replace(header(origin=ORIGIN), **slugs), clock).close()
+        deaths = list(scenario.deaths)
+        for _ in range(RUNS):
+            with closing(MortalJournal(folder, clock)) as journal:
+                journal.step, journal.left = deaths.pop(0) if deaths else ("", 0)
+                before = journal.counts()
+                died = _run(service, journal, rows, scenario, clock)
+                stuck = not died and journal.counts() == before and not service.faults
+            if died:
+                clock.advance(1)
+            elif stuck or not deaths:
+                with closing(Journal(folder, clock)) as journal:
+                    if stuck or journal.state is JobState.FINISHED:
+                        break
+        service.settle()
+        service.habits = dataclasses.replace(service.habits, broken=0)
+        clock.advance(1000)
+        with closing(Journal(folder, clock)) as journal:
+            _look_back(service, journal, rows, clock)
+            return _count(service, journal, rows)
+
+
+def _client(service: FaultService, clock: FakeClock) -> Crm:
+    return Crm(Session(ORIGIN, Credential("key", "test", ORIGIN), service, clock=clock, random=lambda: 0.5))
+
+
+def _run(service: FaultService, journal: Journal, rows: list[Prepared], scenario: Scenario, clock: FakeClock) -> bool:
+    """Whether the process died."""
+    options = ImportOptions(delivery=DeliveryOptions(concurrency=1, max_rows=BATCH, settle=scenario.settle))
+    try:
+        run_import(_client(service, clock), journal, lambda: rows, options, clock, Silent(), lambda _: None)
+    except Killed:
+        return True
+    return False
+
+
+def _look_back(service: FaultService, journal: Journal, rows: list[Prepared], clock: FakeClock) -> None:
+    reader = Reader(_client(service, clock), journal.header.object_id)
+    again = rows_of(journal, lambda: rows)
+    audit(journal, reader, again, clock)
+    if journal.header.marker or journal.header.unique:
+        capture_ids(journal, reader, again)
+
+
+def _count(service: FaultService, journal: Journal, rows: list[Prepared]) -> Outcome:
+    """Count every row on the service, rows that are alike together."""
+    there = Counter(one["wire"]["data"]["n"] for one in service.records)
+    entries = journal.rows(1, ROWS)
+    duplicates = journal.duplicates()
+    wanted: Counter[int] = Counter()
+    open_rows: Counter[int] = Counter()
+    extra: Counter[int] = Counter()
+    for row in rows:
+        n = row.data["n"]
+        state = entries[row.ordinal].state if row.ordinal in entries else RowState.UNSENT
+        wanted[n] += state is not RowState.FAILED
+        open_rows[n] += state is RowState.IN_DOUBT
+        extra[n] += len(duplicates.get(row.ordinal, ()))
+    lost = sum(max(0, wanted[n] - open_rows[n] - there[n]) for n in wanted)
+    doubled = sum(max(0, there[n] - wanted[n] - extra[n]) for n in wanted)
+    return Outcome(lost, doubled, sum(open_rows.values()), sum(extra.values()), service.writes + service.reads)
+
+
+def singles() -> list[Scenario]:
+    """Every fault at the first, a middle and the last write, with every way reading behaves; every death."""
+    found = [
+        Scenario(recognition, ((at, fault),), habits)
+        for recognition, fault, habits, at in product(RECOGNITIONS, FAULTS, READING, (0, 1, 3))
+    ]
+    return found + [Scenario(recognition, deaths=((step, n),)) for recognition, step, n in product(RECOGNITIONS, POINTS, (1, 2, 4))]
+
+
+def pairs() -> list[Scenario]:
+    """Every two faults one after the other, every fault with every death, every two deaths."""
+    found = [Scenario(which, ((1, one), (2, two))) for which, one, two in product(RECOGNITIONS, FAULTS, FAULTS)]
+    found += [
+        Scenario(which, ((1, fault),), deaths=((step, n),)) for which, fault, step, n in product(RECOGNITIONS, FAULTS, POINTS, (1, 2))
+    ]
+    return found + [Scenario(which, deaths=((one, 2), (two, 1))) for which, one, two in product(RECOGNITIONS, POINTS, POINTS)]

@@ -1,0 +1,274 @@
+"""A records service that fails as it is told to, in front of its ground truth, and the same rows counted afterwards.
+
+In process it is a transport on an injected clock (`FaultService`), so that a run with minutes of waiting takes milliseconds; over a socket
+it is served by `FaultServer`, byte by byte. Faults are data: what becomes of the n-th write, and how reading behaves throughout.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import formatdate
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from crmctl.client.transport import Request, Response, Upload
+from crmctl.clock import Clock
+from crmctl.errors import NetworkError
+from tests.support.bulkserver import FILTER, OBJECT_ID, OPERATORS
+
+LATE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What becomes of one write. `applies`: no, all, half, late, twice. `reply`: the good answer, or what comes instead of it."""
+
+    name: str
+    applies: str = "no"
+    reply: str = "good"
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How reading behaves. `lag`: seconds until a record shows. `ahead`: of the service's clock, seconds. `ties`: how records of one moment
+    come; `still`: every record has the same moment. `alters`: text comes back changed. `deaf`: filters are ignored. `broken`: so many reads
+    fail. `strangers`: somebody else creates a record before each of our writes."""
+
+    name: str = "plain"
+    lag: float = 0.0
+    ahead: float = 0.0
+    ties: str = "id"
+    still: bool = False
+    alters: bool = False
+    deaf: bool = False
+    broken: int = 0
+    strangers: bool = False
+
+
+STATUSES = {"500": 500, "502 html": 502, "503": 503, "408": 408}
+UNCLEAR = (*STATUSES, "drop", "hang", "half an answer", "wrong counts", "index out of range", "no json")
+
+FAULTS: tuple[Fault, ...] = (
+    *(Fault(f"{reply}, applied {applies}", applies, reply) for reply in UNCLEAR for applies in ("no", "all")),
+    *(Fault(f"{reply}, applied {applies}", applies, reply) for reply in ("500", "drop", "hang") for applies in ("half", "late")),
+    Fault("500, applied twice", "twice", "500"),
+    Fault("drop, applied twice", "twice", "drop"),
+    *(Fault(reply, "no", reply) for reply in ("429 seconds", "429 date", "429 bare", "refused", "400", "413", "401")),
+)
+
+READING: tuple[Habits, ...] = (
+    Habits(),
+    Habits("lag 5 s", lag=5),
+    Habits("lag 40 s", lag=40),
+    Habits("clock an hour ahead", ahead=3600),
+    Habits("clock a day behind", ahead=-86400),
+    Habits("time stands still", still=True),
+    Habits("ties at random", still=True, ties="random"),
+    Habits("text altered", alters=True),
+    Habits("filters ignored", deaf=True),
+    Habits("reads fail at first", broken=3),
+    Habits("others write too", strangers=True),
+)
+
+
+class Lost(Exception):
+    """No answer, or only `kept` bytes of it."""
+
+    def __init__(self, kept: bytes = b"") -> None:
+        super().__init__("connection lost")
+        self.kept = kept
+
+
+class FaultService:
+    """`faults` is by number of the write, from 0. Implements `Transport`."""
+
+    def __init__(self, clock: Clock, faults: dict[int, Fault] | None = None, habits: Habits | None = None, seed: int = 0) -> None:
+        self.clock = clock
+        self.faults = dict(faults or {})
+        self.habits = habits or Habits()
+        self.records: list[dict[str, Any]] = []
+        self.writes = self.reads = 0
+        self.lock = threading.RLock()
+        self._late: list[tuple[float, list[dict[str, Any]]]] = []
+        self._random = random.Random(seed)
+
+    # -- the transport ---------------------------------------------------------------------------------------------------------------
+
+    def send(self, request: Request) -> Response:
+        try:
+            return self.answer(request.method, request.url, request.body or b"", request.timeout)
+        except Lost:
+            raise NetworkError("the connection was lost", outcome_unknown=True, retryable=True) from None
+
+    def upload(self, upload: Upload) -> Response:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    # -- the service -----------------------------------------------------------------------------------------------------------------
+
+    def answer(self, method: str, url: str, body: bytes, timeout: float = 30.0) -> Response:
+        with self.lock:
+            self._catch_up()
+            if method == "POST":
+                return self._write(json.loads(body), timeout)
+            return self._page(parse_qs(urlsplit(url).query))
+
+    def settle(self) -> None:
+        """Carry out what is still to come."""
+        with self.lock:
+            self._catch_up(everything=True)
+
+    def _catch_up(self, *, everything: bool = False) -> None:
+        for due in [late for late in self._late if everything or late[0] <= self.clock.now()]:
+            self._late.remove(due)
+            self._apply(due[1])
+
+    def _write(self, body: dict[str, Any], timeout: float) -> Response:
+        fault = self.faults.pop(self.writes, Fault("none", "all"))
+        self.writes += 1
+        rows = body["records"]
+        if self.habits.strangers:
+            self._apply([{"data": {"n": -self.writes, "note": "a stranger", "email": f"stranger{self.writes}@else.org"}}])
+        if fault.reply == "refused":
+            raise NetworkError("connection refused", outcome_unknown=False, retryable=True)
+        applied = {"no": [], "late": [], "all": rows, "half": rows[: len(rows) // 2], "twice": [*rows, *rows]}[fault.applies]
+        self._apply(applied)
+        if fault.applies == "late":
+            self._late.append((self.clock.now() + LATE_SECONDS, rows))
+        return self._reply(fault.reply, len(rows), timeout)
+
+    def _reply(self, reply: str, count: int, timeout: float) -> Response:
+        good = {"created": count, "updated": 0, "failed": []}
+        if reply == "good":
+            return _json(200, good)
+        if reply == "hang":
+            self.clock.sleep(timeout)
+            raise Lost
+        if reply == "drop":
+            raise Lost
+        if reply == "half an answer":
+            raise Lost(json.dumps(good).encode()[:10])
+        if reply == "no json":
+            return Response(200, {"content-type": "application/json"}, b"{cut")
+        if reply == "wrong counts":
+            return _json(200, good | {"created": count + 1})
+        if reply == "index out of range":
+            return _json(200, {"created": count - 1, "updated": 0, "failed": [{"index": count, "error": "x"}]})
+        if reply.startswith("429"):
+            until = {"seconds": "2", "date": formatdate(self.clock.now() + 3, usegmt=True)}.get(reply[4:])
+            return _json(429, {"error": "rate_limited", "message": "slow down"}, {"retry-after": until} if until else {})
+        if reply == "502 html":
+            return Response(502, {"content-type": "text/html"}, b"<html>bad gateway</html>")
+        status = int(reply)
+        return _json(status, {"error": "fault", "message": "as told"})
+
+    def _apply(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            moment = self.clock.now()
+            text = datetime.fromtimestamp(0 if self.habits.still else moment + self.habits.ahead, UTC).isoformat().replace("+00:00", "Z")
+            record_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+            record = {"id": record_id, "objectId": OBJECT_ID, "data": row["data"], "createdAt": text, "updatedAt": text}
+            self.records.append({"moment": moment, "wire": record})
+
+    def _page(self, query: dict[str, list[str]]) -> Response:
+        self.reads += 1
+        if self.reads > 1 and self.habits.broken >= self.reads - 1:
+            return _json(500, {"error": "fault", "message": "cannot read"})
+        shown = [one["wire"] for one in self.records if one["moment"] + self.habits.lag <= self.clock.now()]
+        if not self.habits.deaf:
+            shown = [record for record in shown if _meets(record, query)]
+        if self.habits.ties == "random":
+            self._random.shuffle(shown)
+        elif self.habits.ties == "id":
+            shown.sort(key=lambda record: str(record["id"]))
+        shown.sort(key=lambda record: str(record["createdAt"]), reverse=query.get("order", ["desc"])[0] == "desc")
+        limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
+        page = [self._seen(record) for record in shown[offset : offset + limit]]
+        return _json(200, {"records": page, "pagination": {"total": len(shown), "limit": limit, "offset": offset}})
+
+    def _seen(self, record: dict[str, Any]) -> dict[str, Any]:
+        if not self.habits.alters:
+            return record
+        data = {name: f"+{value}" if name == "note" else value for name, value in record["data"].items()}
+        return record | {"data": data}
+
+
+def _meets(record: dict[str, Any], query: dict[str, list[str]]) -> bool:
+    conditions = [(found, values[0]) for name, values in query.items() if (found := FILTER.fullmatch(name))]
+    return all(OPERATORS[found["operator"]](str(record["data"].get(found["slug"]) or ""), value) for found, value in conditions)
+
+
+def _json(status: int, document: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(status, {"content-type": "application/json", **(headers or {})}, json.dumps(document).encode())
+
+
+@dataclass
+class FaultServer:
+    """The service on a real socket: an answer may be cut at any byte, and the connection closed or reset.
+
+    `cut` is how many bytes of the answer to the next write leave (None: all); `reset` ends with RST instead of FIN.
+    """
+
+    service: FaultService
+    cut: int | None = None
+    reset: bool = False
+    _listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            try:
+                while line := stream.readline():
+                    self._exchange(connection, line, stream.readline, stream.read)
+            except (OSError, Lost):
+                return
+
+    def _exchange(self, connection: socket.socket, line: bytes, readline: Callable[[], bytes], read: Callable[[int], bytes]) -> None:
+        method, target, _ = line.decode().split(" ", 2)
+        length = 0
+        while header := readline().strip():
+            name, _, value = header.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        answer = self.service.answer(method, target, read(length))
+        head = {**answer.headers, "content-length": str(len(answer.body))}
+        content = f"HTTP/1.1 {answer.status} X\r\n" + "".join(f"{name}: {value}\r\n" for name, value in head.items()) + "\r\n"
+        whole = content.encode() + answer.body
+        if method != "POST" or self.cut is None:
+            connection.sendall(whole)
+            return
+        connection.sendall(whole[: self.cut])
+        self.cut = None
+        if self.reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raise Lost
