@@ -62,16 +62,18 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
 
     columns = layout.columns or []
     kinds = ["text", *[attribute.type or "text" for attribute in layout.attributes], "text", "text"]
-    sheet.append([cell(_sheet_text(column, "the header")) for column in columns])
-    for count, wire in enumerate(wires(), 2):
-        if count > SHEET_ROWS:
-            raise RejectedError(
-                f"a sheet holds no more than {SHEET_ROWS - 1:,} records", hint="export csv or parquet", code="too_many_rows"
-            )
-        row = layout.cells(wire)
-        sheet.append(
-            [None if value is None else cell(_sheet_value(kind, value, f"record {row[0]}")) for kind, value in zip(kinds, row, strict=True)]
-        )
+    try:
+        sheet.append([cell(_sheet_text(column, "the header")) for column in columns])
+        for count, wire in enumerate(wires(), 2):
+            if count > SHEET_ROWS:
+                raise RejectedError(
+                    f"a sheet holds no more than {SHEET_ROWS - 1:,} records", hint="export csv or parquet", code="too_many_rows"
+                )
+            row = layout.cells(wire)
+            values = [_sheet_value(kind, value, f"record {row[0]}") for kind, value in zip(kinds, row, strict=True)]
+            sheet.append([None if value is None else cell(value) for value in values])
+    finally:
+        sheet.close()
     book.save(raw)
 
 
@@ -123,7 +125,7 @@ def _as(kind: str, value: Any) -> Any:
 
 
 def _sheet_value(kind: str, value: Any, owner: str) -> Any:
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float | Decimal):
         digits = Decimal(str(value)).as_tuple().digits

@@ -1,0 +1,44 @@
+"""An export in a process of its own, to be killed: `python -m tests.support.exportchild ORIGIN FILE [POINT]`; prints its summary.
+
+At POINT the process kills itself as a power cut would: `written` with the file in place and no manifest, `described` with both.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk import exporting
+from crmctl.bulk.exportformats import Layout, export_format
+from crmctl.bulk.manifest import Subject
+from crmctl.client.crm import Crm
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
+from crmctl.clock import SystemClock
+from crmctl.config.credentials import Credential
+from crmctl.models.jsontext import dumps
+from tests.support.bulkjobs import Silent
+from tests.support.bulkserver import OBJECT_ID
+
+
+def die(*_: Any, **__: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(origin: str, file: str, point: str = "") -> None:
+    if point == "written":
+        exporting.describe = die
+    elif point == "described":
+        exporting.Export._summary = die  # type: ignore[method-assign]
+    path = Path(file)
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
+    options = exporting.ExportOptions(Layout(export_format(path.name, None)))
+    export = exporting.Export(crm, Subject("people", OBJECT_ID, origin), options, SystemClock(), Silent())
+    sys.stdout.write(dumps(export.to_file(path, replace=True).to_document()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
