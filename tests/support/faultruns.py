@@ -131,9 +131,9 @@ def play(scenario: Scenario) -> Outcome:
         for _ in range(RUNS):
             with closing(MortalJournal(folder, clock)) as journal:
                 journal.step, journal.left = deaths.pop(0) if deaths else ("", 0)
-                before = journal.counts()
+                before, trouble = journal.counts(), len(service.faults)
                 died = _run(service, journal, rows, scenario, clock)
-                stuck = not died and journal.counts() == before and not service.faults
+                stuck = not died and journal.counts() == before and len(service.faults) == trouble
             if died:
                 clock.advance(1)
             elif stuck or not deaths:
