@@ -1,0 +1,157 @@
+"""What workflows do: actions, templates, failures, and workflows that set each other off."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from crmctl.service.background import LOOPBACK
+from crmctl.service.webhooks.guard import TargetGuard
+from tests.contract.scenarios import NIL
+from tests.support.receiver import Receiver
+from tests.support.service import RunningService
+from tests.support.workflows import Machinery
+
+
+@pytest.fixture
+def work(crm: RunningService) -> Machinery:
+    return Machinery(crm, TargetGuard(LOOPBACK))
+
+
+def test_values_keep_their_types_and_later_actions_see_what_earlier_ones_gave(work: Machinery) -> None:
+    [workflow] = work.load(
+        {
+            "object": "deals",
+            "actions": [
+                {"type": "createRecord", "object": "deals", "data": {"name": "copy", "amount": "{{ record.data.amount * 2 }}"}},
+                {"type": "updateRecord", "recordId": "{{ steps[0].recordId }}", "data": {"name": "copy of {{ record.data.name }}"}},
+            ],
+        }
+    )
+    raw = '{"data":{"name":"big","amount":12345678901234567890.25}}'
+    deals = work.crm.object_id("deals")
+    assert work.crm.client.post(f"/api/v1/objects/{deals}/records", content=raw).status_code == 201
+    work.settle()
+    assert work.states(workflow) == ["completed", "skipped"]
+    found = json.loads(work.crm.client.get(f"/api/v1/objects/{deals}/records").text, parse_float=Decimal)["records"]
+    assert [each["data"] for each in found] == [
+        {"name": "copy of big", "amount": Decimal("24691357802469135780.5")},
+        {"name": "big", "amount": Decimal("12345678901234567890.25")},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        ({"type": "createActivity", "title": "Call {{ record.data.phone }}"}, "actions[0].title: 'phone' is undefined"),
+        ({"type": "updateRecord", "data": {"email": "{{ record.data.notes }}"}}, "email must be an email address"),
+        ({"type": "updateRecord", "recordId": NIL, "data": {}}, "there is no record"),
+        ({"type": "createActivity", "title": "{{ record.data.notes | replace('n', record.data.notes) }}" * 50}, "longer than"),
+        ({"type": "callUrl", "url": "http://127.0.0.1:9/"}, "the call failed: ConnectError"),
+        ({"type": "callUrl", "url": "http://10.0.0.1/"}, "not a public address"),
+        ({"type": "callUrl", "url": "{{ record.data.notes }}"}, "the URL must start with"),
+    ],
+)
+def test_a_failed_action_ends_the_run_with_its_error_and_one_event(work: Machinery, action: dict[str, Any], says: str) -> None:
+    after = {"type": "createActivity", "title": "never"}
+    [workflow] = work.load({"actions": [action, after]})
+    before = work.record(email="a@b.c", notes="n" * 300)
+    work.settle()
+    [run] = work.runs(workflow)
+    assert run["status"] == "failed"
+    assert run["error"].startswith("action 1 (")
+    assert says in run["error"]
+    assert work.activities() == []
+    assert work.stored(before) == before["data"]
+    [(kind, payload)] = work.events("workflow.")
+    assert (kind, payload["error"]) == ("workflow.failed", run["error"])
+
+
+def test_what_a_run_did_before_it_failed_stays(work: Machinery) -> None:
+    [workflow] = work.load(
+        {"actions": [{"type": "createActivity", "title": "first"}, {"type": "updateRecord", "data": {"notes": "{{ nothing }}"}}]}
+    )
+    work.record(email="a@b.c")
+    work.settle()
+    assert work.states(workflow) == ["failed"]
+    assert "action 2 (updateRecord)" in work.runs(workflow)[0]["error"]
+    assert [each["title"] for each in work.activities()] == ["first"]
+
+
+def test_a_url_is_called_once_with_the_data_and_a_key_for_repeats(work: Machinery) -> None:
+    with Receiver() as receiver:
+        [workflow] = work.load(
+            {
+                "actions": [
+                    {"type": "callUrl", "url": receiver.url, "headers": {"X-Who": "{{ record.data.email }}"}},
+                    {"type": "callUrl", "url": receiver.url, "body": {"email": "{{ record.data.email }}", "n": 1}},
+                ]
+            }
+        )
+        work.record(email="a@b.c")
+        work.settle()
+    assert work.states(workflow) == ["completed"]
+    first, second = receiver.received
+    assert first.headers["x-who"] == "a@b.c"
+    sent = json.loads(first.body)
+    assert sent["record"]["data"] == {"email": "a@b.c"}
+    assert sent["workflow"]["id"] == workflow
+    assert json.loads(second.body) == {"email": "a@b.c", "n": 1}
+    run_id = work.runs(workflow)[0]["id"]
+    assert [each.headers["idempotency-key"] for each in (first, second)] == [f"{run_id}-0", f"{run_id}-1"]
+
+
+def test_an_answer_that_is_not_2xx_fails_the_run(work: Machinery) -> None:
+    with Receiver(lambda request, number: 302) as receiver:
+        receiver.headers["location"] = receiver.url
+        [workflow] = work.load({"actions": [{"type": "callUrl", "url": receiver.url}]})
+        work.record()
+        work.settle()
+    assert len(receiver.received) == 1
+    assert "answered with status 302" in work.runs(workflow)[0]["error"]
+
+
+def test_a_workflow_does_not_set_itself_off(work: Machinery) -> None:
+    [workflow] = work.load({"trigger": "record/updated", "actions": [{"type": "updateRecord", "data": {"notes": "seen"}}]})
+    person = work.record()
+    for _ in range(2):
+        work.crm.client.patch(f"/api/v1/objects/{person['objectId']}/records/{person['id']}", json={"data": {"email": "a@b.c"}})
+        work.settle()
+    assert work.states(workflow) == ["completed", "skipped"] * 2
+    assert "caused by this workflow itself" in work.runs(workflow)[1]["error"]
+    assert [kind for kind, _ in work.events("workflow.")] == ["workflow.completed"] * 2
+
+
+def test_two_workflows_do_not_set_each_other_off_for_ever(work: Machinery) -> None:
+    ping, pong = work.load(
+        {"trigger": "record/updated", "actions": [{"type": "updateRecord", "data": {"notes": "ping"}}]},
+        {"trigger": "record/updated", "actions": [{"type": "updateRecord", "data": {"notes": "pong"}}]},
+    )
+    person = work.record()
+    work.crm.client.patch(f"/api/v1/objects/{person['objectId']}/records/{person['id']}", json={"data": {"email": "a@b.c"}})
+    work.settle()
+    # Each runs for the change from outside and for the other's; what that leads to, and its own change, is not run again.
+    assert sorted(work.states(ping)) == sorted(work.states(pong)) == ["completed"] * 2 + ["skipped"] * 3
+
+
+def test_a_long_chain_of_workflows_is_cut_with_an_error(work: Machinery) -> None:
+    ids = work.load(
+        *(
+            {
+                "name": f"Step {number}",
+                "trigger": "record/updated",
+                "conditions": [{"attributeSlug": "notes", "operator": "equals", "value": str(number)}],
+                "actions": [{"type": "updateRecord", "data": {"notes": str(number + 1)}}],
+            }
+            for number in range(8)
+        )
+    )
+    person = work.record()
+    work.crm.client.patch(f"/api/v1/objects/{person['objectId']}/records/{person['id']}", json={"data": {"notes": "0"}})
+    work.settle()
+    assert [work.states(each) for each in ids] == [["completed"]] * 5 + [["failed"], [], []]
+    assert "looks like a loop" in work.runs(ids[5])[0]["error"]
+    assert work.stored(person)["notes"] == "5"
