@@ -28,6 +28,37 @@ def test_the_same_file_twice_changes_nothing(crm: RunningService) -> None:
     assert run_crmctl("records", "count", "people").ok().json() == {"count": 160}
 
 
+def test_a_dry_run_predicts_what_the_import_then_does(crm: RunningService) -> None:
+    load(rows(150))
+    before = crm.outbox()
+    changed = rows(140).replace("p7@acme.com,1", "p7@acme.com,2") + "new@acme.com,1\nold@@,x\np8@acme.com,5\n"
+    Path("people.csv").write_text(changed, encoding="utf-8")
+    arguments = ("bulk", "import", "people", "people.csv", "--key", "email", "--on-error", "continue")
+    predicted = run_crmctl(*arguments, "--dry-run").exits(9).json()
+    assert predicted["predicted"] == {"create": 1, "update": 1, "unchanged": 139, "skip": 0, "invalid": 2, "ambiguous": 0}
+    assert (predicted["unsent"], predicted["unchanged"], predicted["rejected"], predicted["rows"]) == (2, 139, 2, 143)
+    assert crm.outbox() == before
+    assert "1 to create, 1 to update, 139 unchanged" in run_crmctl(*arguments, "--dry-run", "-o", "table").exits(9).out
+    done = run_crmctl(*arguments).exits(10).json()
+    assert (done["created"], done["updated"], done["unchanged"], done["rejected"]) == (1, 1, 139, 2)
+    assert done["requests"] == predicted["requests"]
+
+
+def test_more_changes_than_wanted_are_refused_before_any_write(crm: RunningService) -> None:
+    load(rows(50))
+    before = crm.outbox()
+    Path("people.csv").write_text(rows(50, score=2), encoding="utf-8")
+    arguments = ("bulk", "import", "people", "people.csv", "--key", "email")
+    for guard in (("--expect", "49"), ("--max-changes", "49"), ("--max-changes", "99.5%")):
+        run_crmctl(*arguments, *guard, "--dry-run").exits(9)
+        refused = run_crmctl(*arguments, *guard).exits(9)
+        assert (refused.json()["unsent"], refused.error()["code"]) == (50, "unexpected_changes")
+    assert crm.outbox() == before
+    run_crmctl(*arguments, "--max-changes", "many").exits(2)
+    assert run_crmctl(*arguments, "--expect", "50", "--max-changes", "100%").ok().json()["updated"] == 50
+    assert run_crmctl(*arguments, "--expect", "0").ok().json()["unchanged"] == 50
+
+
 def test_a_key_that_cannot_be_is_said_before_anything_is_sent(crm: RunningService) -> None:
     Path("people.csv").write_text(rows(1), encoding="utf-8")
     wrong = run_crmctl("bulk", "import", "people", "people.csv", "--key", "emial").exits(2)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from crmctl.bulk.batches import Batch, Entry, Row, entry_of
 from crmctl.bulk.delivery import Delivery, DeliveryOptions
 from crmctl.bulk.findings import Finding, Severity
+from crmctl.bulk.guards import Guard
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
 from crmctl.bulk.journal import Doubt, Journal
 from crmctl.bulk.keyindex import KeyIndex
@@ -46,9 +47,10 @@ Keep = Callable[[Sequence[Any]], None]
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """`stop_on_error`: one locally invalid row means that nothing is sent."""
+    """`stop_on_error`: one locally invalid row means that nothing is sent. `guard`: how much may change."""
 
     stop_on_error: bool = True
+    guard: Guard = field(default_factory=Guard)
     delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
 
 
@@ -212,6 +214,12 @@ def _send(
         return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
     counts = journal.counts()
     left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    if not journal.has_sent:
+        try:
+            options.guard.check(counts[RowState.UNSENT], sum(counts.values()))
+        except RejectedError as refusal:
+            journal.set_state(JobState.REJECTED)
+            return RunResult(refusal)
     reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
     error: CrmctlError | None = None
     notes: Sequence[str] = ()

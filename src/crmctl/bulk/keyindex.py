@@ -30,6 +30,7 @@ class Wanted(NamedTuple):
     last_line: int
     key: str | None
     data: dict[str, Any]
+    id: str | None = None
 
 
 class KeyIndex:

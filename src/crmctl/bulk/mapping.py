@@ -90,6 +90,7 @@ class Mapping:
     names: Names = field(repr=False)
     ignore_unknown: bool = False
     keys: tuple[str, ...] = ()
+    on_duplicate_key: str = "error"
     declared: MappingOf[str, str] = field(default_factory=dict, repr=False)
     _late: dict[str, Column] = field(default_factory=dict, repr=False)
 
@@ -162,7 +163,9 @@ def build_mapping(
     targets = [[column.header, column.role, column.target] for column in columns]
     facts = [str(options.mode), targets, constants, options.ignore_unknown, late]
     digest = _digest([*facts, options.keys, options.on_duplicate_key] if options.keys else facts)
-    return Mapping(options.mode, columns, constants, notes, digest, names, options.ignore_unknown, options.keys, late)
+    return Mapping(
+        options.mode, columns, constants, notes, digest, names, options.ignore_unknown, options.keys, options.on_duplicate_key, late
+    )
 
 
 def schema_digest(attributes: Sequence[Attribute]) -> str:

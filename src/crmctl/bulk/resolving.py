@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal import Journal
 from crmctl.bulk.keyindex import KeyIndex, Wanted
-from crmctl.bulk.keys import KeyRule, is_unchanged
+from crmctl.bulk.keys import KeyRule, is_unchanged, key_rule
 from crmctl.bulk.listing import Lister
 from crmctl.bulk.lookups import Lookup
+from crmctl.bulk.plan import PlannedInput
 from crmctl.bulk.sender import Progress
 from crmctl.bulk.states import RowState
 from crmctl.bulk.validation import Payload
@@ -21,6 +22,7 @@ from crmctl.models.attributes import Attribute
 
 CHUNK_ROWS = 500
 NAMED_IDS = 5
+AMBIGUOUS = "ambiguous_key"
 AS_OF = "keys as of"
 """The journal's fact: up to which moment the keys of the service are known."""
 
@@ -60,19 +62,19 @@ class Resolver:
     attributes: Sequence[Attribute]
     duplicates: DuplicateKeys = DuplicateKeys.ERROR
 
-    def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress) -> Lookup:
-        return Lookup(lister, self.object_id, stop, progress.advance)
+    def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
+        return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
 
-    def outcomes(self, index: KeyIndex) -> Iterator[Outcome]:
-        """One for each row of a filled index, in input order."""
+    def outcomes(self, index: KeyIndex) -> Iterator[tuple[Wanted, Outcome]]:
+        """Each row of a filled index, in input order, and what it does."""
         known = {attribute.slug: attribute for attribute in self.attributes}
         for row in index.rows():
-            yield self._outcome(row, index, known)
+            yield row, self._outcome(row, index, known)
 
     def resolve(self, journal: Journal, index: KeyIndex, lookup: Lookup, report: Callable[[Finding], None]) -> bool:
         """Write down what the rows of a filled index do; whether any was rejected. `report` hears why."""
         rejected = False
-        outcomes = self.outcomes(index)
+        outcomes = (outcome for _, outcome in self.outcomes(index))
         while chunk := list(islice(outcomes, CHUNK_ROWS)):
             rejected = write_down(journal, chunk, report) or rejected
         journal.remember(AS_OF, lookup.as_of)
@@ -103,7 +105,7 @@ class Resolver:
         if len(found) > 1:
             ids = ", ".join(record_id for record_id, _ in found[:NAMED_IDS]) + (", ..." if len(found) > NAMED_IDS else "")
             message = f"ambiguous: {len(found)} records have this {self.rule.label}: {ids}"
-            return self._reject(row, "ambiguous_key", message, "merge or delete the duplicates, or give a further --key")
+            return self._reject(row, AMBIGUOUS, message, "merge or delete the duplicates, or give a further --key")
         if not found:
             missing = self._missing(row.data)
             if missing is None:
@@ -122,6 +124,14 @@ class Resolver:
     def _missing(self, data: dict[str, Any]) -> str | None:
         required = (attribute.slug for attribute in self.attributes if attribute.is_required and attribute.is_active is not False)
         return next((slug for slug in required if data.get(slug) in (None, "", [], {})), None)
+
+
+def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
+    """How the rows of an input find their records; None for an import without keys."""
+    mapping = planned.mapping
+    if not mapping.keys:
+        return None
+    return Resolver(object_id, key_rule(mapping.keys, planned.attributes), planned.attributes, DuplicateKeys(mapping.on_duplicate_key))
 
 
 def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[Finding], None]) -> bool:

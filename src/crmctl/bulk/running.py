@@ -10,14 +10,14 @@ from pathlib import Path
 from crmctl.bulk.capturing import capture_ids
 from crmctl.bulk.delivery import DeliveryOptions
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.guards import Guard
 from crmctl.bulk.importing import ImportOptions, Service, rows_of, run_import
 from crmctl.bulk.jobs import JobInfo, JobStore, summarize
 from crmctl.bulk.journal import Journal
-from crmctl.bulk.keys import key_rule
 from crmctl.bulk.plan import ImportPlan
 from crmctl.bulk.reading import Reader, Unusable
 from crmctl.bulk.repairing import audit, audit_due, known_duplicates
-from crmctl.bulk.resolving import DuplicateKeys, Resolver
+from crmctl.bulk.resolving import resolver_of
 from crmctl.bulk.results import write_results
 from crmctl.bulk.sender import Progress
 from crmctl.bulk.starting import Job
@@ -25,6 +25,8 @@ from crmctl.bulk.states import JobState
 from crmctl.bulk.summary import Summary, exit_code
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, ExitCode, UsageError
+
+ANYTHING = Guard()
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ def run_job(
     report: Callable[[Finding], None],
     *,
     failed_copy: Path | None = None,
+    guard: Guard = ANYTHING,
 ) -> JobResult:
     """Check, send, write the result files; a job that was begun goes on where it was. Closes the job's journal.
 
@@ -66,8 +69,9 @@ def run_job(
         if failed_copy is not None:
             _check_writable(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
-        wishes = ImportOptions(plan.stop_on_error, options)
-        result = run_import(service, journal, job.input.payloads, wishes, clock, progress, report, resolver_of(job, plan))
+        wishes = ImportOptions(plan.stop_on_error, guard, options)
+        resolver = resolver_of(job.input, journal.header.object_id)
+        result = run_import(service, journal, job.input.payloads, wishes, clock, progress, report, resolver)
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
         write_results(journal, job.input.source, failed_copy)
         summary = summarize(journal)
@@ -77,15 +81,6 @@ def run_job(
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN)
         return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates))
-
-
-def resolver_of(job: Job, plan: ImportPlan) -> Resolver | None:
-    """How rows find their records, for a job with keys."""
-    keys = plan.mapping.keys
-    if not keys:
-        return None
-    attributes = job.input.attributes
-    return Resolver(job.journal.header.object_id, key_rule(keys, attributes), attributes, DuplicateKeys(plan.mapping.on_duplicate_key))
 
 
 def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from crmctl import __version__
-from crmctl.bulk.batches import Batcher, entry_of
+from crmctl.bulk.batches import Batcher, Entry, entry_of
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.jobs import JobStore
 from crmctl.bulk.journal import Header, Journal
+from crmctl.bulk.keyindex import KeyIndex, Wanted
 from crmctl.bulk.keys import key_rule
+from crmctl.bulk.listing import Lister
 from crmctl.bulk.mapping import Column, Mode, schema_digest
 from crmctl.bulk.markers import check_marker
 from crmctl.bulk.plan import ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.bulk.resolving import AMBIGUOUS, Action, Outcome, resolver_of
+from crmctl.bulk.sender import Progress
 from crmctl.bulk.states import RowState
 from crmctl.bulk.summary import Summary
 from crmctl.bulk.validation import Payload, ValidationReport, validate
@@ -64,22 +69,29 @@ class Job:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What an import would do. Its summary counts every valid row as unsent; `requests` is exact unless the service refuses something."""
+    """What an import would do. Its summary counts rows that would be written as unsent; `requests` is exact unless the service refuses
+    something. `predicted` counts rows by what they would do; without a key nothing is known of records that are there."""
 
     summary: Summary
     report: ValidationReport
     seconds: float
+    predicted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> int:
+        return self.summary.counts[RowState.UNSENT]
 
     @property
     def exit_code(self) -> ExitCode:
         return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
 
     def to_document(self) -> dict[str, Any]:
-        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `report`."""
+        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `predicted`, `report`."""
         return {
             **self.summary.to_document(),
             "dryRun": True,
             "estimatedSeconds": round(self.seconds, 1),
+            "predicted": dict(self.predicted),
             "report": self.report.to_document(),
         }
 
@@ -139,23 +151,90 @@ def start_import(
         raise
 
 
-def dry_run(target: Target, planned: PlannedInput, limit: Limit, clock: Clock, report: Callable[[Finding], None]) -> DryRun:
-    """Read and validate everything, count the requests, send nothing. `report` hears every finding."""
+def dry_run(
+    target: Target,
+    planned: PlannedInput,
+    limit: Limit,
+    clock: Clock,
+    report: Callable[[Finding], None],
+    lister: Lister | None = None,
+    progress: Progress | None = None,
+) -> DryRun:
+    """Read and validate everything, count the requests, write nothing. `report` hears every finding.
+
+    With a key the records are read through `lister`, as the import will.
+    """
     started = clock.monotonic()
-    batcher = Batcher()
-    requests = 0
-    mode = planned.mapping.mode
+    forecast = _Forecast(planned)
+    resolver = resolver_of(planned, target.object_id)
+    if resolver is None or lister is None:
+        found = validate(planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=forecast.write_valid)
+        reads = 0
+    else:
+        with KeyIndex(resolver.rule) as index:
 
-    def count(payload: Payload) -> None:
-        nonlocal requests
+            def keep(payload: Payload) -> None:
+                if not payload.findings or not payload.rejected:
+                    index.want_all([payload])
+
+            found = validate(planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=keep)
+            lookup = resolver.lookup(lister, lambda: False, progress)
+            lookup.fill(index)
+            for row, outcome in resolver.outcomes(index):
+                forecast.add(row, outcome)
+                if outcome.finding is not None:
+                    found.reject(outcome.finding)
+                    report(outcome.finding)
+            reads = lookup.requests
+    requests = forecast.requests + reads
+    counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
+    summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
+    return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected))
+
+
+class _Forecast:
+    """What rows would do, and in how many requests."""
+
+    def __init__(self, planned: PlannedInput) -> None:
+        self._with_id = planned.mapping.mode is Mode.UPSERT
+        self._batcher = Batcher()
+        self._batches = 0
+        self._actions: Counter[str] = Counter()
+        self._ambiguous = 0
+
+    def write_valid(self, payload: Payload) -> None:
         if not payload.findings or not payload.rejected:
-            requests += batcher.feed(entry_of(payload, with_id=mode is Mode.UPSERT)) is not None
+            action = Action.UPDATE if self._with_id and payload.id else Action.CREATE
+            self._write(action, entry_of(payload, with_id=self._with_id))
 
-    found = validate(planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=count)
-    requests += batcher.flush() is not None
-    counts = dict.fromkeys(RowState, 0) | {RowState.REJECTED: found.rejected, RowState.UNSENT: found.valid}
-    summary = Summary(None, target.object, str(mode), counts, requests, clock.monotonic() - started, {})
-    return DryRun(summary, found, limit.time_for(requests))
+    def add(self, row: Wanted, outcome: Outcome) -> None:
+        if outcome.action in (Action.CREATE, Action.UPDATE):
+            self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))
+            return
+        self._actions[outcome.action] += 1
+        self._ambiguous += outcome.finding is not None and outcome.finding.code == AMBIGUOUS
+
+    def _write(self, action: Action, entry: Entry) -> None:
+        self._actions[action] += 1
+        self._batches += self._batcher.feed(entry) is not None
+
+    @property
+    def requests(self) -> int:
+        self._batches += self._batcher.flush() is not None
+        return self._batches
+
+    @property
+    def counts(self) -> dict[RowState, int]:
+        changes = self._actions[Action.CREATE] + self._actions[Action.UPDATE]
+        return {
+            RowState.UNSENT: changes,
+            RowState.UNCHANGED: self._actions[Action.UNCHANGED],
+            RowState.SKIPPED: self._actions[Action.SKIP],
+        }
+
+    def predicted(self, rejected: int) -> dict[str, int]:
+        counted = {str(action): self._actions[action] for action in (Action.CREATE, Action.UPDATE, Action.UNCHANGED, Action.SKIP)}
+        return {**counted, "invalid": rejected - self._ambiguous, "ambiguous": self._ambiguous}
 
 
 @contextmanager

@@ -76,6 +76,12 @@ class ValidationReport:
             if finding.value in values or len(values) < MAX_UNKNOWN_OPTIONS:
                 values[finding.value] += 1
 
+    def reject(self, finding: Finding) -> None:
+        """Count a row as rejected that was valid by itself."""
+        self.valid -= 1
+        self.rejected += 1
+        self.add(finding, MAX_FINDINGS)
+
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""
         return {

@@ -27,6 +27,13 @@ KeyOption = Annotated[
 DuplicateKeyOption = Annotated[
     str, typer.Option("--on-duplicate-key", metavar="error|first|last", help="What counts of rows of the file that share a key.")
 ]
+ExpectOption = Annotated[
+    int | None, typer.Option("--expect", metavar="N", min=0, help="Send nothing unless exactly so many rows would be written.")
+]
+MaxChangesOption = Annotated[
+    str | None,
+    typer.Option("--max-changes", metavar="N|P%", help="Send nothing when more rows, or more percent of the rows, would be written."),
+]
 MapOption = Annotated[
     list[str] | None, typer.Option("--map", metavar="COLUMN=SLUG", help="Which attribute a column fills; COLUMN= leaves it out.")
 ]

@@ -12,6 +12,7 @@ from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
 if TYPE_CHECKING:
     from crmctl.bulk.delivery import DeliveryOptions
     from crmctl.bulk.findings import Finding
+    from crmctl.bulk.guards import Guard
     from crmctl.bulk.jobs import JobInfo
     from crmctl.bulk.plan import ImportPlan
     from crmctl.bulk.running import JobResult
@@ -102,6 +103,7 @@ def import_file(
     again: bool,
     marker: str | None,
     failed_copy: Path | None,
+    guard: Guard,
 ) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
     from crmctl.bulk.jobs import JobStore
@@ -111,42 +113,54 @@ def import_file(
     samples = sample_records(runtime, target.object_id, attributes)
     plan = replace(plan, values=replace(plan.values, samples=samples))
     if runtime.dry_run:
-        preview_import(runtime, target, attributes, plan, file)
+        preview_import(runtime, target, attributes, plan, file, guard)
         return
     store = JobStore(runtime.paths.state, runtime.clock)
     job = start_import(store, target, attributes, plan, file, binary_stdin(runtime), runtime.clock, again=again, marker=marker)
-    run_job(runtime, job, delivery, failed_copy=failed_copy)
+    run_job(runtime, job, delivery, failed_copy=failed_copy, guard=guard)
 
 
-def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str) -> None:
-    """Read and check the whole input and show what an import would do. Raises RejectedError for invalid rows, after the report."""
+def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str, guard: Guard) -> None:
+    """Read and check the whole input and show what an import would do.
+
+    Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
+    """
     from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.keys import key_rule
     from crmctl.bulk.plan import open_input
     from crmctl.bulk.starting import dry_run, temporary_input
 
     findings = Findings(runtime)
     with temporary_input(JobStore(runtime.paths.state, runtime.clock), file, binary_stdin(runtime)) as path:
+        key_rule(plan.mapping.keys, attributes)
         planned = open_input(plan, path, file, attributes)
         for note in (*planned.source.dialect.notes, *planned.mapping.notes):
             runtime.messages.note(note)
-        found = dry_run(target, planned, current_limit(runtime), runtime.clock, findings)
+        lister = runtime.connect(lane="bulk") if plan.mapping.keys else None
+        found = dry_run(target, planned, current_limit(runtime), runtime.clock, findings, lister)
     findings.show()
     runtime.emitter.emit_result(found.to_document(), text=_preview_text(found, file))
     if found.exit_code is not ExitCode.OK:
         raise _rejected(found.report.rejected, findings)
+    guard.check(found.changes, found.report.rows)
 
 
 def _preview_text(found: DryRun, file: str) -> str:
     from crmctl.output.progress import duration
 
     report = found.report
+    known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
     return (
         f"{file} has {report.rows:,} rows: {report.valid:,} valid, {report.rejected:,} invalid\n"
-        f"importing takes {found.summary.requests:,} requests, about {duration(found.seconds)}; nothing was sent"
+        + (f"{known}\n" if known and found.summary.mode == "upsert" else "")
+        + f"importing takes {found.summary.requests:,} requests, about {duration(found.seconds)}; nothing was sent"
     )
 
 
-def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_copy: Path | None = None) -> None:
+_FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
+
+
+def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_copy: Path | None = None, guard: Guard | None = None) -> None:
     """Do what is left of a job and show its summary. Raises the error that ended it early, RejectedError, or PartialError."""
     from crmctl.bulk import running
 
@@ -154,7 +168,8 @@ def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_cop
         runtime.messages.note(note)
     file, findings = job.journal.header.input, Findings(runtime)
     writer = runtime.connect(lane="bulk")
-    result = running.run_job(writer, job, delivery, runtime.clock, runtime.progress, findings, failed_copy=failed_copy)
+    allowed = guard or running.ANYTHING
+    result = running.run_job(writer, job, delivery, runtime.clock, runtime.progress, findings, failed_copy=failed_copy, guard=allowed)
     findings.show()
     for note in result.notes:
         runtime.messages.note(note)

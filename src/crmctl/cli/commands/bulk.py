@@ -26,6 +26,7 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv",
         "crmctl bulk import people people.csv --dry-run",
         "crmctl bulk import people people.csv --key email",
+        "crmctl bulk import people people.csv --key email --max-changes 10% --dry-run",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
     ],
@@ -37,6 +38,8 @@ def import_records(
     mode: given.ImportModeOption = None,
     keys: given.KeyOption = None,
     on_duplicate_key: given.DuplicateKeyOption = "error",
+    expect: given.ExpectOption = None,
+    max_changes: given.MaxChangesOption = None,
     map_pairs: given.MapOption = None,
     map_file: given.MapFileOption = None,
     set_values: given.ConstantOption = None,
@@ -68,6 +71,7 @@ def import_records(
     twice, whatever happens; crmctl bulk resume goes on with a job that was interrupted.
     """
     from crmctl.bulk.delivery import DeliveryOptions
+    from crmctl.bulk.guards import Guard
     from crmctl.bulk.mapping import MappingOptions, Mode
     from crmctl.bulk.plan import ImportPlan
     from crmctl.bulk.sources.rows import SourceOptions
@@ -95,7 +99,9 @@ def import_records(
     plan = ImportPlan(SourceOptions(format, encoding, delimiter, quote, sheet), mapping, values, stop_on_error=on_error == "stop")
     assume = _assumption(assume_applied, assume_lost)
     delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
-    import_file(ctx.obj, object_name, file, plan, delivery, again=again, marker=marker, failed_copy=Path(failed) if failed else None)
+    guard = Guard.parse(expect, max_changes)
+    copy = Path(failed) if failed else None
+    import_file(ctx.obj, object_name, file, plan, delivery, again=again, marker=marker, failed_copy=copy, guard=guard)
 
 
 def _assumption(applied: bool, lost: bool) -> str | None:
