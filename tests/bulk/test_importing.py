@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.bulk.batches import Batch, entry_of
 from crmctl.bulk.delivery import DeliveryOptions
 from crmctl.bulk.importing import ImportOptions
 from crmctl.bulk.journal import Journal
@@ -20,6 +21,7 @@ from crmctl.bulk.summary import exit_code
 from crmctl.errors import RejectedError
 from tests.support.bulkjobs import Prepared, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
+from tests.support.clock import FakeClock
 
 ONE = ImportOptions(delivery=DeliveryOptions(concurrency=1))
 
@@ -143,6 +145,25 @@ def test_an_upsert_by_id_may_be_repeated(tmp_path: Path) -> None:
         assert len(server.writes) == 2
         assert journal.counts()[RowState.UPDATED] == 100
         assert journal.effort()[0] == 2
+
+
+def test_a_late_resume_does_not_overwrite_what_somebody_changed_since(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with BulkServer() as server, closing(new_journal(tmp_path / "job", mode="upsert", clock=clock)) as journal:
+        ids = server.seed([{"n": 0} for _ in range(3)], lambda _: "2027-01-01T00:00:00Z")
+        rows = [dataclasses.replace(row, id=ids[row.ordinal - 1]) for row in prepared(3)]
+        server.faults = {n: Fault(status=401) for n in range(1)}
+        run(server.crm(clock), journal, rows, ONE, clock=clock)
+        journal.begin(9, Batch(tuple(entry_of(row, with_id=True) for row in rows)))
+        server.records[0]["data"]["n"] = 1
+        server.records[1] |= {"data": {"n": 77}, "updatedAt": "2030-01-01T00:00:00Z"}
+        clock.advance(3600)
+        run(server.crm(clock), journal, rows, ONE, clock=clock)
+        assert [record["data"]["n"] for record in server.records] == [1, 77, 3]
+        assert journal.rows(2, 2)[2].state is RowState.IN_DOUBT
+        run(server.crm(clock), journal, rows, ImportOptions(delivery=DeliveryOptions(assume="lost")), clock=clock)
+        assert [record["data"]["n"] for record in server.records] == [1, 2, 3]
+        assert journal.counts()[RowState.UPDATED] == 3
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, 4), (403, 4), (404, 3)])

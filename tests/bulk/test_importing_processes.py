@@ -27,7 +27,9 @@ ROWS = 500
 @contextmanager
 def child(folder: Path, server: BulkServer, point: str = "never", *, concurrency: int = 1) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.support.bulkchild", str(folder), server.origin, str(ROWS), str(concurrency), point]
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    )
     with process:
         try:
             yield process

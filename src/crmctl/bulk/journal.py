@@ -248,8 +248,12 @@ class Journal(JournalDatabase):
         With rows left over nobody can tell about them, and the batch is UNKNOWN.
         """
         with self._transaction(durable=False):
-            marked = ((RowState.CREATED, record_id, ordinal, number) for ordinal, record_id in found.items())
-            self._db.executemany("UPDATE row SET state = ?, created_id = ?, error = NULL WHERE ordinal = ? AND batch = ?", marked)
+            marked = ((RowState.CREATED, RowState.UPDATED, record_id, ordinal, number) for ordinal, record_id in found.items())
+            self._db.executemany(
+                "UPDATE row SET state = CASE WHEN record_id IS NULL THEN ? ELSE ? END, created_id = ?, error = NULL "
+                "WHERE ordinal = ? AND batch = ?",
+                marked,
+            )
             self._db.executemany("DELETE FROM row WHERE ordinal = ? AND batch = ?", ((ordinal, number) for ordinal in absent))
             self._db.execute(
                 "UPDATE batch SET size = size - ?, reason = ? WHERE no = ?", (len(found) + len(absent), reason or None, number)

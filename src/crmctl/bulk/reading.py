@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from crmctl.bulk.batches import Entry
 from crmctl.bulk.markers import Marker
@@ -26,6 +26,9 @@ REMEMBERED = 10_000
 """So many of the records just read are remembered, to join pages."""
 
 TICK_SECONDS = 0.2
+
+
+T = TypeVar("T")
 
 
 class Unusable(Exception):
@@ -62,25 +65,37 @@ class Baseline:
         return {"newest": self.newest, "ids": sorted(self.ids)}
 
 
+class Getter(Lister, Protocol):
+    """The reading calls of the client."""
+
+    def get_record(self, object_id: str, record_id: str) -> Record: ...
+
+
 @dataclass
 class Reader:
-    """The list call of one job; counts its requests. When `stop` says so, an answer is no longer waited for."""
+    """The reading calls of one job; counts its requests. When `stop` says so, an answer is no longer waited for."""
 
-    lister: Lister
+    lister: Getter
     object_id: str
     stop: Callable[[], bool] = lambda: False
     requests: int = 0
 
     def page(self, offset: int = 0, *, filters: Sequence[Condition] = (), order: str = "desc") -> Page[Record]:
         """One page of 100. Raises what the call raises, and InterruptedByUser."""
+        page = {"sort": "created_at", "order": order, "limit": PAGE_LIMIT, "offset": offset}
+        return self._wait_for(lambda: self.lister.list_records(self.object_id, filters=filters, **page))  # type: ignore[arg-type]
+
+    def record(self, record_id: str) -> Record:
+        """One record. Raises what the call raises, and InterruptedByUser."""
+        return self._wait_for(lambda: self.lister.get_record(self.object_id, record_id))
+
+    def _wait_for(self, call: Callable[[], T]) -> T:
         self.requests += 1
-        outcome: Future[Page[Record]] = Future()
+        outcome: Future[T] = Future()
 
         def ask() -> None:
             try:
-                answer = self.lister.list_records(
-                    self.object_id, filters=filters, sort="created_at", order=order, limit=PAGE_LIMIT, offset=offset
-                )
+                answer = call()
             except BaseException as error:
                 outcome.set_exception(error)
             else:

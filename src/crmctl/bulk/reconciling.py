@@ -14,6 +14,7 @@ from crmctl.bulk.journal import Journal
 from crmctl.bulk.markers import Marker
 from crmctl.bulk.reading import Baseline, ByPrefix, NewestFirst, Reader, Reading, Unusable, Way, moment_of
 from crmctl.bulk.recognising import Match, Recognition, by_content, match, without_altered
+from crmctl.bulk.stale import compare
 from crmctl.bulk.states import RowState
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError
@@ -33,6 +34,9 @@ CONTROL_RECORDS = 10_000
 CLOCK_MARGIN = 15.0
 FIRST_GAP, LAST_GAP = 0.5, 30.0
 LAGS = 5
+LATE_SECONDS = 600.0
+"""After so long an update is not repeated before it is clear that nobody has changed the record since."""
+
 MOST_ROUNDS = 2
 """A single row that is in doubt and then absent so often is left unsent."""
 
@@ -324,8 +328,19 @@ class Reconciler:
     def _conclude(self, parked: Parked, seen: Match, absent: Collection[int], why: str = "") -> list[Freed]:
         """Write down what is known; the rows that may be sent again."""
         found = dict(seen.found)
-        gone = {*absent, *(entry.ordinal for entry in parked.batch.entries if entry.id is not None)}
-        open_rows = {entry.ordinal for entry in parked.creates} - found.keys() - gone
+        updates = [entry for entry in parked.batch.entries if entry.id is not None]
+        if self._clock.now() - parked.sent_at <= LATE_SECONDS:
+            gone = {*absent, *(entry.ordinal for entry in updates)}
+        else:
+            try:
+                applied, repeatable = compare(self._reader, updates, parked.sent_at)
+            except CrmctlError as error:
+                self._give_up(parked, f"it cannot be read back: {error.message}")
+                return []
+            found.update(dict.fromkeys(applied))
+            gone = {*absent, *repeatable}
+            why = why or "somebody may have changed the record since it was sent"
+        open_rows = set(parked.batch.ordinals) - found.keys() - gone
         if open_rows and self._assume == "applied":
             found.update(dict.fromkeys(open_rows))
         elif open_rows and self._assume == "lost":
