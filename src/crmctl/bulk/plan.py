@@ -12,6 +12,7 @@ from crmctl.bulk.forms import learn_form
 from crmctl.bulk.mapfile import parse_pairs, read_map_file
 from crmctl.bulk.mapping import Mapping as ColumnMapping
 from crmctl.bulk.mapping import MappingOptions, Mode, build_mapping
+from crmctl.bulk.references import Reference, ReferenceMap, stand_ins
 from crmctl.bulk.sources.bytestream import BUFFER_SIZE
 from crmctl.bulk.sources.opening import open_source
 from crmctl.bulk.sources.rows import Source, SourceOptions
@@ -24,12 +25,17 @@ from crmctl.models.typed_text import COMPOSITE_TYPES
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """How the input is read, mapped and typed, and whether one invalid row stops everything."""
+    """How the input is read, mapped and typed, and whether one invalid row stops everything.
+
+    `references` are attributes given by a key of the record they point to; with `null_references` one that is not there becomes null.
+    """
 
     source: SourceOptions = field(default_factory=SourceOptions)
     mapping: MappingOptions = field(default_factory=MappingOptions)
     values: ValueOptions = field(default_factory=ValueOptions)
     stop_on_error: bool = True
+    references: tuple[Reference, ...] = ()
+    null_references: bool = False
 
     def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
         """The plan without anything that may change or need not be kept: no map file, and of sample records only their form."""
@@ -65,6 +71,8 @@ class ImportPlan:
                 "samples": list(values.samples),
             },
             "stop_on_error": self.stop_on_error,
+            "references": [reference.to_document() for reference in self.references],
+            "null_references": self.null_references,
         }
 
     @classmethod
@@ -90,6 +98,8 @@ class ImportPlan:
                 }
             ),
             document["stop_on_error"],
+            tuple(Reference(**reference) for reference in document["references"]),
+            document["null_references"],
         )
 
 
@@ -101,13 +111,19 @@ class PlannedInput:
     mapping: ColumnMapping
     attributes: Sequence[Attribute]
     values: ValueOptions
+    references: ReferenceMap | None = None
 
     def payloads(self) -> Iterator[Payload]:
-        return payloads(self.source, self.mapping, self.attributes, self.values)
+        rows = payloads(self.source, self.mapping, self.attributes, self.values)
+        return rows if self.references is None else self.references.translate(rows)
 
 
 def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Attribute]) -> PlannedInput:
-    """Open the file and decide its mapping. Raises what `open_source` and `build_mapping` raise."""
+    """Open the file and decide its mapping. Raises what `open_source` and `build_mapping` raise.
+
+    References are what the file says until the input has a map of them.
+    """
+    attributes = stand_ins(attributes, plan.references)
     source = open_source(path, plan.source, name=name)
     mapping = build_mapping(source.header, attributes, plan.mapping, header_complete=source.header_complete)
     return PlannedInput(source, mapping, attributes, plan.values)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from crmctl.bulk.jobs import JobInfo, JobStore
 from crmctl.bulk.journal import Header
 from crmctl.bulk.mapping import schema_digest
 from crmctl.bulk.plan import ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.bulk.references import ReferenceMap
 from crmctl.bulk.starting import Job
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute
@@ -46,11 +48,14 @@ def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attr
         raise _changed(header, f"it belongs to {header.origin}, and this profile to {origin}", "crmctl auth switch PROFILE, or --profile")
     if schema_digest(attributes) != header.schema:
         raise _changed(header, f"the attributes of {header.object} have changed")
-    return Job(store.open(job), reopen_input(header, attributes))
+    return Job(store.open(job), reopen_input(header, attributes, job.folder))
 
 
-def reopen_input(header: Header, attributes: Sequence[Attribute]) -> PlannedInput:
-    """The input of a job, to be read again. Raises UsageError when it is not there, not the same any more, or maps differently."""
+def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) -> PlannedInput:
+    """The input of a job, to be read again, with what is in its folder.
+
+    Raises UsageError when it is not there, not the same any more, or maps differently.
+    """
     path = Path(header.path)
     sha256, size = file_digest(path, header.input)
     if (sha256, size) != (header.sha256, header.size):
@@ -58,11 +63,14 @@ def reopen_input(header: Header, attributes: Sequence[Attribute]) -> PlannedInpu
             header, f"the file {header.input} has changed", f"import the new content with crmctl bulk import {header.object} FILE"
         )
     try:
-        planned = open_input(ImportPlan.from_document(header.plan), path, header.input, attributes)
+        plan = ImportPlan.from_document(header.plan)
+        planned = open_input(plan, path, header.input, attributes)
     except CrmctlError as error:
         raise _changed(header, f"its mapping does not fit any more: {error.message}") from error
     if planned.mapping.digest != header.mapping:
         raise _changed(header, "its columns map to other attributes than before")
+    if plan.references:
+        return replace(planned, references=ReferenceMap(plan.references, folder, nulls=plan.null_references))
     return planned
 
 

@@ -6,7 +6,8 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +22,7 @@ from crmctl.bulk.listing import Lister
 from crmctl.bulk.mapping import Column, Mode, schema_digest
 from crmctl.bulk.markers import check_marker
 from crmctl.bulk.plan import ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.bulk.references import ReferenceMap
 from crmctl.bulk.resolving import AMBIGUOUS, Action, Outcome, resolver_of
 from crmctl.bulk.sender import Progress
 from crmctl.bulk.states import RowState
@@ -107,10 +109,12 @@ def start_import(
     *,
     again: bool = False,
     marker: str | None = None,
+    lister: Lister | None = None,
 ) -> Job:
     """Make a job for a file, or for stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
 
-    `marker` is the text attribute that is to hold each new record's import marker.
+    References that are not given by id are looked up through `lister`. `marker` is the text attribute that is to hold each new record's
+    import marker.
 
     Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
     mode, unless `again`.
@@ -124,6 +128,9 @@ def start_import(
         if marker is not None:
             check_marker(marker, attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
         sha256, size = file_digest(path, file)
+        requests = 0
+        if lister is not None:
+            planned, requests = with_references(planned, frozen, lister, folder)
         if plan.mapping.mode is Mode.CREATE and not again:
             _refuse_repetition(store, sha256, target, file)
         header = Header(
@@ -145,7 +152,9 @@ def start_import(
             unique=_unique_attribute(planned),
             keys=list(frozen.mapping.keys),
         )
-        return Job(Journal.create(folder, header, clock), planned)
+        journal = Journal.create(folder, header, clock)
+        journal.add_effort(requests, 0.0)
+        return Job(journal, planned)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -159,17 +168,21 @@ def dry_run(
     report: Callable[[Finding], None],
     lister: Lister | None = None,
     progress: Progress | None = None,
+    plan: ImportPlan | None = None,
 ) -> DryRun:
     """Read and validate everything, count the requests, write nothing. `report` hears every finding.
 
     With a key the records are read through `lister`, as the import will.
     """
     started = clock.monotonic()
+    planned, reads = with_references(planned, plan, lister) if plan is not None and lister is not None else (planned, 0)
+    check = partial(validate, planned.source, planned.mapping, planned.attributes, planned.values, report=report)
+    if planned.references is not None:
+        check = partial(check, translate=planned.references.translate)
     forecast = _Forecast(planned)
     resolver = resolver_of(planned, target.object_id)
     if resolver is None or lister is None:
-        found = validate(planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=forecast.write_valid)
-        reads = 0
+        found = check(each=forecast.write_valid)
     else:
         with KeyIndex(resolver.rule) as index:
 
@@ -177,7 +190,7 @@ def dry_run(
                 if not payload.findings or not payload.rejected:
                     index.want_all([payload])
 
-            found = validate(planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=keep)
+            found = check(each=keep)
             lookup = resolver.lookup(lister, lambda: False, progress)
             lookup.fill(index)
             for row, outcome in resolver.outcomes(index):
@@ -185,11 +198,20 @@ def dry_run(
                 if outcome.finding is not None:
                     found.reject(outcome.finding)
                     report(outcome.finding)
-            reads = lookup.requests
+            reads += lookup.requests
     requests = forecast.requests + reads
     counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
     summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
     return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected))
+
+
+def with_references(planned: PlannedInput, plan: ImportPlan, lister: Lister, folder: Path | None = None) -> tuple[PlannedInput, int]:
+    """The input with its references looked up (kept in `folder`), and how many requests that took."""
+    if not plan.references:
+        return planned, 0
+    references = ReferenceMap(plan.references, folder, nulls=plan.null_references)
+    requests = references.learn(planned.payloads, lister)
+    return replace(planned, references=references), requests
 
 
 class _Forecast:

@@ -116,14 +116,16 @@ def validate(
     max_findings: int = MAX_FINDINGS,
     report: Callable[[Finding], None] | None = None,
     each: Callable[[Payload], None] | None = None,
+    translate: Callable[[Iterator[Payload]], Iterator[Payload]] | None = None,
 ) -> ValidationReport:
     """Read the whole file once and report; the result keeps the first `max_findings`.
 
-    `report` hears every finding as it is made, `each` every payload.
+    `report` hears every finding as it is made, `each` every payload, which `translate` may still change.
     """
     builder = RowBuilder(mapping, attributes, options)
     result = ValidationReport()
-    for payload in _payloads(source, builder, attributes):
+    rows = _payloads(source, builder, attributes)
+    for payload in rows if translate is None else translate(rows):
         result.rows += 1
         if each is not None:
             each(payload)

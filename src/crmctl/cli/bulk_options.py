@@ -27,6 +27,13 @@ KeyOption = Annotated[
 DuplicateKeyOption = Annotated[
     str, typer.Option("--on-duplicate-key", metavar="error|first|last", help="What counts of rows of the file that share a key.")
 ]
+ReferenceOption = Annotated[
+    list[str] | None,
+    typer.Option("--ref", metavar="ATTR=OBJECT.KEY", help="A column names the record it refers to by this attribute instead of its id."),
+]
+MissingReferenceOption = Annotated[
+    str, typer.Option("--on-missing-ref", metavar="error|null", help="What a reference to no record is: a wrong row, or no value.")
+]
 ExpectOption = Annotated[
     int | None, typer.Option("--expect", metavar="N", min=0, help="Send nothing unless exactly so many rows would be written.")
 ]

@@ -104,20 +104,30 @@ def import_file(
     marker: str | None,
     failed_copy: Path | None,
     guard: Guard,
+    references: Sequence[str] = (),
 ) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
     from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.references import parse_references
     from crmctl.bulk.starting import start_import
 
     target, attributes = resolve_target(runtime, object_name)
     samples = sample_records(runtime, target.object_id, attributes)
-    plan = replace(plan, values=replace(plan.values, samples=samples))
+    parsed = parse_references(references, attributes, lambda name: _object_of(runtime, name))
+    plan = replace(plan, values=replace(plan.values, samples=samples), references=parsed)
     if runtime.dry_run:
         preview_import(runtime, target, attributes, plan, file, guard)
         return
     store = JobStore(runtime.paths.state, runtime.clock)
-    job = start_import(store, target, attributes, plan, file, binary_stdin(runtime), runtime.clock, again=again, marker=marker)
+    lister = runtime.connect(lane="bulk") if parsed else None
+    stdin = binary_stdin(runtime)
+    job = start_import(store, target, attributes, plan, file, stdin, runtime.clock, again=again, marker=marker, lister=lister)
     run_job(runtime, job, delivery, failed_copy=failed_copy, guard=guard)
+
+
+def _object_of(runtime: Runtime, name: str) -> tuple[str, Sequence[Attribute]]:
+    target, attributes = resolve_target(runtime, name)
+    return target.object_id, attributes
 
 
 def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str, guard: Guard) -> None:
@@ -136,8 +146,8 @@ def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attrib
         planned = open_input(plan, path, file, attributes)
         for note in (*planned.source.dialect.notes, *planned.mapping.notes):
             runtime.messages.note(note)
-        lister = runtime.connect(lane="bulk") if plan.mapping.keys else None
-        found = dry_run(target, planned, current_limit(runtime), runtime.clock, findings, lister)
+        lister = runtime.connect(lane="bulk") if plan.mapping.keys or plan.references else None
+        found = dry_run(target, planned, current_limit(runtime), runtime.clock, findings, lister, plan=plan)
     findings.show()
     runtime.emitter.emit_result(found.to_document(), text=_preview_text(found, file))
     if found.exit_code is not ExitCode.OK:

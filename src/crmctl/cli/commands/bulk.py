@@ -26,6 +26,7 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv",
         "crmctl bulk import people people.csv --dry-run",
         "crmctl bulk import people people.csv --key email",
+        "crmctl bulk import people people.csv --key email --ref company=companies.domain",
         "crmctl bulk import people people.csv --key email --max-changes 10% --dry-run",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
@@ -38,6 +39,8 @@ def import_records(
     mode: given.ImportModeOption = None,
     keys: given.KeyOption = None,
     on_duplicate_key: given.DuplicateKeyOption = "error",
+    references: given.ReferenceOption = None,
+    on_missing_ref: given.MissingReferenceOption = "error",
     expect: given.ExpectOption = None,
     max_changes: given.MaxChangesOption = None,
     map_pairs: given.MapOption = None,
@@ -83,6 +86,7 @@ def import_records(
     mode = mode or ("upsert" if keys else "create")
     one_of("--mode", mode, ("create", "upsert"))
     one_of("--on-duplicate-key", on_duplicate_key, ("error", "first", "last"))
+    one_of("--on-missing-ref", on_missing_ref, ("error", "null"))
     one_of("--on-error", on_error, ("stop", "continue"))
     _require_file(file)
     mapping = MappingOptions(
@@ -96,12 +100,25 @@ def import_records(
     )
     dates = parse_date_formats(date_formats or ())
     values = ValueOptions(check_blank_policy(blank), tuple(null_strings or ()), list_separator, decimal_comma, dates)
-    plan = ImportPlan(SourceOptions(format, encoding, delimiter, quote, sheet), mapping, values, stop_on_error=on_error == "stop")
+    plan = ImportPlan(
+        SourceOptions(format, encoding, delimiter, quote, sheet), mapping, values, on_error == "stop", (), on_missing_ref == "null"
+    )
     assume = _assumption(assume_applied, assume_lost)
     delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
     guard = Guard.parse(expect, max_changes)
     copy = Path(failed) if failed else None
-    import_file(ctx.obj, object_name, file, plan, delivery, again=again, marker=marker, failed_copy=copy, guard=guard)
+    import_file(
+        ctx.obj,
+        object_name,
+        file,
+        plan,
+        delivery,
+        again=again,
+        marker=marker,
+        failed_copy=copy,
+        guard=guard,
+        references=references or (),
+    )
 
 
 def _assumption(applied: bool, lost: bool) -> str | None:

@@ -1,0 +1,63 @@
+"""`crmctl bulk import --ref`: references named by what tells a record apart, as a person meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import requests_of
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+HEADER = "Email,Company\n"
+
+
+@pytest.fixture
+def companies(crm: RunningService) -> dict[str, str]:
+    """Acme and Umbrella by name, and two that are called Twin."""
+    for name in ("Acme", "Umbrella", "Twin", "Twin"):
+        run_crmctl("records", "create", "companies", "--set", f"name={name}").ok()
+    listed = run_crmctl("records", "list", "companies").ok().json()
+    return {record["data"]["name"]: record["id"] for record in listed}
+
+
+def load(text: str, *options: str) -> Any:
+    Path("people.csv").write_text(HEADER + text, encoding="utf-8")
+    return run_crmctl("bulk", "import", "people", "people.csv", "--ref", "company=companies.name", *options)
+
+
+def company_of(email: str) -> Any:
+    (record,) = run_crmctl("records", "list", "people", "--filter", f"email={email}").ok().json()
+    return record["data"].get("company")
+
+
+def test_names_become_references(crm: RunningService, companies: dict[str, str]) -> None:
+    predicted = load("a@acme.com,Acme\nb@acme.com, Umbrella \nc@acme.com,Acme\n", "--dry-run").ok().json()
+    done = load("a@acme.com,Acme\nb@acme.com, Umbrella \nc@acme.com,Acme\n").ok().json()
+    assert (done["created"], done["requests"]) == (3, predicted["requests"])
+    assert [company_of(f"{name}@acme.com") for name in "abc"] == [companies["Acme"], companies["Umbrella"], companies["Acme"]]
+    again = load("a@acme.com,Acme\nb@acme.com,Acme\nc@acme.com,Acme\n", "--key", "email").ok().json()
+    assert (again["updated"], again["unchanged"]) == (1, 2)
+    assert company_of("b@acme.com") == companies["Acme"]
+
+
+def test_what_names_no_record_or_several_is_an_error(crm: RunningService, companies: dict[str, str]) -> None:
+    before = crm.outbox()
+    refused = load("a@acme.com,Nobody\nb@acme.com,Twin\nc@acme.com,Acme\n").exits(9)
+    found = {(item["line"], item["code"]) for item in refused.error()["details"]["findings"]}
+    assert found == {(2, "missing_reference"), (3, "ambiguous_reference")}
+    assert crm.outbox() == before
+    partly = load("a@acme.com,Nobody\nc@acme.com,Acme\n", "--on-missing-ref", "null").ok().json()
+    assert partly["created"] == 2
+    assert (company_of("a@acme.com"), company_of("c@acme.com")) == (None, companies["Acme"])
+
+
+@pytest.mark.parametrize(
+    "given", ["company", "company=companies", "email=companies.name", "company=people.email", "company=companies.nope"]
+)
+def test_a_reference_that_cannot_be_is_refused(crm: RunningService, given: str) -> None:
+    Path("people.csv").write_text(HEADER + "a@acme.com,Acme\n", encoding="utf-8")
+    run_crmctl("bulk", "import", "people", "people.csv", "--ref", given).exits(2)
+    assert {method for method, _ in requests_of(crm)} <= {"GET"}
