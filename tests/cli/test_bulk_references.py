@@ -54,6 +54,14 @@ def test_what_names_no_record_or_several_is_an_error(crm: RunningService, compan
     assert (company_of("a@acme.com"), company_of("c@acme.com")) == (None, companies["Acme"])
 
 
+def test_a_column_may_name_the_key_by_itself(crm: RunningService, companies: dict[str, str]) -> None:
+    Path("people.csv").write_text("Email,Company.name\na@acme.com,Umbrella\n", encoding="utf-8")
+    assert run_crmctl("bulk", "import", "people", "people.csv", "--key", "email").ok().json()["created"] == 1
+    assert company_of("a@acme.com") == companies["Umbrella"]
+    assert run_crmctl("bulk", "import", "people", "people.csv", "--key", "email").ok().json()["unchanged"] == 1
+    assert "unchanged" in run_crmctl("bulk", "resume", "--last", "-o", "table").ok().out
+
+
 @pytest.mark.parametrize(
     "given", ["company", "company=companies", "email=companies.name", "company=people.email", "company=companies.nope"]
 )

@@ -15,10 +15,9 @@ from crmctl.bulk.interrupts import Interrupt, watch_interrupts
 from crmctl.bulk.journal import Doubt, Journal
 from crmctl.bulk.keyindex import KeyIndex
 from crmctl.bulk.markers import Marker
-from crmctl.bulk.reading import Baseline, Reader
+from crmctl.bulk.reading import Baseline, Getter, Reader
 from crmctl.bulk.reconciling import Reconciler
 from crmctl.bulk.resolving import Resolver
-from crmctl.bulk.scanning import Lister
 from crmctl.bulk.sender import Progress, Writer
 from crmctl.bulk.spool import EntrySpool
 from crmctl.bulk.states import BatchState, JobState, RowState
@@ -62,7 +61,7 @@ class RunResult:
     notes: tuple[str, ...] = ()
 
 
-class Service(Writer, Lister, Protocol):
+class Service(Writer, Getter, Protocol):
     """The calls of the client that an import makes."""
 
 

@@ -12,7 +12,7 @@ from crmctl.bulk.forms import learn_form
 from crmctl.bulk.mapfile import parse_pairs, read_map_file
 from crmctl.bulk.mapping import Mapping as ColumnMapping
 from crmctl.bulk.mapping import MappingOptions, Mode, build_mapping
-from crmctl.bulk.references import Reference, ReferenceMap, stand_ins
+from crmctl.bulk.references import Reference, ReferenceMap, columns_of, stand_ins
 from crmctl.bulk.sources.bytestream import BUFFER_SIZE
 from crmctl.bulk.sources.opening import open_source
 from crmctl.bulk.sources.rows import Source, SourceOptions
@@ -125,7 +125,14 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
     """
     attributes = stand_ins(attributes, plan.references)
     source = open_source(path, plan.source, name=name)
-    mapping = build_mapping(source.header, attributes, plan.mapping, header_complete=source.header_complete)
+    named = {
+        column: reference.slug
+        for reference in plan.references
+        for column, key in columns_of(source.header, reference.slug)
+        if key == reference.key and column not in parse_pairs(plan.mapping.map_pairs)
+    }
+    pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
+    mapping = build_mapping(source.header, attributes, replace(plan.mapping, map_pairs=pairs), header_complete=source.header_complete)
     return PlannedInput(source, mapping, attributes, plan.values)
 
 

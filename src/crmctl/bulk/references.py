@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.forms import fold
 from crmctl.bulk.keyindex import KeyIndex
 from crmctl.bulk.keys import KeyRule, key_rule
 from crmctl.bulk.listing import Lister
@@ -67,6 +68,25 @@ def parse_references(given: Iterable[str], attributes: Sequence[Attribute], targ
         (told,) = key_rule([key], of_target, "--ref").attributes
         found[slug] = Reference(slug, name, object_id, key, str(told.type), told.config)
     return tuple(found.values())
+
+
+def columns_of(header: Sequence[str], slug: str) -> Iterator[tuple[str, str]]:
+    """The columns that name a key of a reference, `company.domain`: each with the key."""
+    for column in header:
+        left, dot, key = column.strip().partition(".")
+        if dot and fold(left) == fold(slug) and key:
+            yield column, key
+
+
+def references_in(header: Sequence[str], attributes: Sequence[Attribute], given: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
+    """The `--ref` that columns like `company.domain` say by themselves, of attributes that none is given for. `name_of` names an object."""
+    known = {text.partition("=")[0] for text in given}
+    return [
+        f"{attribute.slug}={name_of(attribute.target_object_id)}.{key}"
+        for attribute in attributes
+        if attribute.type == AttributeType.REFERENCE and attribute.slug not in known and attribute.target_object_id is not None
+        for _, key in columns_of(header, attribute.slug)
+    ]
 
 
 def stand_ins(attributes: Sequence[Attribute], references: Sequence[Reference]) -> list[Attribute]:

@@ -108,11 +108,15 @@ def import_file(
 ) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
     from crmctl.bulk.jobs import JobStore
-    from crmctl.bulk.references import parse_references
-    from crmctl.bulk.starting import start_import
+    from crmctl.bulk.references import parse_references, references_in
+    from crmctl.bulk.sources.opening import open_source
+    from crmctl.bulk.starting import STDIN, start_import
 
     target, attributes = resolve_target(runtime, object_name)
     samples = sample_records(runtime, target.object_id, attributes)
+    if file != STDIN:
+        header = open_source(Path(file), plan.source, name=file).header
+        references = [*references, *references_in(header, attributes, references, lambda of: runtime.directory.object(of).slug or of)]
     parsed = parse_references(references, attributes, lambda name: _object_of(runtime, name))
     plan = replace(plan, values=replace(plan.values, samples=samples), references=parsed)
     if runtime.dry_run:
