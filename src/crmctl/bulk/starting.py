@@ -133,31 +133,29 @@ def start_import(
             planned, requests = with_references(planned, frozen, lister, folder)
         if plan.mapping.mode is Mode.CREATE and not again:
             _refuse_repetition(store, sha256, target, file)
-        header = Header(
-            job=folder.name,
-            object=target.object,
-            object_id=target.object_id,
-            origin=target.origin,
-            mode=str(plan.mapping.mode),
-            input=file,
-            path=str(path),
-            sha256=sha256,
-            size=size,
-            mapping=planned.mapping.digest,
-            schema=schema_digest(attributes),
-            created_at=clock.now(),
-            version=__version__,
-            plan=frozen.to_document(),
-            marker=marker,
-            unique=_unique_attribute(planned),
-            keys=list(frozen.mapping.keys),
-        )
+        facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
+        header = Header(job=folder.name, input=file, path=str(path), sha256=sha256, size=size, **facts)
         journal = Journal.create(folder, header, clock)
         journal.add_effort(requests, 0.0)
         return Job(journal, planned)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _facts(target: Target, planned: PlannedInput, plan: ImportPlan) -> dict[str, Any]:
+    """What a journal's header says of where rows go and what becomes of them."""
+    return {
+        "object": target.object,
+        "object_id": target.object_id,
+        "origin": target.origin,
+        "mode": str(plan.mapping.mode),
+        "mapping": planned.mapping.digest,
+        "version": __version__,
+        "plan": plan.to_document(),
+        "unique": _unique_attribute(planned),
+        "keys": list(plan.mapping.keys),
+    }
 
 
 def dry_run(
