@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -59,14 +60,16 @@ def _run(folder: Path, service: ServiceProcess, number: int, chance: random.Rand
     elif client.poll() is None:
         client.send_signal(signal.SIGKILL)
     client.communicate()
-    summary = {"inDoubt": 0}
+    summary, said = {"inDoubt": 0}, b""
     for _ in range(TRIES):
         jobs = json.loads(subprocess.run([CRMCTL, "bulk", "jobs", "-o", "json"], env=env, capture_output=True, check=True).stdout)
         if jobs and not jobs[0]["resumable"]:
             summary = jobs[0]
             break
         begun = ["bulk", "resume", "--last"] if jobs else ["bulk", "import", "people", str(file)]
-        _start(env, *begun, "--settle", "1", "--timeout", "5").communicate()
+        said = _start(env, *begun, "--settle", "1", "--timeout", "5").communicate()[1]
+    else:
+        print(f"{tag} does not end: {said.decode()}", file=sys.stderr)
     return _count(service, tag, summary["inDoubt"]), service
 
 
