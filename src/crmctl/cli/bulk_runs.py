@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from crmctl.bulk.running import JobResult
     from crmctl.bulk.starting import DryRun, Job, Limit, Target
     from crmctl.bulk.summary import Summary
+    from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
 
@@ -93,19 +94,7 @@ def current_limit(runtime: Runtime) -> Limit:
         return Limit(seconds=session.rate_window)
 
 
-def import_file(
-    runtime: Runtime,
-    object_name: str,
-    file: str,
-    plan: ImportPlan,
-    delivery: DeliveryOptions,
-    *,
-    again: bool,
-    marker: str | None,
-    failed_copy: Path | None,
-    guard: Guard,
-    references: Sequence[str] = (),
-) -> None:
+def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRequest) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
     from crmctl.bulk.jobs import JobStore
     from crmctl.bulk.references import parse_references, references_in
@@ -114,19 +103,21 @@ def import_file(
 
     target, attributes = resolve_target(runtime, object_name)
     samples = sample_records(runtime, target.object_id, attributes)
+    plan, references = request.plan, request.references
     if file != STDIN:
         header = open_source(Path(file), plan.source, name=file).header
-        references = [*references, *references_in(header, attributes, references, lambda of: runtime.directory.object(of).slug or of)]
+        references = (*references, *references_in(header, attributes, references, lambda of: runtime.directory.object(of).slug or of))
     parsed = parse_references(references, attributes, lambda name: _object_of(runtime, name))
     plan = replace(plan, values=replace(plan.values, samples=samples), references=parsed)
     if runtime.dry_run:
-        preview_import(runtime, target, attributes, plan, file, guard)
+        preview_import(runtime, target, attributes, plan, file, request.guard)
         return
     store = JobStore(runtime.paths.state, runtime.clock)
     lister = runtime.connect(lane="bulk") if parsed else None
     stdin = binary_stdin(runtime)
+    again, marker = request.again, request.marker
     job = start_import(store, target, attributes, plan, file, stdin, runtime.clock, again=again, marker=marker, lister=lister)
-    run_job(runtime, job, delivery, failed_copy=failed_copy, guard=guard)
+    run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
 
 
 def _object_of(runtime: Runtime, name: str) -> tuple[str, Sequence[Attribute]]:

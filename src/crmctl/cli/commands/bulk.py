@@ -1,4 +1,5 @@
 """`crmctl bulk`: import, export and delete many records. Gathers options; the work is done by crmctl.bulk."""
+# ruff: noqa: ARG001 - the options of an import are read as a whole, by name
 
 from __future__ import annotations
 
@@ -73,58 +74,11 @@ def import_records(
     Every row is checked against the object's attributes before anything is sent. The journal of the job makes sure that no row is written
     twice, whatever happens; crmctl bulk resume goes on with a job that was interrupted.
     """
-    from crmctl.bulk.delivery import DeliveryOptions
-    from crmctl.bulk.guards import Guard
-    from crmctl.bulk.mapping import MappingOptions, Mode
-    from crmctl.bulk.plan import ImportPlan
-    from crmctl.bulk.sources.rows import SourceOptions
-    from crmctl.bulk.values import ValueOptions, check_blank_policy, parse_date_formats
+    from crmctl.cli.bulk_request import read_request
     from crmctl.cli.bulk_runs import import_file
 
-    if keys and mode == "create":
-        raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")
-    mode = mode or ("upsert" if keys else "create")
-    one_of("--mode", mode, ("create", "upsert"))
-    one_of("--on-duplicate-key", on_duplicate_key, ("error", "first", "last"))
-    one_of("--on-missing-ref", on_missing_ref, ("error", "null"))
-    one_of("--on-error", on_error, ("stop", "continue"))
     _require_file(file)
-    mapping = MappingOptions(
-        Mode(mode),
-        tuple(map_pairs or ()),
-        Path(map_file) if map_file else None,
-        tuple(set_values or ()),
-        ignore_unknown,
-        tuple(keys or ()),
-        on_duplicate_key,
-    )
-    dates = parse_date_formats(date_formats or ())
-    values = ValueOptions(check_blank_policy(blank), tuple(null_strings or ()), list_separator, decimal_comma, dates)
-    plan = ImportPlan(
-        SourceOptions(format, encoding, delimiter, quote, sheet), mapping, values, on_error == "stop", (), on_missing_ref == "null"
-    )
-    assume = _assumption(assume_applied, assume_lost)
-    delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
-    guard = Guard.parse(expect, max_changes)
-    copy = Path(failed) if failed else None
-    import_file(
-        ctx.obj,
-        object_name,
-        file,
-        plan,
-        delivery,
-        again=again,
-        marker=marker,
-        failed_copy=copy,
-        guard=guard,
-        references=references or (),
-    )
-
-
-def _assumption(applied: bool, lost: bool) -> str | None:
-    if applied and lost:
-        raise UsageError("--assume-applied and --assume-lost exclude each other")
-    return "applied" if applied else "lost" if lost else None
+    import_file(ctx.obj, object_name, file, read_request(ctx.params))
 
 
 def _require_file(file: str) -> None:
@@ -154,6 +108,7 @@ def resume_job(
     from crmctl.bulk.jobs import JobStore
     from crmctl.bulk.resuming import choose_job, reopen
     from crmctl.bulk.running import finished_result
+    from crmctl.cli.bulk_request import assumption
     from crmctl.cli.bulk_runs import resolve_target, resume_preview, run_job, show_result
 
     runtime: Runtime = ctx.obj
@@ -166,7 +121,7 @@ def resume_job(
     else:
         _, attributes = resolve_target(runtime, chosen.header.object_id)
         ready = reopen(store, chosen, runtime.settings.require_origin(), attributes)
-        assume = _assumption(assume_applied, assume_lost)
+        assume = assumption(assume_applied, assume_lost)
         delivery = DeliveryOptions(
             concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids
         )
@@ -241,7 +196,7 @@ def export_records(
         typer.Option("--resume/--restart", help="Go on with an interrupted export, or begin anew; else one of the last 24 hours goes on."),
     ] = None,
 ) -> None:
-    """Export all records of an object, or those that match, each once, although others write meanwhile.
+    """Export all records, or those that match, each once, although others write meanwhile.
 
     A file appears whole or not at all, with a manifest beside it; an existing one is replaced only with --yes. An interrupted export goes
     on when the same command is given again. Every record that exists from beginning to end is there; what is deleted meanwhile may be.

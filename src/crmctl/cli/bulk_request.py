@@ -1,0 +1,94 @@
+"""What the options of `bulk import` ask for, checked together. The options themselves are in bulk_options, the run in bulk_runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crmctl.cli.listing import one_of
+from crmctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from crmctl.bulk.delivery import DeliveryOptions
+    from crmctl.bulk.guards import Guard
+    from crmctl.bulk.plan import ImportPlan
+
+_CHOICES = {
+    "mode": ("create", "upsert"),
+    "on_duplicate_key": ("error", "first", "last"),
+    "on_missing_ref": ("error", "null"),
+    "on_error": ("stop", "continue"),
+}
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """One import as asked for, before its file or its object is looked at."""
+
+    plan: ImportPlan
+    delivery: DeliveryOptions
+    guard: Guard
+    again: bool
+    marker: str | None
+    failed_copy: Path | None
+    references: tuple[str, ...]
+
+
+def read_request(given: Mapping[str, Any]) -> ImportRequest:
+    """From the parameters of the command, by name. Raises UsageError for values, and for combinations, that mean nothing."""
+    from crmctl.bulk.delivery import DeliveryOptions
+    from crmctl.bulk.guards import Guard
+
+    if given["keys"] and given["mode"] == "create":
+        raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")
+    mode = given["mode"] or ("upsert" if given["keys"] else "create")
+    for name, choices in _CHOICES.items():
+        one_of(f"--{name.replace('_', '-')}", mode if name == "mode" else given[name], choices)
+    assume = assumption(given["assume_applied"], given["assume_lost"])
+    delivery = DeliveryOptions(
+        concurrency=given["concurrency"],
+        max_failures=given["max_failures"],
+        settle=given["settle"],
+        assume=assume,
+        capture_ids=given["capture_ids"],
+    )
+    return ImportRequest(
+        plan=_plan(given, mode),
+        delivery=delivery,
+        guard=Guard.parse(given["expect"], given["max_changes"]),
+        again=given["again"],
+        marker=given["marker"],
+        failed_copy=Path(given["failed"]) if given["failed"] else None,
+        references=tuple(given["references"] or ()),
+    )
+
+
+def assumption(applied: bool, lost: bool) -> str | None:
+    """What to take rows for of which nobody can tell. Raises UsageError when both are asked for."""
+    if applied and lost:
+        raise UsageError("--assume-applied and --assume-lost exclude each other")
+    return "applied" if applied else "lost" if lost else None
+
+
+def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
+    from crmctl.bulk.mapping import MappingOptions, Mode
+    from crmctl.bulk.plan import ImportPlan
+    from crmctl.bulk.sources.rows import SourceOptions
+    from crmctl.bulk.values import ValueOptions, check_blank_policy, parse_date_formats
+
+    mapping = MappingOptions(
+        Mode(mode),
+        tuple(given["map_pairs"] or ()),
+        Path(given["map_file"]) if given["map_file"] else None,
+        tuple(given["set_values"] or ()),
+        given["ignore_unknown"],
+        tuple(given["keys"] or ()),
+        given["on_duplicate_key"],
+    )
+    dates = parse_date_formats(given["date_formats"] or ())
+    nulls = tuple(given["null_strings"] or ())
+    values = ValueOptions(check_blank_policy(given["blank"]), nulls, given["list_separator"], given["decimal_comma"], dates)
+    source = SourceOptions(given["format"], given["encoding"], given["delimiter"], given["quote"], given["sheet"])
+    return ImportPlan(source, mapping, values, given["on_error"] == "stop", (), given["on_missing_ref"] == "null")
