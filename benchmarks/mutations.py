@@ -1,4 +1,4 @@
-"""What the tests are worth: each mutation breaks one promise of the import in a copy of the source, and a named test must fail.
+"""What the tests are worth: each mutation breaks one promise of bulk work in a copy of the source, and a named test must fail.
 
 `python benchmarks/mutations.py [--record]`; ends with 1 when a mutation survives.
 """
@@ -29,6 +29,7 @@ class Mutation:
     test: str
 
 
+CHURN = "tests/bulk/test_export_churn.py::"
 FAULTS = "tests/bulk/test_faults.py::"
 MUTATIONS = (
     Mutation(
@@ -72,6 +73,55 @@ MUTATIONS = (
         "elif now >= deadline and parked.last == found:",
         "elif True:",
         FAULTS + "test_what_can_be_told_is_told",
+    ),
+    Mutation(
+        "a page counts although it does not begin with what was read",
+        "bulk/anchoring.py",
+        "if at.offset == 0 or (page.rows and at.passed(page.keys[0], page.rows[0].id)):",
+        "if True:",
+        CHURN + "test_nothing_that_existed_throughout_is_lost_or_stale",
+    ),
+    Mutation(
+        "the offset advances by the length of the page",
+        "bulk/anchoring.py",
+        "at.offset = page.offset + max(0, known - math.ceil(self._overlap))",
+        "at.offset = page.offset + len(keys)",
+        CHURN + "test_requests_stay_near_those_of_plain_paging",
+    ),
+    Mutation(
+        "all walks of a group are united, whatever was deleted between them",
+        "bulk/walking.py",
+        "(since,)).fetchone()[0])",
+        "(0,)).fetchone()[0])",
+        CHURN + "test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed",
+    ),
+    Mutation(
+        "the order of ties is trusted before it has proved to hold",
+        "bulk/anchoring.py",
+        "return self.order >= SURE",
+        "return self.order > -math.inf",
+        CHURN + "test_an_order_is_not_trusted_before_it_has_proved_to_hold",
+    ),
+    Mutation(
+        "an export does not go back over what changed while it read",
+        "bulk/gathering.py",
+        "self._enter(Phase.PRUNE if self._options.prune else Phase.CHANGES)",
+        "self._enter(Phase.DONE)",
+        CHURN + "test_nothing_that_existed_throughout_is_lost_or_stale",
+    ),
+    Mutation(
+        "a list that ends early is believed",
+        "bulk/scanning.py",
+        "if self.state.by_time and (failure or self.state.closing or self.state.rows >= PAGE_LIMIT):",
+        "if False:",
+        CHURN + "test_a_list_that_ends_at_some_depth_is_read_from_both_ends",
+    ),
+    Mutation(
+        "records of an export and its position are written apart",
+        "bulk/staging.py",
+        'self._db.execute("BEGIN IMMEDIATE")',
+        'self._db.execute("BEGIN IMMEDIATE") if self._db.execute("SELECT count(*) FROM record").fetchone()[0] % 200 else None',
+        "tests/bulk/test_export_processes.py::test_an_export_that_is_killed_goes_on_where_it_was",
     ),
 )
 

@@ -7,7 +7,10 @@ import random
 import pytest
 
 from crmctl.bulk import anchoring
+from crmctl.bulk.listing import Slice
+from crmctl.bulk.walking import GroupWalk
 from crmctl.errors import ServiceError
+from crmctl.models.records import Record
 from tests.support.churn import TIES, Churn, ChurningService, Outcome, export_under_churn
 
 CALM = Churn()
@@ -53,6 +56,31 @@ def test_requests_stay_near_those_of_plain_paging(ties: str, group: int, deletes
     assert complete(outcome)
     assert outcome.sweep_requests <= most
     assert outcome.requests <= outcome.sweep_requests + 30
+
+
+def test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed() -> None:
+    """The group is 0 to 150. 150 is read and deleted; then 0 to 149 are there, and 149 is not on the pages of the first walk."""
+    walks = [
+        [page(0, [-1, 150, *range(98)]), page(100, [*range(98, 149), None])],
+        [page(0, [-1, *range(99)]), page(100, [*range(99, 150), None])],
+    ]
+    shown = iter([one for walk in walks for one in walk])
+    walk = GroupWalk(1, lambda: next(shown), lambda _: next(shown))
+    read = {row.id for rows in walk.pages() for row in rows}
+    assert walk.walks == 2
+    assert {str(number) for number in range(150)} <= read
+
+
+def page(offset: int, numbers: list[int | None]) -> Slice:
+    """A page of the group of key 1; -1 is a record before it, None one behind it."""
+    keys = [2 if number is None else min(number, 0) + 1 for number in numbers]
+    rows = [Record.parse({"id": str(number)}) for number in numbers]
+    return Slice(rows, keys, offset, is_last=False, total=500)
+
+
+def test_an_order_is_not_trusted_before_it_has_proved_to_hold() -> None:
+    for seed in range(100):
+        assert complete(export_under_churn(ChurningService(seed, 350, 12, "random", CALM))), seed
 
 
 def test_a_list_that_can_be_filtered_by_time_is_read_with_small_offsets() -> None:

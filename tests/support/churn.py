@@ -183,7 +183,7 @@ def export_under_churn(service: ChurningService, *, prune: bool = False) -> Outc
         state = Gathering(service, "object", GatherOptions(prune=prune), staging, FakeClock(service.now / MICROS), Silent()).run()
         exported = {wire["id"]: wire["data"]["version"] for wire in map(jsontext.loads, staging.wires())}
         assert len(exported) == len(staging)
-    began = service.delta_began
+    began = service.delta_began or service.requests
     throughout = {row.id for row in service.rows.values() if row.born < began}
     stale = {one for one in throughout & exported.keys() if exported[one] < max(new for when, new in service.history[one] if when < began)}
     return Outcome(

@@ -100,8 +100,13 @@ class AnchoredPass:
                 self._back = 0
                 self._rebase(page)
             elif not at.is_ordered and page.keys[-1] > self._mark and (stalled > 1 or at.order == -math.inf):
-                yield from self._walk(page.keys[bisect_right(page.keys, self._mark)])
-                stalled = 0
+                known = bisect_right(page.keys, self._mark)
+                if stalled == 1 and self._overlap > 1:
+                    # The group may fit a page that overlaps less.
+                    self._overlap, at.offset = 1.0, page.offset + max(0, known - 1)
+                else:
+                    yield from self._walk(page.keys[known])
+                    stalled = 0
             elif stalled > STALLS + 2 * self._back // PAGE_LIMIT:
                 raise NoProgress
 
@@ -116,7 +121,7 @@ class AnchoredPass:
             page = self._reader.fetch(at.offset, at.base)
             if at.offset == 0 or (page.rows and at.passed(page.keys[0], page.rows[0].id)):
                 # Where records keep vanishing, pages that overlap more need fewer steps back.
-                self._overlap = self._overlap + 1 if step > 1 else max(1.0, self._overlap * 0.95)
+                self._overlap = self._overlap + 1 if step > 1 else max(1.0, self._overlap * 0.97)
                 self._total = page.total
                 return page
             if self._total is not None and page.total is not None:
@@ -149,7 +154,7 @@ class AnchoredPass:
         if whole and keys[whole - 1] > self._mark:
             at.key, progress = keys[whole - 1], True
         known = len(keys) - 1 if at.is_ordered else bisect_right(keys, self._mark)
-        at.offset = page.offset + max(0, known - int(self._overlap))
+        at.offset = page.offset + max(0, known - math.ceil(self._overlap))
         sightings = _sightings(page.rows[group:])
         if at.recent_key == keys[-1]:
             fresh = {known for known, _ in sightings}
