@@ -96,11 +96,11 @@ MUTATIONS = (
         CHURN + "test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed",
     ),
     Mutation(
-        "the order of ties is trusted before it has proved to hold",
-        "bulk/anchoring.py",
-        "return self.order >= SURE",
-        "return self.order > -math.inf",
-        CHURN + "test_an_order_is_not_trusted_before_it_has_proved_to_hold",
+        "an order of ties is trusted although it changes",
+        "bulk/ties.py",
+        "if common == sorted(common) else -math.inf",
+        "if common else 0.0",
+        CHURN + "test_nothing_that_existed_throughout_is_lost_or_stale",
     ),
     Mutation(
         "an export does not go back over what changed while it read",

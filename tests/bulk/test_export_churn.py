@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from crmctl.bulk import anchoring
 from crmctl.bulk.listing import Slice
+from crmctl.bulk.ties import SURE, weigh
 from crmctl.bulk.walking import GroupWalk
 from crmctl.errors import ServiceError
 from crmctl.models.records import Record
@@ -76,6 +78,15 @@ def page(offset: int, numbers: list[int | None]) -> Slice:
     keys = [2 if number is None else min(number, 0) + 1 for number in numbers]
     rows = [Record.parse({"id": str(number)}) for number in numbers]
     return Slice(rows, keys, offset, is_last=False, total=500)
+
+
+def test_an_order_is_evidence_only_while_it_holds() -> None:
+    group = [(str(number), "then") for number in range(13)]
+    assert weigh(group, group) > SURE
+    assert weigh(group[:5], group[3:9]) == pytest.approx(1.0)
+    assert weigh(group, group[::-1]) == -math.inf
+    moved = [*group[1:], (group[0][0], "changed since")]
+    assert weigh(group, moved) > 0
 
 
 def test_an_order_is_not_trusted_before_it_has_proved_to_hold() -> None:
