@@ -196,10 +196,11 @@ def export_records(
         typer.Option("--resume/--restart", help="Go on with an interrupted export, or begin anew; else one of the last 24 hours goes on."),
     ] = None,
 ) -> None:
-    """Export all records, or those that match, each once, although others write meanwhile.
+    """Export all records of an object, or those that match, each once.
 
-    A file appears whole or not at all, with a manifest beside it; an existing one is replaced only with --yes. An interrupted export goes
-    on when the same command is given again. Every record that exists from beginning to end is there; what is deleted meanwhile may be.
+    Others may write meanwhile: every record that exists from beginning to end is there; what is deleted meanwhile may be. A file appears
+    whole or not at all, with a manifest beside it; an existing one is replaced only with --yes. An interrupted export goes on when the
+    same command is given again.
     """
     from crmctl.cli.bulk_exports import export
 
