@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from crmctl.bulk.exportformats import Layout, export_format
-from crmctl.bulk.exporting import Export, ExportOptions, ExportSummary
+from crmctl.bulk.exporting import Export, ExportOptions, ExportSummary, resume_path
 from crmctl.bulk.manifest import Subject
-from crmctl.errors import ServiceError, UsageError
+from crmctl.bulk.staging import Staging
+from crmctl.errors import InterruptedByUser, ServiceError, UsageError
 from crmctl.models.attributes import Attribute
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer
@@ -188,6 +189,34 @@ def test_what_was_gathered_for_another_export_or_long_ago_is_not_gone_on_with(tm
                 to_file(server, target, replace=True)
             server.page = page  # type: ignore[method-assign]
             assert not to_file(server, target, replace=True, **options).resumed  # type: ignore[arg-type]
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    target = tmp_path / "people.csv"
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(250)])
+        run = new_export(server, Layout("csv"))
+        merge, pages = Staging.merge, iter(range(9))
+
+        def interrupted(staging: Staging, rows: list[Any]) -> int:
+            if next(pages) == 2:
+                raise KeyboardInterrupt
+            return merge(staging, rows)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Staging, "merge", interrupted)
+            with pytest.raises(InterruptedByUser) as caught:
+                run.to_file(target)
+        assert "the same command goes on after the 198 records" in str(caught.value.hint)
+        assert new_export(server, Layout("csv")).to_file(target).resumed
+    assert len(target.read_text().splitlines()) == 251
+
+
+def test_two_exports_into_one_file_are_one_too_many(tmp_path: Path) -> None:
+    target = tmp_path / "people.csv"
+    with BulkServer() as server, Staging(resume_path(target)), pytest.raises(UsageError) as caught:
+        new_export(server, Layout("csv")).to_file(target)
+    assert caught.value.code == "export_running"
 
 
 def test_the_manifest_says_what_is_in_the_file(tmp_path: Path) -> None:
