@@ -132,7 +132,7 @@ complete -c crmctl -n '__crmctl_at " bulk"' -a resume -d 'Go on with an import t
 complete -c crmctl -n '__crmctl_at " bulk"' -a jobs -d 'List the import jobs of this machine, the newest first'
 complete -c crmctl -n '__crmctl_at " bulk"' -a repair -d 'Look once more at rows that were in doubt, and name those that are there twice'
 complete -c crmctl -n '__crmctl_at " bulk"' -a undo -d 'Delete the records an import created; shows what it will do and asks'
-complete -c crmctl -n '__crmctl_at " bulk"' -a export -d 'Export all records, or those that match, each once, although others write meanwhile'
+complete -c crmctl -n '__crmctl_at " bulk"' -a export -d 'Export all records of an object, or those that match, each once'
 complete -c crmctl -n '__crmctl_at " bulk"' -a delete -d 'Delete many records, given by id or by conditions; asks first'
 complete -c crmctl -n '__crmctl_at " bulk"' -a inspect -d 'Show how a file is read, what its columns hold, and what they would fill'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l mode -x -a 'create upsert' -d 'Make new records, or update those whose id a column holds'

@@ -78,7 +78,7 @@ def _furnish_the_rest(crm: RunningService) -> None:
 def test_example(furnished: RunningService, command: str, example: str) -> None:
     if example in NEEDS_A_TERMINAL:
         return
-    if command == "crmctl bulk resume":
+    if command in ("crmctl bulk resume", "crmctl bulk repair", "crmctl bulk undo"):
         run_crmctl("bulk", "import", "people", "people.csv").ok()
     if command == "crmctl auth logout":
         profile = "work" if "work" in example else "default"

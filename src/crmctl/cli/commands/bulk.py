@@ -28,7 +28,7 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv --dry-run",
         "crmctl bulk import people people.csv --key email",
         "crmctl bulk import people people.csv --key email --ref company=companies.domain",
-        "crmctl bulk import people people.csv --key email --max-changes 10% --dry-run",
+        "crmctl bulk import people people.csv --key email --expect 2 --dry-run",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
     ],
