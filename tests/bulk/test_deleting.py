@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.bulk.deleting import DeleteSummary, collect_ids, delete_records, read_ids
-from crmctl.bulk.seen import SeenIds
+from crmctl.bulk.records.seen import SeenIds
 from crmctl.errors import RejectedError, UsageError
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.delivery import DeliveryOptions
-from crmctl.bulk.importing import ImportOptions, run_import
-from crmctl.bulk.journal import FILE_NAME, Journal
-from crmctl.bulk.summary import exit_code
+from crmctl.bulk.delivery.pipeline import DeliveryOptions
+from crmctl.bulk.imports.importing import ImportOptions, run_import
+from crmctl.bulk.journal.journal import FILE_NAME, Journal
+from crmctl.bulk.journal.summary import exit_code
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
 from crmctl.client.transport import HttpxTransport

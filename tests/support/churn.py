@@ -12,9 +12,9 @@ from email.utils import formatdate
 from typing import Any
 from uuid import UUID
 
-from crmctl.bulk.gathering import Gathering, GatherOptions, GatherState
-from crmctl.bulk.moments import MICROS, micros_of, to_timestamp
-from crmctl.bulk.staging import Staging
+from crmctl.bulk.exports.gathering import Gathering, GatherOptions, GatherState
+from crmctl.bulk.exports.staging import Staging
+from crmctl.bulk.records.moments import MICROS, micros_of, to_timestamp
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
 from crmctl.models.filters import Condition

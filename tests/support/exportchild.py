@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk import exporting
-from crmctl.bulk.exportformats import Layout, export_format
-from crmctl.bulk.manifest import Subject
+from crmctl.bulk.exports import exporting
+from crmctl.bulk.exports.formats import Layout, export_format
+from crmctl.bulk.exports.manifest import Subject
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
 from crmctl.client.transport import HttpxTransport

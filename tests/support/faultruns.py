@@ -14,13 +14,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.capturing import capture_ids
-from crmctl.bulk.delivery import DeliveryOptions
-from crmctl.bulk.importing import ImportOptions, rows_of, run_import
-from crmctl.bulk.journal import Journal
-from crmctl.bulk.reading import Reader
-from crmctl.bulk.repairing import audit
-from crmctl.bulk.states import JobState, RowState
+from crmctl.bulk.delivery.pipeline import DeliveryOptions
+from crmctl.bulk.imports.capturing import capture_ids
+from crmctl.bulk.imports.importing import ImportOptions, rows_of, run_import
+from crmctl.bulk.imports.repairing import audit
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobState, RowState
+from crmctl.bulk.records.reading import Reader
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
 from crmctl.config.credentials import Credential

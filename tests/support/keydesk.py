@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.delivery import DeliveryOptions
+from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.jobs import JobStore
-from crmctl.bulk.mapping import MappingOptions, Mode
-from crmctl.bulk.plan import ImportPlan
-from crmctl.bulk.resuming import choose_job, reopen
-from crmctl.bulk.running import JobResult, run_job
-from crmctl.bulk.starting import Target, start_import
+from crmctl.bulk.imports.plan import ImportPlan
+from crmctl.bulk.imports.resuming import choose_job, reopen
+from crmctl.bulk.imports.running import JobResult, run_job
+from crmctl.bulk.imports.starting import Target, start_import
+from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.payloads.mapping import MappingOptions, Mode
 from crmctl.models.attributes import Attribute
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crmctl.bulk.interrupts import watch_interrupts
-from crmctl.bulk.scanning import Lister, ScanStatistics, scan
-from crmctl.bulk.seen import SeenIds
-from crmctl.bulk.sender import Progress
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.records.scanning import Lister, ScanStatistics, scan
+from crmctl.bulk.records.seen import SeenIds
 from crmctl.bulk.sources.opening import open_source
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from crmctl.bulk.batches import Entry
-from crmctl.bulk.capturing import name_records
 from crmctl.bulk.deleting import Deleter, DeleteSummary, delete_records
-from crmctl.bulk.importing import Service
-from crmctl.bulk.journal import Journal
-from crmctl.bulk.reading import Reader
-from crmctl.bulk.seen import SeenIds
-from crmctl.bulk.sender import Progress
-from crmctl.bulk.states import JobState, RowState
+from crmctl.bulk.imports.capturing import name_records
+from crmctl.bulk.imports.importing import Service
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobState, RowState
+from crmctl.bulk.payloads.batches import Entry
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.records.reading import Reader
+from crmctl.bulk.records.seen import SeenIds
 from crmctl.clock import Clock
 from crmctl.errors import UsageError
 

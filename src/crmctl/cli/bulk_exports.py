@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.increments import Increments
-    from crmctl.bulk.manifest import Subject
+    from crmctl.bulk.exports.increments import Increments
+    from crmctl.bulk.exports.manifest import Subject
     from crmctl.cli.runtime import Runtime
     from crmctl.models.filters import Condition
 
@@ -27,10 +27,10 @@ def export(
     resume: bool | None,
 ) -> None:
     """Write the records to stdout or into a file. Raises UsageError for an existing file without --yes."""
-    from crmctl.bulk.exportformats import Layout, export_format
-    from crmctl.bulk.exporting import Export, ExportOptions
-    from crmctl.bulk.manifest import Subject
-    from crmctl.bulk.mapping import schema_digest
+    from crmctl.bulk.exports.exporting import Export, ExportOptions
+    from crmctl.bulk.exports.formats import Layout, export_format
+    from crmctl.bulk.exports.manifest import Subject
+    from crmctl.bulk.payloads.mapping import schema_digest
     from crmctl.cli.targets import parse_filters
 
     if prune and since_last:
@@ -66,7 +66,7 @@ WARNINGS = {
 
 
 def _increments(runtime: Runtime, subject: Subject, conditions: list[Condition], path: Path | None) -> Increments:
-    from crmctl.bulk.increments import Increments
+    from crmctl.bulk.exports.increments import Increments
     from crmctl.models.filters import format_condition
 
     identity = {

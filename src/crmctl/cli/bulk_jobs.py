@@ -10,9 +10,9 @@ from crmctl.cli.bulk_runs import resolve_target
 from crmctl.errors import CrmctlError, PartialError, UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.batches import Entry
-    from crmctl.bulk.jobs import JobInfo, JobStore
-    from crmctl.bulk.starting import Job
+    from crmctl.bulk.imports.starting import Job
+    from crmctl.bulk.journal.jobs import JobInfo, JobStore
+    from crmctl.bulk.payloads.batches import Entry
     from crmctl.bulk.undoing import Undo
     from crmctl.cli.runtime import Runtime
 
@@ -47,9 +47,9 @@ def _job_text(job: JobInfo) -> str:
 
 def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_marker: bool) -> None:
     """Look once more at rows that were in doubt. Raises PartialError when rows are there more than once."""
-    from crmctl.bulk import repairing
-    from crmctl.bulk.importing import rows_of
-    from crmctl.bulk.reading import Reader
+    from crmctl.bulk.imports import repairing
+    from crmctl.bulk.imports.importing import rows_of
+    from crmctl.bulk.records.reading import Reader
 
     job = _reopened(runtime, _finished(_store(runtime).find(reference)))
     service = runtime.connect(lane="bulk")
@@ -79,9 +79,9 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
 
 def undo(runtime: Runtime, reference: str) -> None:
     """Show what an undo would do, ask, do it. Raises PartialError when something of the job is left."""
-    from crmctl.bulk.importing import rows_of
-    from crmctl.bulk.reading import Reader
-    from crmctl.bulk.seen import SeenIds
+    from crmctl.bulk.imports.importing import rows_of
+    from crmctl.bulk.records.reading import Reader
+    from crmctl.bulk.records.seen import SeenIds
     from crmctl.bulk.undoing import carry_out, plan_undo
 
     if not runtime.prompter.can_ask:
@@ -127,7 +127,7 @@ def _undo_text(plan: Undo) -> str:
 
 
 def _store(runtime: Runtime) -> JobStore:
-    from crmctl.bulk.jobs import JobStore
+    from crmctl.bulk.journal.jobs import JobStore
 
     return JobStore(runtime.paths.state, runtime.clock)
 
@@ -139,7 +139,7 @@ def _finished(job: JobInfo) -> JobInfo:
 
 
 def _reopened(runtime: Runtime, info: JobInfo) -> Job:
-    from crmctl.bulk.resuming import reopen
+    from crmctl.bulk.imports.resuming import reopen
 
     _, attributes = resolve_target(runtime, info.header.object_id)
     try:

@@ -11,9 +11,9 @@ from crmctl.cli.listing import one_of
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.delivery import DeliveryOptions
-    from crmctl.bulk.guards import Guard
-    from crmctl.bulk.plan import ImportPlan
+    from crmctl.bulk.delivery.pipeline import DeliveryOptions
+    from crmctl.bulk.imports.guards import Guard
+    from crmctl.bulk.imports.plan import ImportPlan
 
 _CHOICES = {
     "mode": ("create", "upsert"),
@@ -38,8 +38,8 @@ class ImportRequest:
 
 def read_request(given: Mapping[str, Any]) -> ImportRequest:
     """From the parameters of the command, by name. Raises UsageError for values, and for combinations, that mean nothing."""
-    from crmctl.bulk.delivery import DeliveryOptions
-    from crmctl.bulk.guards import Guard
+    from crmctl.bulk.delivery.pipeline import DeliveryOptions
+    from crmctl.bulk.imports.guards import Guard
 
     if given["keys"] and given["mode"] == "create":
         raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")
@@ -73,10 +73,10 @@ def assumption(applied: bool, lost: bool) -> str | None:
 
 
 def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
-    from crmctl.bulk.mapping import MappingOptions, Mode
-    from crmctl.bulk.plan import ImportPlan
+    from crmctl.bulk.imports.plan import ImportPlan
+    from crmctl.bulk.payloads.mapping import MappingOptions, Mode
+    from crmctl.bulk.payloads.values import ValueOptions, check_blank_policy, parse_date_formats
     from crmctl.bulk.sources.rows import SourceOptions
-    from crmctl.bulk.values import ValueOptions, check_blank_policy, parse_date_formats
 
     mapping = MappingOptions(
         Mode(mode),

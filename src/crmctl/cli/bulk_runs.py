@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.delivery import DeliveryOptions
+    from crmctl.bulk.delivery.pipeline import DeliveryOptions
     from crmctl.bulk.findings import Finding
-    from crmctl.bulk.guards import Guard
-    from crmctl.bulk.jobs import JobInfo
-    from crmctl.bulk.plan import ImportPlan
-    from crmctl.bulk.running import JobResult
-    from crmctl.bulk.starting import DryRun, Job, Limit, Target
-    from crmctl.bulk.summary import Summary
+    from crmctl.bulk.imports.guards import Guard
+    from crmctl.bulk.imports.plan import ImportPlan
+    from crmctl.bulk.imports.running import JobResult
+    from crmctl.bulk.imports.starting import DryRun, Job, Limit, Target
+    from crmctl.bulk.journal.jobs import JobInfo
+    from crmctl.bulk.journal.summary import Summary
     from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
@@ -55,7 +55,7 @@ class Findings:
 
 def resolve_target(runtime: Runtime, object_name: str) -> tuple[Target, list[Attribute]]:
     """The object, and its attributes as they are now: bulk work trusts no cache."""
-    from crmctl.bulk.starting import Target
+    from crmctl.bulk.imports.starting import Target
 
     attributes = runtime.directory.attributes(object_name, refresh=True)
     object_id = runtime.directory.object_id(object_name)
@@ -84,7 +84,7 @@ def binary_stdin(runtime: Runtime) -> BinaryIO:
 
 def current_limit(runtime: Runtime) -> Limit:
     """The request rate as the service states it at this moment."""
-    from crmctl.bulk.starting import Limit
+    from crmctl.bulk.imports.starting import Limit
 
     session = runtime.crm.session
     headers = session.exchange("GET", "/objects").headers
@@ -96,10 +96,10 @@ def current_limit(runtime: Runtime) -> Limit:
 
 def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRequest) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
-    from crmctl.bulk.jobs import JobStore
-    from crmctl.bulk.references import parse_references, references_in
+    from crmctl.bulk.imports.starting import STDIN, start_import
+    from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.keys.references import parse_references, references_in
     from crmctl.bulk.sources.opening import open_source
-    from crmctl.bulk.starting import STDIN, start_import
 
     target, attributes = resolve_target(runtime, object_name)
     samples = sample_records(runtime, target.object_id, attributes)
@@ -130,10 +130,10 @@ def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attrib
 
     Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
     """
-    from crmctl.bulk.jobs import JobStore
-    from crmctl.bulk.keys import key_rule
-    from crmctl.bulk.plan import open_input
-    from crmctl.bulk.starting import dry_run, temporary_input
+    from crmctl.bulk.imports.plan import open_input
+    from crmctl.bulk.imports.starting import dry_run, temporary_input
+    from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.keys.rules import key_rule
 
     findings = Findings(runtime)
     with temporary_input(JobStore(runtime.paths.state, runtime.clock), file, binary_stdin(runtime)) as path:
@@ -167,7 +167,7 @@ _FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchang
 
 def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_copy: Path | None = None, guard: Guard | None = None) -> None:
     """Do what is left of a job and show its summary. Raises the error that ended it early, RejectedError, or PartialError."""
-    from crmctl.bulk import running
+    from crmctl.bulk.imports import running
 
     for note in (*job.input.source.dialect.notes, *job.input.mapping.notes):
         runtime.messages.note(note)

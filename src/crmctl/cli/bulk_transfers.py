@@ -10,7 +10,7 @@ from crmctl.errors import PartialError
 
 if TYPE_CHECKING:
     from crmctl.bulk.deleting import DeleteSummary
-    from crmctl.bulk.seen import SeenIds
+    from crmctl.bulk.records.seen import SeenIds
     from crmctl.bulk.sources.rows import SourceOptions
     from crmctl.cli.runtime import Runtime
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None) -> None:
     """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
     from crmctl.bulk.deleting import delete_records
-    from crmctl.bulk.seen import SeenIds
+    from crmctl.bulk.records.seen import SeenIds
 
     if not runtime.prompter.can_ask or ids_file == "-":
         runtime.confirm(f"Delete records of {object_name}")
@@ -39,8 +39,8 @@ def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: li
 def _gather(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None, ids: SeenIds) -> str:
     """Fill `ids`; returns the object's id."""
     from crmctl.bulk.deleting import collect_ids, read_ids
-    from crmctl.bulk.jobs import JobStore
-    from crmctl.bulk.starting import temporary_input
+    from crmctl.bulk.imports.starting import temporary_input
+    from crmctl.bulk.journal.jobs import JobStore
     from crmctl.cli.targets import parse_filters
 
     if ids_file is not None:
@@ -75,11 +75,11 @@ def _raise_for(summary: DeleteSummary) -> None:
 
 def inspect_input(runtime: Runtime, file: str, object_name: str | None, mode: str, options: SourceOptions) -> None:
     """Read the file once and report on it: a table of its columns for a person, everything for a program."""
-    from crmctl.bulk.inspecting import inspect
-    from crmctl.bulk.jobs import JobStore
-    from crmctl.bulk.mapping import Mode
+    from crmctl.bulk.imports.starting import temporary_input
+    from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.payloads.inspecting import inspect
+    from crmctl.bulk.payloads.mapping import Mode
     from crmctl.bulk.sources.opening import open_source
-    from crmctl.bulk.starting import temporary_input
     from crmctl.output.views import generic_view
 
     attributes = resolve_target(runtime, object_name)[1] if object_name is not None else None

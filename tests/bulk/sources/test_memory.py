@@ -19,10 +19,10 @@ print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 VALIDATE = """
 import resource, sys
 from pathlib import Path
-from crmctl.bulk.mapping import MappingOptions, build_mapping
+from crmctl.bulk.payloads.mapping import MappingOptions, build_mapping
 from crmctl.bulk.sources.opening import open_source
-from crmctl.bulk.validation import validate
-from crmctl.bulk.values import ValueOptions
+from crmctl.bulk.payloads.validation import validate
+from crmctl.bulk.payloads.values import ValueOptions
 from crmctl.models.attributes import Attribute
 types = {"a": "number", "b": "email", "c": "text"}
 attributes = [Attribute.parse({"id": slug, "slug": slug, "type": kind, "isUnique": slug == "b"}) for slug, kind in types.items()]

@@ -104,10 +104,10 @@ def resume_job(
 
     Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
-    from crmctl.bulk.delivery import DeliveryOptions
-    from crmctl.bulk.jobs import JobStore
-    from crmctl.bulk.resuming import choose_job, reopen
-    from crmctl.bulk.running import finished_result
+    from crmctl.bulk.delivery.pipeline import DeliveryOptions
+    from crmctl.bulk.imports.resuming import choose_job, reopen
+    from crmctl.bulk.imports.running import finished_result
+    from crmctl.bulk.journal.jobs import JobStore
     from crmctl.cli.bulk_request import assumption
     from crmctl.cli.bulk_runs import resolve_target, resume_preview, run_job, show_result
 

@@ -1,0 +1,113 @@
+"""What an export has read so far, on disk: records by id, the newest content of each, and where reading goes on. One transaction a page.
+
+Records and position change together, so that whatever ends the process, both are as they were after some page.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from crmctl.bulk.records.moments import micros_of
+from crmctl.errors import UsageError
+from crmctl.models import jsontext
+from crmctl.models.records import Record
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS record (
+    no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, updated INTEGER NOT NULL, wire TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS kept (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+_MERGE = """
+INSERT INTO record (id, updated, wire) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET updated = excluded.updated, wire = excluded.wire
+WHERE excluded.updated >= record.updated AND excluded.wire <> record.wire
+"""
+
+
+class Staging:
+    """Records on disk; `path` None is a temporary file that vanishes with the process. Raises UsageError when another process has it."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        try:
+            if path is not None:
+                path.touch(mode=0o600)
+            self._db = sqlite3.connect(str(path) if path is not None else "", isolation_level=None, timeout=0)
+            # One process only, and no shared memory: works on network file systems too.
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute(f"PRAGMA journal_mode = {'WAL' if path is not None else 'OFF'}")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_SCHEMA)
+        except (OSError, sqlite3.OperationalError) as error:
+            if "locked" in str(error):
+                raise UsageError(f"another export is working on {path}", code="export_running") from error
+            raise UsageError(f"cannot write {path}: {error}", code="unwritable_file") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM record").fetchone()[0])
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """All that is written inside is written together, or not at all."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def merge(self, rows: Iterable[Record]) -> int:
+        """Take records in, each id once with its newest content; how many were new or had changed."""
+        before = self._db.total_changes
+        self._db.executemany(_MERGE, ((row.id, micros_of(row.updated_at) or 0, jsontext.dumps(row.wire)) for row in rows))
+        return self._db.total_changes - before
+
+    def wires(self) -> Iterator[str]:
+        """The JSON text of every record, in the order of first arrival."""
+        return (row[0] for row in self._db.execute("SELECT wire FROM record ORDER BY no"))
+
+    def keep(self, rows: Iterable[Record]) -> None:
+        """Note that these are still there."""
+        self._db.executemany("INSERT OR IGNORE INTO kept VALUES (?)", ((row.id,) for row in rows))
+
+    def prune(self) -> int:
+        """Remove every record that was not noted as still there, and the notes; how many were removed."""
+        removed = self._db.execute("DELETE FROM record WHERE id NOT IN (SELECT id FROM kept)").rowcount
+        self._db.execute("DELETE FROM kept")
+        return removed
+
+    def attach(self, path: Path, statements: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        """Run statements over these records and another database, `other`, as one change."""
+        self._db.execute("ATTACH ? AS other", (str(path),))
+        try:
+            with self.step():
+                for statement, values in statements:
+                    self._db.execute(statement, values)
+        finally:
+            self._db.execute("DETACH other")
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep a JSON value."""
+        self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, jsontext.dumps(value)))
+
+    def noted(self, name: str) -> Any:
+        """A kept value, or None."""
+        row = self._db.execute("SELECT value FROM note WHERE name = ?", (name,)).fetchone()
+        return jsontext.loads(row[0]) if row is not None else None

@@ -1,0 +1,347 @@
+"""One import from its validated rows to its outcome: the check of the whole input, then sending. The journal decides what is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+from crmctl.bulk.delivery.pipeline import Delivery, DeliveryOptions
+from crmctl.bulk.delivery.reconciling import Reconciler
+from crmctl.bulk.delivery.sender import Writer
+from crmctl.bulk.delivery.spool import EntrySpool
+from crmctl.bulk.findings import Finding, Severity
+from crmctl.bulk.imports.guards import Guard
+from crmctl.bulk.imports.resolving import Resolver
+from crmctl.bulk.interrupts import Interrupt, watch_interrupts
+from crmctl.bulk.journal.journal import Doubt, Journal
+from crmctl.bulk.journal.states import BatchState, JobState, RowState
+from crmctl.bulk.keys.index import KeyIndex
+from crmctl.bulk.payloads.batches import Batch, Entry, Row, entry_of
+from crmctl.bulk.payloads.markers import Marker
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.records.reading import Baseline, Getter, Reader
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError
+
+CHUNK_ROWS = 500
+
+ANSWER_SECONDS = 60.0
+"""Longest time assumed between the sending of a batch and its creation, where it was not measured."""
+
+
+class Payload(Row, Protocol):
+    """A validated row and what was found wrong with it; the same each time the same input is read."""
+
+    @property
+    def findings(self) -> Sequence[Finding]: ...
+
+
+Payloads = Callable[[], Iterable[Any]]
+"""Reads the input anew, yielding `Payload`s in input order."""
+
+Keep = Callable[[Sequence[Any]], None]
+"""Takes valid `Payload`s."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """`stop_on_error`: one locally invalid row means that nothing is sent. `guard`: how much may change."""
+
+    stop_on_error: bool = True
+    guard: Guard = field(default_factory=Guard)
+    delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How one run of a job ended: the error that ended it early (an interrupt too), and what the user should know."""
+
+    error: CrmctlError | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Service(Writer, Getter, Protocol):
+    """The calls of the client that an import makes."""
+
+
+def run_import(
+    service: Service,
+    journal: Journal,
+    payloads: Payloads,
+    options: ImportOptions,
+    clock: Clock,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    resolver: Resolver | None = None,
+) -> RunResult:
+    """Do what is left of an import job: check the input where that is not done, then send the rows that may be sent.
+
+    `report` hears every finding of the check, `resolver` says which rows update which records. Everything about single rows is in the
+    journal afterwards; an error that ended the run early is returned, not raised, because there is a summary all the same. Raises
+    CrmctlError for an input that cannot be read, and UsageError when another process works on the job.
+    """
+    started = clock.monotonic()
+    with journal.hold(), watch_interrupts() as interrupt:
+        try:
+            if doubtful := journal.recover():
+                journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
+            if resolver is not None:
+                failure = _resolve(service, journal, payloads, resolver, options, progress, report, interrupt)
+                if failure is not None:
+                    return RunResult(failure)
+            elif journal.state is JobState.CHECKING:
+                with EntrySpool(journal.folder) as spool:
+                    entry = entry_maker(journal)
+                    keep: Keep = lambda rows: spool.add(map(entry, rows))  # noqa: E731
+                    journal.set_state(_check(journal, payloads, keep, options, progress, report, interrupt))
+                    return _send(service, journal, _Fresh(spool), options, clock, progress, interrupt)
+            return _send(service, journal, _Resumed(journal, payloads), options, clock, progress, interrupt)
+        finally:
+            journal.add_effort(0, clock.monotonic() - started)
+
+
+def _check(
+    journal: Journal,
+    payloads: Payloads,
+    keep: Keep,
+    options: ImportOptions,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    interrupt: Interrupt,
+) -> JobState:
+    """Read and validate everything before anything is sent; `keep` gets the valid rows. Returns the state the job is in then: an
+    interrupted check starts over the next time. An input that cannot be read rejects the job, and is raised."""
+    try:
+        return _read_all(journal, payloads, keep, options, progress, report, interrupt)
+    except CrmctlError:
+        journal.set_state(JobState.REJECTED)
+        raise
+    finally:
+        progress.finish()
+
+
+def _read_all(
+    journal: Journal,
+    payloads: Payloads,
+    keep: Keep,
+    options: ImportOptions,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    interrupt: Interrupt,
+) -> JobState:
+    journal.restart_check()
+    progress.start("checking")
+    rejected = fatal = False
+    for chunk in chunks(payloads()):
+        errors = {payload.ordinal: text for payload in chunk if payload.findings and (text := rejection(payload)) is not None}
+        for finding in (finding for payload in chunk for finding in payload.findings):
+            report(finding)
+            fatal = fatal or finding.severity is Severity.FATAL
+        journal.record_check(len(chunk), errors.items())
+        keep([payload for payload in chunk if payload.ordinal not in errors])
+        rejected = rejected or bool(errors)
+        progress.advance(len(chunk))
+        if interrupt.requested:
+            return JobState.CHECKING
+    return JobState.REJECTED if fatal or (rejected and options.stop_on_error) else JobState.OPEN
+
+
+def _resolve(
+    service: Service,
+    journal: Journal,
+    payloads: Payloads,
+    resolver: Resolver,
+    options: ImportOptions,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    interrupt: Interrupt,
+) -> CrmctlError | None:
+    """Check the input and find the record of every row; for a job that was begun, of those that are still to be created.
+
+    Returns the error that kept the service from being read: then nothing is sent.
+    """
+    lookup = resolver.lookup(service, lambda: interrupt.requested, progress)
+    try:
+        with KeyIndex(resolver.rule) as index:
+            if journal.state is not JobState.CHECKING:
+                resolver.refresh(journal, index, lookup, _unsettled(journal, payloads))
+                return None
+            state = _check(journal, payloads, index.want_all, options, progress, report, interrupt)
+            if state is JobState.OPEN:
+                progress.start("looking up")
+                lookup.fill(index)
+                if resolver.resolve(journal, index, lookup, report) and options.stop_on_error:
+                    state = JobState.REJECTED
+            journal.set_state(state)
+    except (ServiceError, RejectedError, DeniedError, InterruptedByUser) as failure:
+        if journal.state is JobState.REJECTED:
+            raise
+        return failure
+    finally:
+        progress.finish()
+        journal.add_effort(lookup.requests, 0.0)
+    return None
+
+
+def _unsettled(journal: Journal, payloads: Payloads) -> Iterator[Any]:
+    """Valid rows that were not sent yet."""
+    if journal.state is not JobState.OPEN:
+        return
+    for chunk in chunks(payloads()):
+        taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
+        yield from (payload for payload in chunk if payload.ordinal not in taken)
+
+
+class _Work(Protocol):
+    """The rows of a job: those to be sent, in input order, and all of them anew."""
+
+    def rows(self, reconciler: Reconciler) -> Iterable[Entry]: ...
+    def again(self) -> Iterable[Entry]: ...
+
+
+def _send(
+    service: Service,
+    journal: Journal,
+    work: _Work,
+    options: ImportOptions,
+    clock: Clock,
+    progress: Progress,
+    interrupt: Interrupt,
+) -> RunResult:
+    if journal.state is not JobState.OPEN:
+        return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
+    counts = journal.counts()
+    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    if not journal.has_sent:
+        try:
+            options.guard.check(counts[RowState.UNSENT], sum(counts.values()))
+        except RejectedError as refusal:
+            journal.set_state(JobState.REJECTED)
+            return RunResult(refusal)
+    reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
+    error: CrmctlError | None = None
+    notes: Sequence[str] = ()
+    if left:
+        try:
+            _take_baseline(journal, reader)
+        except CrmctlError as failure:
+            return RunResult(failure)
+        wishes = options.delivery
+        reconciler = Reconciler(reader, journal, work.again, clock, wishes.settle, wishes.assume)
+        delivery = Delivery(service, journal, reconciler, wishes, clock, progress, interrupt)
+        progress.start("importing", left)
+        try:
+            delivery.run(work.rows(reconciler))
+        finally:
+            progress.finish()
+            journal.add_effort(reader.requests, 0.0)
+        error, notes = delivery.error, delivery.notes
+    counts = journal.counts()
+    if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT]:
+        journal.set_state(JobState.FINISHED)
+    return RunResult(error, tuple(notes))
+
+
+def _take_baseline(journal: Journal, reader: Reader) -> None:
+    """Remember what is there before anything is sent. Without the right to read, doubts will stay doubts.
+
+    It is part of the preparations, like reading the attributes, and not counted as a request of the job.
+    """
+    if journal.has_sent or journal.recall("baseline") is not None:
+        return
+    try:
+        journal.remember("baseline", Baseline.of(reader.page()).to_document())
+    except (ServiceError, RejectedError):
+        return
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+    finally:
+        reader.requests = 0
+
+
+def entry_maker(journal: Journal) -> Callable[[Row], Entry]:
+    """How the job makes a row into the record it sends: a function of the row, and of the record its key was found to belong to."""
+    header = journal.header
+    with_id = header.mode == "upsert"
+    marker = Marker.of(header.marker, header.job) if header.marker is not None else None
+    if not header.keys:
+        return lambda row: entry_of(row, with_id=with_id, marker=marker)
+    return lambda row: entry_of(row, with_id=True, marker=marker, target=journal.target(row.ordinal))
+
+
+def rows_of(journal: Journal, payloads: Payloads) -> Callable[[], Iterator[Entry]]:
+    """Reads all valid rows of a job anew, as they are sent."""
+
+    def again() -> Iterator[Entry]:
+        entry = entry_maker(journal)
+        return (entry(payload) for payload in payloads() if not payload.findings or rejection(payload) is None)
+
+    return again
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """A job that has just been checked."""
+
+    spool: EntrySpool
+
+    def rows(self, reconciler: Reconciler) -> Iterable[Entry]:
+        return self.spool
+
+    def again(self) -> Iterable[Entry]:
+        return self.spool
+
+
+@dataclass(frozen=True)
+class _Resumed:
+    """A job that goes on: rows that have an outcome are passed over, batches in doubt are put together again and parked."""
+
+    journal: Journal
+    payloads: Payloads
+
+    def again(self) -> Iterator[Entry]:
+        return rows_of(self.journal, self.payloads)()
+
+    def rows(self, reconciler: Reconciler) -> Iterator[Entry]:
+        journal, entry = self.journal, entry_maker(self.journal)
+        doubts = {doubt.number: doubt for doubt in journal.doubts()}
+        gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
+        control = journal.last_confirmed() if doubts else None
+        shown: list[Entry] = []
+        for chunk in chunks(self.payloads()):
+            first, last = chunk[0].ordinal, chunk[-1].ordinal
+            taken = journal.taken(first, last)
+            doubtful = journal.doubtful(first, last) if doubts else {}
+            for payload in chunk:
+                number = doubtful.get(payload.ordinal)
+                if number is not None:
+                    gathered[number].append(entry(payload))
+                    if len(gathered[number]) == doubts[number].size:
+                        self._park(reconciler, doubts[number], gathered.pop(number))
+                elif payload.ordinal not in taken:
+                    yield entry(payload)
+                elif control is not None and control[0] <= payload.ordinal <= control[1]:
+                    shown.append(entry(payload))
+                    if payload.ordinal == control[1]:
+                        reconciler.confirm(shown, control[2], control[2] + ANSWER_SECONDS)
+
+    def _park(self, reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
+        batch = Batch(tuple(entries))
+        if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
+            raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
+        reconciler.park(doubt.number, batch, 0, doubt.sent_at)
+
+
+def rejection(payload: Payload) -> str | None:
+    """Why a row is not sent, in one line; None for a row that is."""
+    rejecting = (finding for finding in payload.findings if finding.rejects)
+    return "; ".join(finding.message if finding.column is None else f"{finding.column}: {finding.message}" for finding in rejecting) or None
+
+
+def chunks(payloads: Iterable[Payload]) -> Iterator[list[Payload]]:
+    iterator = iter(payloads)
+    while chunk := list(islice(iterator, CHUNK_ROWS)):
+        yield chunk

@@ -1,0 +1,157 @@
+"""Everything besides the input that decides what an import sends, in a form that is kept with the job and gives the same payloads again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.keys.references import Reference, ReferenceMap, columns_of, stand_ins
+from crmctl.bulk.payloads.forms import learn_form
+from crmctl.bulk.payloads.mapfile import parse_pairs, read_map_file
+from crmctl.bulk.payloads.mapping import Mapping as ColumnMapping
+from crmctl.bulk.payloads.mapping import MappingOptions, Mode, build_mapping
+from crmctl.bulk.payloads.validation import Payload, payloads
+from crmctl.bulk.payloads.values import ValueOptions
+from crmctl.bulk.sources.bytestream import BUFFER_SIZE
+from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.sources.rows import Source, SourceOptions
+from crmctl.errors import UsageError
+from crmctl.models.attributes import Attribute
+from crmctl.models.typed_text import COMPOSITE_TYPES
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """How the input is read, mapped and typed, and whether one invalid row stops everything.
+
+    `references` are attributes given by a key of the record they point to; with `null_references` one that is not there becomes null.
+    """
+
+    source: SourceOptions = field(default_factory=SourceOptions)
+    mapping: MappingOptions = field(default_factory=MappingOptions)
+    values: ValueOptions = field(default_factory=ValueOptions)
+    stop_on_error: bool = True
+    references: tuple[Reference, ...] = ()
+    null_references: bool = False
+
+    def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
+        """The plan without anything that may change or need not be kept: no map file, and of sample records only their form."""
+        declared = {**(read_map_file(self.mapping.map_file) if self.mapping.map_file else {}), **parse_pairs(self.mapping.map_pairs)}
+        pairs = tuple(f"{column}={target}" for column, target in declared.items())
+        sample = {slug: form for attribute in attributes if (form := _form_of(attribute, self.values.samples)) and (slug := attribute.slug)}
+        return replace(
+            self,
+            mapping=replace(self.mapping, map_pairs=pairs, map_file=None),
+            values=replace(self.values, samples=(sample,) if sample else ()),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """JSON values; of a frozen plan only."""
+        values = self.values
+        comma = values.decimal_comma
+        return {
+            "source": vars(self.source),
+            "mapping": {
+                "mode": str(self.mapping.mode),
+                "map_pairs": list(self.mapping.map_pairs),
+                "set_values": list(self.mapping.set_values),
+                "ignore_unknown": self.mapping.ignore_unknown,
+                "keys": list(self.mapping.keys),
+                "on_duplicate_key": self.mapping.on_duplicate_key,
+            },
+            "values": {
+                "blank": values.blank,
+                "null_strings": list(values.null_strings),
+                "list_separator": values.list_separator,
+                "decimal_comma": comma if isinstance(comma, bool) else sorted(comma),
+                "date_formats": dict(values.date_formats),
+                "samples": list(values.samples),
+            },
+            "stop_on_error": self.stop_on_error,
+            "references": [reference.to_document() for reference in self.references],
+            "null_references": self.null_references,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> ImportPlan:
+        mapping, values = document["mapping"], document["values"]
+        comma = values["decimal_comma"]
+        return cls(
+            SourceOptions(**document["source"]),
+            MappingOptions(
+                Mode(mapping["mode"]),
+                tuple(mapping["map_pairs"]),
+                None,
+                tuple(mapping["set_values"]),
+                mapping["ignore_unknown"],
+                tuple(mapping["keys"]),
+                mapping["on_duplicate_key"],
+            ),
+            ValueOptions(
+                **{
+                    **values,
+                    "null_strings": tuple(values["null_strings"]),
+                    "decimal_comma": comma if isinstance(comma, bool) else frozenset(comma),
+                }
+            ),
+            document["stop_on_error"],
+            tuple(Reference(**reference) for reference in document["references"]),
+            document["null_references"],
+        )
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    """An opened input with its mapping decided; can be read any number of times."""
+
+    source: Source
+    mapping: ColumnMapping
+    attributes: Sequence[Attribute]
+    values: ValueOptions
+    references: ReferenceMap | None = None
+
+    def payloads(self) -> Iterator[Payload]:
+        rows = payloads(self.source, self.mapping, self.attributes, self.values)
+        return rows if self.references is None else self.references.translate(rows)
+
+
+def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Attribute]) -> PlannedInput:
+    """Open the file and decide its mapping. Raises what `open_source` and `build_mapping` raise.
+
+    References are what the file says until the input has a map of them.
+    """
+    attributes = stand_ins(attributes, plan.references)
+    source = open_source(path, plan.source, name=name)
+    named = {
+        column: reference.slug
+        for reference in plan.references
+        for column, key in columns_of(source.header, reference.slug)
+        if key == reference.key and column not in parse_pairs(plan.mapping.map_pairs)
+    }
+    pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
+    mapping = build_mapping(source.header, attributes, replace(plan.mapping, map_pairs=pairs), header_complete=source.header_complete)
+    return PlannedInput(source, mapping, attributes, plan.values)
+
+
+def file_digest(path: Path, name: str) -> tuple[str, int]:
+    """SHA-256 and size of a file as stored. Raises UsageError when it cannot be read."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BUFFER_SIZE):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror or error}", code="unreadable_file") from error
+    return digest.hexdigest(), size
+
+
+def _form_of(attribute: Attribute, samples: Sequence[Mapping[str, Any]]) -> Any:
+    """A stand-in for the sampled values of a composite attribute: the same form, none of the content."""
+    if attribute.type not in COMPOSITE_TYPES:
+        return None
+    form = learn_form(attribute, samples)
+    return dict.fromkeys(form.keys, "") or ("plain" if form.plain else None)

@@ -1,0 +1,155 @@
+"""What each row of an import by key does: update the one record that has its key, create one, or nothing because it says nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any, NamedTuple
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.imports.plan import PlannedInput
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.keys.index import KeyIndex, Wanted
+from crmctl.bulk.keys.lookups import Lookup
+from crmctl.bulk.keys.rules import KeyRule, is_unchanged, key_rule
+from crmctl.bulk.payloads.validation import Payload
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.records.listing import Lister
+from crmctl.models.attributes import Attribute
+
+CHUNK_ROWS = 500
+NAMED_IDS = 5
+AMBIGUOUS = "ambiguous_key"
+AS_OF = "keys as of"
+"""The journal's fact: up to which moment the keys of the service are known."""
+
+
+class DuplicateKeys(StrEnum):
+    """What becomes of rows that share a key: all but the first are wrong, or only the first, or the last, counts."""
+
+    ERROR = "error"
+    FIRST = "first"
+    LAST = "last"
+
+
+class Action(StrEnum):
+    CREATE = "create"
+    UPDATE = "update"
+    UNCHANGED = "unchanged"
+    SKIP = "skip"
+    REJECT = "reject"
+
+
+class Outcome(NamedTuple):
+    """What a row does: `record_id` for those that have a record, `finding` says why a row is rejected, `reason` why it is skipped."""
+
+    ordinal: int
+    action: Action
+    record_id: str | None = None
+    finding: Finding | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """How rows find their records."""
+
+    object_id: str
+    rule: KeyRule
+    attributes: Sequence[Attribute]
+    duplicates: DuplicateKeys = DuplicateKeys.ERROR
+
+    def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
+        return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
+
+    def outcomes(self, index: KeyIndex) -> Iterator[tuple[Wanted, Outcome]]:
+        """Each row of a filled index, in input order, and what it does."""
+        known = {attribute.slug: attribute for attribute in self.attributes}
+        for row in index.rows():
+            yield row, self._outcome(row, index, known)
+
+    def resolve(self, journal: Journal, index: KeyIndex, lookup: Lookup, report: Callable[[Finding], None]) -> bool:
+        """Write down what the rows of a filled index do; whether any was rejected. `report` hears why."""
+        rejected = False
+        outcomes = (outcome for _, outcome in self.outcomes(index))
+        while chunk := list(islice(outcomes, CHUNK_ROWS)):
+            rejected = write_down(journal, chunk, report) or rejected
+        journal.remember(AS_OF, lookup.as_of)
+        return rejected
+
+    def refresh(self, journal: Journal, index: KeyIndex, lookup: Lookup, unsettled: Iterable[Payload]) -> None:
+        """Before a job goes on: rows that were to create a record which somebody else has created since update it."""
+        index.want_all(payload for payload in unsettled if journal.target(payload.ordinal) is None)
+        if not index.key_count:
+            return
+        lookup.as_of = journal.recall(AS_OF) or 0
+        lookup.refresh(index)
+        self.resolve(journal, index, lookup, lambda _: None)
+
+    def _outcome(self, row: Wanted, index: KeyIndex, known: dict[str, Attribute]) -> Outcome:
+        if row.key is None:
+            return self._reject(row, "blank_key", "the key is blank", "fill it, or leave the row out")
+        first = index.first(row.key)
+        if self.duplicates is DuplicateKeys.LAST:
+            if (last := index.last(row.key)).ordinal != row.ordinal:
+                return Outcome(row.ordinal, Action.SKIP, reason=f"line {last.line} has the same {self.rule.label}")
+        elif first.ordinal != row.ordinal:
+            message = f"line {first.line} has the same {self.rule.label}"
+            if self.duplicates is DuplicateKeys.FIRST:
+                return Outcome(row.ordinal, Action.SKIP, reason=message)
+            return self._reject(row, "duplicate_key", message, "keep one of the rows, or --on-duplicate-key first|last")
+        found = index.found(row.key)
+        if len(found) > 1:
+            ids = ", ".join(record_id for record_id, _ in found[:NAMED_IDS]) + (", ..." if len(found) > NAMED_IDS else "")
+            message = f"ambiguous: {len(found)} records have this {self.rule.label}: {ids}"
+            return self._reject(row, AMBIGUOUS, message, "merge or delete the duplicates, or give a further --key")
+        if not found:
+            missing = self._missing(row.data)
+            if missing is None:
+                return Outcome(row.ordinal, Action.CREATE)
+            message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
+            return self._reject(row, "required_missing", message, f"fill the cell, or give --set {missing}=VALUE", missing)
+        record_id, current = found[0]
+        action = Action.UNCHANGED if is_unchanged(row.data, current, known) else Action.UPDATE
+        return Outcome(row.ordinal, action, record_id)
+
+    def _reject(self, row: Wanted, code: str, message: str, hint: str, column: str | None = None) -> Outcome:
+        finding = Finding(code, message, hint=hint).at(row.ordinal, row.line, row.last_line)
+        value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
+        return Outcome(row.ordinal, Action.REJECT, finding=finding.on(column or self.rule.label, "" if column else value))
+
+    def _missing(self, data: dict[str, Any]) -> str | None:
+        required = (attribute.slug for attribute in self.attributes if attribute.is_required and attribute.is_active is not False)
+        return next((slug for slug in required if data.get(slug) in (None, "", [], {})), None)
+
+
+def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
+    """How the rows of an input find their records; None for an import without keys."""
+    mapping = planned.mapping
+    if not mapping.keys:
+        return None
+    return Resolver(object_id, key_rule(mapping.keys, planned.attributes), planned.attributes, DuplicateKeys(mapping.on_duplicate_key))
+
+
+def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[Finding], None]) -> bool:
+    """Keep outcomes in the journal; whether any was a rejection."""
+    targets: list[tuple[int, str]] = []
+    final: list[tuple[int, RowState, str | None, str | None]] = []
+    rejected = False
+    for ordinal, action, record_id, finding, reason in outcomes:
+        if action is Action.UPDATE and record_id is not None:
+            targets.append((ordinal, record_id))
+        elif action is Action.UNCHANGED:
+            final.append((ordinal, RowState.UNCHANGED, record_id, None))
+        elif action is Action.SKIP:
+            final.append((ordinal, RowState.SKIPPED, None, reason))
+        elif finding is not None:
+            report(finding)
+            final.append((ordinal, RowState.REJECTED, None, f"{finding.column}: {finding.message}"))
+            rejected = True
+    journal.set_targets(targets)
+    journal.conclude(final)
+    return rejected

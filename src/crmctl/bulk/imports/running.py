@@ -1,0 +1,127 @@
+"""One run of a job from start to summary: the import itself, then the result files. What a command calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from crmctl.bulk.delivery.pipeline import DeliveryOptions
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.imports.capturing import capture_ids
+from crmctl.bulk.imports.guards import Guard
+from crmctl.bulk.imports.importing import ImportOptions, Service, rows_of, run_import
+from crmctl.bulk.imports.plan import ImportPlan
+from crmctl.bulk.imports.repairing import audit, audit_due, known_duplicates
+from crmctl.bulk.imports.resolving import resolver_of
+from crmctl.bulk.imports.results import write_results
+from crmctl.bulk.imports.starting import Job
+from crmctl.bulk.journal.jobs import JobInfo, JobStore, summarize
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobState
+from crmctl.bulk.journal.summary import Summary, exit_code
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.records.reading import Reader, Unusable
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, ExitCode, UsageError
+
+ANYTHING = Guard()
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do.
+
+    `duplicates`: how many rows are there more than once.
+    """
+
+    summary: Summary
+    exit_code: ExitCode
+    error: CrmctlError | None = None
+    notes: tuple[str, ...] = ()
+    resumable: bool = False
+    duplicates: int = 0
+
+    @property
+    def hint(self) -> str | None:
+        """The command that goes on with the job."""
+        return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
+
+
+def run_job(
+    service: Service,
+    job: Job,
+    options: DeliveryOptions,
+    clock: Clock,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    *,
+    failed_copy: Path | None = None,
+    guard: Guard = ANYTHING,
+) -> JobResult:
+    """Check, send, write the result files; a job that was begun goes on where it was. Closes the job's journal.
+
+    What happens to rows, and an error that ends sending, is in the result. Raises CrmctlError when the input cannot be read, when another
+    process works on the job, or when a file cannot be written.
+    """
+    with closing(job.journal) as journal:
+        if failed_copy is not None:
+            _check_writable(failed_copy, journal)
+        plan = ImportPlan.from_document(journal.header.plan)
+        wishes = ImportOptions(plan.stop_on_error, guard, options)
+        resolver = resolver_of(job.input, journal.header.object_id)
+        result = run_import(service, journal, job.input.payloads, wishes, clock, progress, report, resolver)
+        notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
+        write_results(journal, job.input.source, failed_copy)
+        summary = summarize(journal)
+        code = exit_code(summary.counts, result.error)
+        duplicates = known_duplicates(journal)
+        if duplicates and code is ExitCode.OK:
+            code = ExitCode.PARTIAL
+        resumable = journal.state in (JobState.CHECKING, JobState.OPEN)
+        return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates))
+
+
+def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:
+    """What is done when nothing is left to send: ids where they are wanted, and the audit of rows once in doubt when it is time for it."""
+    journal = job.journal
+    if error is not None or journal.state is not JobState.FINISHED:
+        return []
+    notes = []
+    reader = Reader(service, journal.header.object_id)
+    again = rows_of(journal, job.input.payloads)
+    try:
+        if options.capture_ids and (unnamed := capture_ids(journal, reader, again)):
+            notes.append(f"the ids of {unnamed} created rows cannot be told")
+        due = audit_due(journal, options.settle)
+        if due is not None and clock.now() >= due:
+            audit(journal, reader, again, clock, options.settle)
+    except (CrmctlError, Unusable) as failure:
+        notes.append(f"the records could not be read once more: {failure}")
+    finally:
+        journal.add_effort(reader.requests, 0.0)
+    return notes
+
+
+def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
+    """The result of a job with nothing left to do: exit 0 for a finished one, 9 for one whose input was rejected; None for any other."""
+    if job.is_resumable or job.is_running:
+        return None
+    with closing(store.open(job)) as journal:
+        duplicates = len(known_duplicates(journal))
+        finished = ExitCode.PARTIAL if duplicates else ExitCode.OK
+        return JobResult(summarize(journal), ExitCode.REJECTED if job.state is JobState.REJECTED else finished, duplicates=duplicates)
+
+
+def _check_writable(path: Path, journal: Journal) -> None:
+    """Better now than after everything was sent. A job that has not begun is then none to resume."""
+    problem = None
+    if path.exists() and path.samefile(journal.header.path):
+        problem = UsageError(f"{path} is the file that is imported", hint="--failed takes another file")
+    elif not path.parent.is_dir():
+        problem = UsageError(f"cannot write {path}: there is no directory {path.parent}", code="unwritable_file")
+    if problem is not None:
+        if not sum(journal.counts().values()):
+            journal.set_state(JobState.REJECTED)
+        raise problem

@@ -1,0 +1,77 @@
+"""What becomes of one batch: a pure function from the service's answer, or the error, to the batch's next state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crmctl.bulk.journal.states import BatchState
+from crmctl.bulk.payloads.batches import Batch
+from crmctl.errors import CrmctlError, RejectedError, ServiceError
+from crmctl.models.records import BulkResult
+
+TOO_LARGE = 413
+
+DOUBTFUL_STATUSES = frozenset({408})
+"""Below 500, and still no word on whether the request was carried out: it took too long."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The next state of a batch.
+
+    `failures` maps indexes in the batch to the service's words. `repeatable` marks a doubtful batch that may be sent again at once,
+    because writing it twice is the same as writing it once. `fatal` is an error that every further batch would meet too. `too_large`: the
+    service takes only smaller requests.
+    """
+
+    state: BatchState
+    created: int = 0
+    updated: int = 0
+    failures: Mapping[int, str] = field(default_factory=dict)
+    reason: str = ""
+    repeatable: bool = False
+    fatal: CrmctlError | None = None
+    too_large: bool = False
+
+
+def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: frozenset[int] = frozenset()) -> Verdict:
+    """Decide what is known of a batch. `doubt` lists further statuses below 500 that do not mean "nothing was applied"."""
+    if isinstance(outcome, BulkResult):
+        problem = _misfit(batch, outcome, mode)
+        if problem is None:
+            failures = {failure.index: failure.error for failure in outcome.failed}
+            return Verdict(BatchState.CONFIRMED, outcome.created, outcome.updated, failures)
+        return _doubtful(batch, f"the answer does not fit what was sent: {problem}", mode)
+    if outcome.outcome_unknown or isinstance(outcome, ServiceError) or outcome.status in DOUBTFUL_STATUSES | doubt:
+        return _doubtful(batch, outcome.message, mode)
+    if isinstance(outcome, RejectedError):
+        if len(batch) == 1:
+            return Verdict(BatchState.CONFIRMED, failures={0: outcome.message})
+        return Verdict(BatchState.BISECT, reason=outcome.message, too_large=outcome.status == TOO_LARGE)
+    return Verdict(BatchState.PLANNED, reason=outcome.message, fatal=outcome)
+
+
+def refuse_all(batch: Batch, reason: str) -> Verdict:
+    """For a batch that was refused as a whole and is not split any further."""
+    return Verdict(BatchState.CONFIRMED, failures=dict.fromkeys(range(len(batch)), reason))
+
+
+def _doubtful(batch: Batch, reason: str, mode: str) -> Verdict:
+    repeatable = mode == "upsert" and all(entry.id for entry in batch.entries)
+    return Verdict(BatchState.IN_DOUBT, reason=reason, repeatable=repeatable)
+
+
+def _misfit(batch: Batch, result: BulkResult, mode: str) -> str | None:
+    """Why an answer cannot be about this batch; None when every row is accounted for."""
+    indexes = [failure.index for failure in result.failed]
+    if any(not 0 <= index < len(batch) for index in indexes):
+        return f"a failure at an index outside 0..{len(batch) - 1}"
+    if len(set(indexes)) != len(indexes):
+        return "two failures with one index"
+    if result.created < 0 or result.updated < 0 or result.created + result.updated + len(indexes) != len(batch):
+        return f"{result.created} created, {result.updated} updated and {len(indexes)} failed of {len(batch)}"
+    with_id = sum(1 for entry in batch.entries if entry.id) if mode == "upsert" else 0
+    if result.updated > with_id:
+        return f"{result.updated} updated, but only {with_id} had an id"
+    return None

@@ -1,0 +1,149 @@
+"""One cell or JSON value plus an attribute, to the wire value or a finding. Builds on the shared typing of text; knows no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from crmctl.bulk.findings import Finding, Severity
+from crmctl.bulk.payloads.forms import Form, learn_form, reshape_money
+from crmctl.errors import RejectedError, UsageError
+from crmctl.models import jsontext
+from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.typed_text import COMPOSITE_TYPES, Reader, TextRules, date_directives, is_spreadsheet_number, reader, split_list
+
+KEEPS_TEXT = frozenset({AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS})
+"""Types for which white space alone is a value; for the others it is a blank cell."""
+
+SPREADSHEET_ERRORS = frozenset({"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#SPILL!", "#CALC!"})
+BLANK_POLICIES = ("skip", "clear")
+
+
+@dataclass(frozen=True)
+class ValueOptions:
+    """How values are read.
+
+    `blank`: "skip" leaves a blank cell's attribute out, "clear" sends null. `null_strings` count as blank when they are the whole cell.
+    `decimal_comma` is True for all columns, or names columns (headers or slugs); `date_formats` is by column, "" for the others.
+    `samples` are the `data` of some existing records, whose form composite values follow.
+    """
+
+    blank: str = "skip"
+    null_strings: tuple[str, ...] = ()
+    list_separator: str = ";"
+    decimal_comma: bool | frozenset[str] = False
+    date_formats: Mapping[str, str] = field(default_factory=dict)
+    samples: Sequence[Mapping[str, Any]] = ()
+
+    def rules_for(self, header: str, slug: str) -> TextRules:
+        """The text rules of one column. Raises RejectedError for a date format without day, month and year."""
+        comma = self.decimal_comma if isinstance(self.decimal_comma, bool) else bool(self.decimal_comma & {header, slug})
+        format = next((self.date_formats[key] for key in (header, slug, "") if key in self.date_formats), None)  # noqa: A001
+        return TextRules(self.list_separator, comma, None if format is None else date_directives(format))
+
+
+def check_blank_policy(policy: str) -> str:
+    if policy not in BLANK_POLICIES:
+        raise UsageError(f"--blank takes {' or '.join(BLANK_POLICIES)}, not {policy!r}")
+    return policy
+
+
+def parse_date_formats(texts: Sequence[str]) -> dict[str, str]:
+    """`%d/%m/%Y` (every date column) or `COLUMN=%d/%m/%Y`, to formats by column. Raises UsageError for an incomplete format."""
+    formats: dict[str, str] = {}
+    for text in texts:
+        column, _, format = text.rpartition("=")  # noqa: A001
+        try:
+            formats[column] = date_directives(format)
+        except RejectedError as error:
+            raise UsageError(error.message, hint="--date-format %d/%m/%Y, or --date-format 'Birthday=%d/%m/%Y'", code=error.code) from None
+    return formats
+
+
+def convert(value: Any, attribute: Attribute, options: ValueOptions, *, header: str | None = None) -> Any:
+    """The wire value of one cell (text) or JSON value: None for a blank one. Returns a Finding where the value does not fit."""
+    column = header if header is not None else attribute.slug
+    if is_blank(value, attribute, options):
+        return None
+    try:
+        return value_reader(attribute, options.rules_for(column, attribute.slug), learn_form(attribute, options.samples))(value)
+    except RejectedError as error:
+        return finding_of(error).on(column, value)
+
+
+def is_blank(value: Any, attribute: Attribute, options: ValueOptions) -> bool:
+    """Whether a value counts as no value: null, the empty string, a declared null string, white space where the type has no use for it."""
+    if value is None or value == "":
+        return True
+    if not isinstance(value, str):
+        return False
+    return value in options.null_strings or (attribute.type not in KEEPS_TEXT and value.isspace())
+
+
+def text_reader(attribute: Attribute, rules: TextRules, form: Form) -> Reader:
+    """A function from the text of one value (one element, for a list of values) to the wire value; it raises RejectedError."""
+    read_text = reader(attribute.model_copy(update={"is_list": False}), rules)
+    if attribute.type == AttributeType.CURRENCY and form.keys:
+        return lambda text: reshape_money(attribute, read_text(text), form)
+    return read_text
+
+
+def value_reader(attribute: Attribute, rules: TextRules, form: Form) -> Callable[[Any], Any]:
+    """A function from a cell's text, or any JSON value, to the wire value of `attribute`; it raises RejectedError."""
+    read_text = text_reader(attribute, rules, form)
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            if not attribute.is_list:
+                return read_text(value)
+            value = split_list(value, rules.list_separator)
+        if isinstance(value, list):
+            if attribute.type == AttributeType.LIST and not attribute.is_list:
+                return value
+            if not attribute.is_list:
+                raise RejectedError("a list, but the attribute takes one value", code="wrong_type")
+            return [_json_value(element, attribute, read_text) for element in value]
+        element = _json_value(value, attribute, read_text)
+        return [element] if attribute.is_list else element
+
+    return read
+
+
+def _json_value(value: Any, attribute: Attribute, read_text: Callable[[str], Any]) -> Any:
+    """One JSON value that is no list (where the type is list itself, it may be). Objects belong to composites and go through unchanged."""
+    kind = attribute.type
+    if isinstance(value, str):
+        return value if kind == AttributeType.LIST else read_text(value)
+    if isinstance(value, dict):
+        if kind in COMPOSITE_TYPES or kind == AttributeType.REFERENCE or kind not in set(AttributeType):
+            return value
+        raise RejectedError(f"an object, but the attribute takes a {kind}", code="wrong_type")
+    if isinstance(value, bool):
+        if kind == AttributeType.CHECKBOX or kind not in set(AttributeType):
+            return value
+        raise RejectedError(f"true or false, but the attribute takes a {kind}", code="wrong_type")
+    if isinstance(value, int | float | Decimal):
+        if kind in (AttributeType.NUMBER, AttributeType.CURRENCY, AttributeType.LIST):
+            return value
+        # The digits are kept as JSON spelled them; whether they make a date, an option or a yes is for the type to say.
+        return read_text(jsontext.dumps(value))
+    if kind == AttributeType.LIST or value is None:
+        return value
+    raise RejectedError(f"a list inside a list, but the attribute takes a {kind}", code="wrong_type")
+
+
+def finding_of(error: RejectedError) -> Finding:
+    return Finding(error.code, error.message, hint=error.hint)
+
+
+def doubt_about(text: str, _value: Any = None) -> Finding | None:
+    """A warning about a text that a spreadsheet has probably spoilt; the text is kept."""
+    if text[:1] not in "#+-0123456789":
+        return None
+    if text.startswith("#") and text in SPREADSHEET_ERRORS:
+        return Finding("spreadsheet_error", "a spreadsheet's error value stands where text was expected", severity=Severity.WARNING)
+    if is_spreadsheet_number(text):
+        return Finding("spreadsheet_number", "a spreadsheet has probably turned a long number into this", severity=Severity.WARNING)
+    return None

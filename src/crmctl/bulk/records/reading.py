@@ -1,0 +1,247 @@
+"""Reading records back to see whether rows of ours are there: through a filter, or newest first back to a moment. Decides nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from crmctl.bulk.payloads.batches import Entry
+from crmctl.bulk.payloads.markers import Marker
+from crmctl.bulk.records.scanning import Lister
+from crmctl.client.shapes import Page
+from crmctl.errors import InterruptedByUser
+from crmctl.models.filters import Condition, Operator
+from crmctl.models.records import PAGE_LIMIT, Record
+
+MOST_PAGES = 400
+"""A read-back that would take more requests gives up, and cannot say that something is absent."""
+
+
+REMEMBERED = 10_000
+"""So many of the records just read are remembered, to join pages."""
+
+TICK_SECONDS = 0.2
+
+
+T = TypeVar("T")
+
+
+class Unusable(Exception):
+    """The service does not do what this way of reading needs."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Records that may be ours, oldest first. `complete`: nothing that was visible can have been missed. `newest`: when the newest record
+    that was seen was created."""
+
+    records: Sequence[Record]
+    complete: bool
+    newest: float | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The newest records before the first row was sent: they, and all that were created before them, are not ours."""
+
+    newest: float | None = None
+    ids: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, page: Page[Record]) -> Baseline:
+        moments = [moment for record in page.items if (moment := moment_of(record)) is not None]
+        return cls(max(moments, default=None), frozenset(record.id for record in page.items))
+
+    @classmethod
+    def from_document(cls, document: Any) -> Baseline | None:
+        return cls(document["newest"], frozenset(document["ids"])) if document else None
+
+    def to_document(self) -> dict[str, Any]:
+        return {"newest": self.newest, "ids": sorted(self.ids)}
+
+
+class Getter(Lister, Protocol):
+    """The reading calls of the client."""
+
+    def get_record(self, object_id: str, record_id: str) -> Record: ...
+
+
+@dataclass
+class Reader:
+    """The reading calls of one job; counts its requests. When `stop` says so, an answer is no longer waited for."""
+
+    lister: Getter
+    object_id: str
+    stop: Callable[[], bool] = lambda: False
+    requests: int = 0
+
+    def page(self, offset: int = 0, *, filters: Sequence[Condition] = (), order: str = "desc") -> Page[Record]:
+        """One page of 100. Raises what the call raises, and InterruptedByUser."""
+        page = {"sort": "created_at", "order": order, "limit": PAGE_LIMIT, "offset": offset}
+        return self._wait_for(lambda: self.lister.list_records(self.object_id, filters=filters, **page))  # type: ignore[arg-type]
+
+    def record(self, record_id: str) -> Record:
+        """One record. Raises what the call raises, and InterruptedByUser."""
+        return self._wait_for(lambda: self.lister.get_record(self.object_id, record_id))
+
+    def _wait_for(self, call: Callable[[], T]) -> T:
+        self.requests += 1
+        outcome: Future[T] = Future()
+
+        def ask() -> None:
+            try:
+                answer = call()
+            except BaseException as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(answer)
+
+        # A thread of its own: a request that hangs must not keep a program alive that was told to end.
+        threading.Thread(target=ask, daemon=True).start()
+        while True:
+            try:
+                return outcome.result(TICK_SECONDS)
+            except TimeoutError:
+                if outcome.done():
+                    raise
+                if self.stop():
+                    raise InterruptedByUser("interrupted") from None
+
+
+Enough = Callable[[Sequence[Record]], bool]
+"""Whether the records read so far, newest first, already answer the question."""
+
+
+class Way(Protocol):
+    """One way of reading. `needs_control`: it shows that something is absent only when it has shown that something else is there."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs_control(self) -> bool: ...
+
+    def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> Reading:
+        """The records that may be these rows, created at `since` (Unix time of the service) or later. Raises Unusable."""
+        ...
+
+    def probe(self, reader: Reader) -> None:
+        """Ask for what cannot be there; raises Unusable when something comes."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByPrefix:
+    """Through a filter on the markers' prefix."""
+
+    marker: Marker
+    operator: Operator
+    needs_control: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.marker.slug} {self.operator}"
+
+    def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> Reading:
+        records: dict[str, Record] = {}
+        complete = True
+        for prefix in self.marker.prefixes([entry.ordinal for entry in entries]):
+            walk = self._walk(reader, prefix)
+            records.update((record.id, record) for record in reversed(walk.rows))
+            complete = complete and walk.is_over
+        return Reading(list(records.values()), complete)
+
+    def probe(self, reader: Reader) -> None:
+        if self._walk(reader, self.marker.prefix(0)).rows:
+            raise Unusable(f"{self.name}: the service finds what is not there")
+
+    def _walk(self, reader: Reader, prefix: str) -> Walk:
+        walk = Walk()
+        while not walk.is_over and walk.pages < MOST_PAGES:
+            page = reader.page(walk.offset, filters=[Condition(self.marker.slug, self.operator, prefix)])
+            if not all(str(row.data.get(self.marker.slug)).casefold().startswith(prefix) for row in page.items):
+                raise Unusable(f"{self.name}: the service does not heed this filter")
+            walk.add(page)
+        return walk
+
+
+@dataclass(frozen=True)
+class NewestFirst:
+    """All records, the newest first, back to a moment. `baseline` are those that were there before."""
+
+    baseline: Baseline | None
+    name: str = "newest first"
+    needs_control: bool = False
+
+    def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> Reading:
+        walk = Walk()
+        while walk.pages < MOST_PAGES:
+            walk.add(reader.page(walk.offset))
+            if walk.is_over or walk.reached(since) or enough(self._candidates(walk.rows, since)):
+                break
+        newest = moment_of(walk.rows[0]) if walk.rows else None
+        return Reading(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest)
+
+    def probe(self, reader: Reader) -> None:
+        """Nothing to be asked for."""
+
+    def _candidates(self, rows: Sequence[Record], since: float | None) -> list[Record]:
+        old = self.baseline.ids if self.baseline is not None else frozenset()
+        return [row for row in rows if row.id not in old and (since is None or is_after(row, since))]
+
+
+@dataclass
+class Walk:
+    """Through pages that move down while others create: each must begin with a record already seen, or the walk starts over."""
+
+    rows: list[Record] = field(default_factory=list)
+    offset: int = 0
+    pages: int = 0
+    is_over: bool = False
+    _seen: dict[str, None] = field(default_factory=dict)
+    _oldest: float | None = None
+    _in_order: bool = True
+
+    def add(self, page: Page[Record]) -> None:
+        self.pages += 1
+        items = page.items
+        if self.offset and (not items or items[0].id not in self._seen):
+            self.rows, self._seen, self.offset, self._oldest, self._in_order = [], {}, 0, None, True
+            return
+        new = [row for row in items if row.id not in self._seen]
+        for row in new:
+            moment = moment_of(row)
+            self._in_order = self._in_order and moment is not None and (self._oldest is None or moment <= self._oldest)
+            self._oldest = moment
+        self.rows += new
+        self._seen.update(dict.fromkeys(row.id for row in new))
+        for old in list(islice(self._seen, max(0, len(self._seen) - REMEMBERED))):
+            del self._seen[old]
+        end = self.offset + len(items)
+        # A page may be short for other reasons than the end; a page without news has been pushed down.
+        self.is_over = (len(items) < 2 and not new) or (len(items) < PAGE_LIMIT and page.total is not None and end >= page.total)
+        # One record of overlap shows that none was skipped.
+        self.offset = max(0, end - 1)
+
+    def reached(self, since: float | None) -> bool:
+        """Whether everything from `since` on has been seen; never where the service does not sort by time."""
+        return since is not None and self._in_order and self._oldest is not None and self._oldest < since
+
+
+def is_after(record: Record, since: float) -> bool:
+    """Whether a record may have been created at this moment or later; one without a readable time may."""
+    moment = moment_of(record)
+    return moment is None or moment >= since
+
+
+def moment_of(record: Record) -> float | None:
+    """When a record was created, in Unix seconds of the service's clock; None where that cannot be read."""
+    try:
+        moment = datetime.fromisoformat(record.created_at or "")
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.tzinfo is not None else None

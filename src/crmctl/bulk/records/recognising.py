@@ -1,0 +1,120 @@
+"""Whether a record is a row of ours: both are reduced to a key made of some of their attributes. Pure.
+
+A key allows for what services do to values: outer blanks, case, the composition of letters, the form of numbers and dates.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from crmctl.bulk.payloads.batches import Entry
+from crmctl.models import jsontext
+from crmctl.models.records import Record
+
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
+
+Others = Callable[[Collection[str]], Mapping[str, int]]
+"""For some keys, how many other rows of the job that have them may be in the service."""
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """Records and rows are alike when these attributes are. `unique`: no two rows of a job are alike."""
+
+    slugs: frozenset[str]
+    unique: bool
+
+    def key(self, data: Mapping[str, Any]) -> str | None:
+        """None when none of the attributes has a value."""
+        values = {slug: value for slug in sorted(self.slugs) if (value := canonical(data.get(slug))) is not None}
+        return jsontext.dumps(values) if values else None
+
+    def keys(self, entries: Sequence[Entry]) -> dict[int, str | None]:
+        return {entry.ordinal: self.key(data_of(entry)) for entry in entries}
+
+
+@dataclass(frozen=True)
+class Match:
+    """`found`: by ordinal, the id of its record (None when it is there and nobody can say which one it is). `extra`: where
+    there are more records than rows, all of them (only those too many, where some may belong to other rows).
+
+    `ambiguous`: rows that may be there, or other rows like them. `strangers`: how many records are none of the rows asked for.
+    """
+
+    found: Mapping[int, str | None] = field(default_factory=dict)
+    extra: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    ambiguous: frozenset[int] = frozenset()
+    strangers: int = 0
+
+
+def data_of(entry: Entry) -> dict[str, Any]:
+    data: dict[str, Any] = jsontext.loads(entry.encoded)["data"]
+    return data
+
+
+def by_content(entries: Sequence[Entry]) -> Recognition:
+    """Recognition by everything that was sent."""
+    return Recognition(frozenset(slug for entry in entries for slug in data_of(entry)), unique=False)
+
+
+def without_altered(recognition: Recognition, entries: Sequence[Entry], records: Sequence[Record]) -> Recognition:
+    """The recognition without the attributes whose values the service does not return as they were sent."""
+
+    def values(slug: str, every: Sequence[Mapping[str, Any]]) -> Counter[str]:
+        one = Recognition(frozenset({slug}), unique=False)
+        return Counter(key for data in every if (key := one.key(data)) is not None)
+
+    sent, seen = [data_of(entry) for entry in entries], [record.data for record in records]
+    return Recognition(frozenset(slug for slug in recognition.slugs if values(slug, sent) <= values(slug, seen)), unique=False)
+
+
+def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, others: Others) -> Match:
+    """Which rows are among the records (oldest first)."""
+    wanted: dict[str, list[int]] = defaultdict(list)
+    for ordinal, key in recognition.keys(entries).items():
+        if key is not None:
+            wanted[key].append(ordinal)
+    ids: dict[str, list[str]] = defaultdict(list)
+    for record in records:
+        if (key := recognition.key(record.data)) in wanted and key is not None:
+            ids[key].append(record.id)
+    strangers = len(records) - sum(map(len, ids.values()))
+    elsewhere = {} if recognition.unique else others(ids)
+    found: dict[int, str | None] = {}
+    extra: dict[int, Sequence[str]] = {}
+    ambiguous: set[int] = set()
+    for key, there in ids.items():
+        ordinals, more = wanted[key], elsewhere.get(key, 0)
+        if more == 0:
+            # Rows that are alike may stand for one another.
+            found.update((ordinal, record_id) for ordinal, record_id in zip(ordinals, there, strict=False))
+        elif len(there) >= len(ordinals) + more:
+            found.update((ordinal, None) for ordinal in ordinals)
+        else:
+            ambiguous.update(ordinals)
+        if surplus := there[len(ordinals) + more :]:
+            extra[ordinals[-1]] = surplus if more else there
+    return Match(found, extra, frozenset(ambiguous), strangers)
+
+
+def canonical(value: Any) -> Any:
+    """A value without what services change about it; None for anything empty."""
+    if isinstance(value, str):
+        text = unicodedata.normalize("NFC", value.strip().casefold())
+        midnight = _MIDNIGHT.fullmatch(text.upper())
+        return (midnight[1] if midnight else text) or None
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float | Decimal):
+        return f"{Decimal(str(value)).normalize():f}"
+    if isinstance(value, dict):
+        return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
+    if isinstance(value, list):
+        return [item for one in value if (item := canonical(one)) is not None] or None
+    return value

@@ -1,0 +1,170 @@
+"""The journal: what it refuses, what survives, and that its counts always add up."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crmctl.bulk.journal import lease
+from crmctl.bulk.journal.journal import FILE_NAME, Journal
+from crmctl.bulk.journal.states import BatchState, RowState
+from crmctl.bulk.journal.verdicts import Verdict, refuse_all
+from crmctl.bulk.payloads.batches import Batch, entry_of
+from crmctl.errors import CrmctlError, UsageError
+from tests.support.bulkjobs import Prepared, header, new_journal
+from tests.support.clock import FakeClock
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with closing(new_journal(tmp_path / "job")) as journal:
+        journal.record_check(1000, [])
+        yield journal
+
+
+def rows(first: int, last: int) -> Batch:
+    return Batch(tuple(entry_of(Prepared(n, {"n": n}), with_id=False) for n in range(first, last + 1)))
+
+
+CONFIRMED = Verdict(BatchState.CONFIRMED, created=10)
+DOUBT = Verdict(BatchState.IN_DOUBT, reason="timeout")
+REFUSED = Verdict(BatchState.PLANNED, reason="401")
+SPLIT = Verdict(BatchState.BISECT, reason="400")
+
+
+@pytest.mark.parametrize("verdict", [CONFIRMED, DOUBT, refuse_all(rows(1, 10), "no"), None])
+def test_a_row_that_may_be_in_the_service_cannot_be_sent_again(journal: Journal, verdict: Verdict | None) -> None:
+    journal.begin(1, rows(1, 10))
+    if verdict is not None:
+        journal.settle(1, rows(1, 10), verdict)
+    with pytest.raises(CrmctlError, match="second time"):
+        journal.begin(2, rows(10, 12))
+    assert journal.next_number() == 2
+    assert journal.taken(1, 1000) == set(range(1, 11))
+
+
+@pytest.mark.parametrize("verdict", [REFUSED, SPLIT])
+def test_a_row_that_was_certainly_not_applied_can(journal: Journal, verdict: Verdict) -> None:
+    journal.begin(1, rows(1, 10))
+    journal.settle(1, rows(1, 10), verdict)
+    assert journal.taken(1, 1000) == set()
+    journal.begin(2, rows(1, 10))
+    journal.settle(2, rows(1, 10), CONFIRMED)
+    assert journal.counts()[RowState.CREATED] == 10
+
+
+def test_a_rejected_row_and_a_row_twice_in_a_batch_cannot_be_sent(journal: Journal) -> None:
+    journal.record_check(0, [(5, "bad")])
+    for batch in (rows(5, 5), Batch(rows(1, 1).entries * 2)):
+        with pytest.raises(CrmctlError):
+            journal.begin(1, batch)
+    assert not journal.has_sent
+
+
+def test_an_outcome_is_written_once(journal: Journal) -> None:
+    journal.begin(1, rows(1, 10))
+    journal.settle(1, rows(1, 10), DOUBT)
+    with pytest.raises(CrmctlError, match="twice"):
+        journal.settle(1, rows(1, 10), CONFIRMED)
+    assert journal.counts()[RowState.IN_DOUBT] == 10
+
+
+def test_sending_is_on_disk_before_begin_returns(journal: Journal) -> None:
+    journal.begin(1, rows(1, 10))
+    with closing(sqlite3.connect(journal.folder / FILE_NAME)) as other:
+        assert other.execute("SELECT state, size FROM batch").fetchall() == [("SENDING", 10)]
+    with closing(Journal(journal.folder, FakeClock())) as after_a_crash:
+        assert after_a_crash.recover() == 1
+        assert after_a_crash.counts()[RowState.IN_DOUBT] == 10
+
+
+def test_what_is_about_to_leave_is_brought_to_disk(journal: Journal) -> None:
+    """SQLite says how it would commit at the moment it does."""
+    modes: list[tuple[str, int]] = []
+    database = journal._db
+
+    def see(statement: str) -> None:
+        words = statement.split()
+        if words[:2] == ["PRAGMA", "synchronous"]:
+            modes.append((words[-1], 0))
+        elif words[:1] == ["INSERT"] and words[2] == "batch" and modes:
+            modes[-1] = (modes[-1][0], 1)
+
+    database.set_trace_callback(see)
+    journal.begin(1, rows(1, 10))
+    database.set_trace_callback(None)
+    assert modes == [("FULL", 1)]
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 20), st.sampled_from([CONFIRMED, DOUBT, REFUSED, SPLIT, None]), st.integers(0, 20)), max_size=12)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(steps=SIZES)
+def test_the_counts_add_up_at_every_commit(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, Verdict | None, int]]) -> None:
+    with closing(new_journal(tmp_path_factory.mktemp("jobs") / "job")) as journal:
+        journal.record_check(300, [(300, "bad")])
+        first = 1
+        for number, (size, verdict, failing) in enumerate(steps, 1):
+            batch = rows(first, first + size - 1)
+            first += size
+            journal.begin(number, batch)
+            assert sum(journal.counts().values()) == 300
+            if verdict is CONFIRMED:
+                failures = dict.fromkeys(range(min(failing, size)), "no")
+                journal.settle(number, batch, Verdict(BatchState.CONFIRMED, size - len(failures), 0, failures))
+            elif verdict is not None:
+                journal.settle(number, batch, verdict)
+            counts = journal.counts()
+            assert sum(counts.values()) == 300
+            entries = journal.rows(1, 300)
+            for state in RowState:
+                if state is not RowState.UNSENT:
+                    assert sum(entry.state is state for entry in entries.values()) == counts[state]
+            assert len(journal.taken(1, 300)) == 300 - counts[RowState.UNSENT]
+
+
+def test_it_remembers_what_it_is_about(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    with closing(new_journal(folder)), closing(Journal(folder, FakeClock())) as again:
+        assert again.header == header()
+    with pytest.raises(UsageError):
+        Journal(tmp_path, FakeClock())
+    with closing(sqlite3.connect(folder / FILE_NAME)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(UsageError, match="another version"):
+        Journal(folder, FakeClock())
+
+
+def set_holder(journal: Journal, holder: lease.Holder, beat: float) -> None:
+    with closing(sqlite3.connect(journal.folder / FILE_NAME)) as db, db:
+        db.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?)", (holder.host, holder.boot, holder.pid, holder.started, beat))
+
+
+def test_a_lease_is_held_by_the_living_only(journal: Journal) -> None:
+    clock = FakeClock()
+    me = lease.Holder.this_process()
+    parent = lease.Holder(me.host, me.boot, os.getppid(), lease.start_time(os.getppid()))
+    holders = {
+        "alive": (parent, clock.now() - 9999),
+        "id used again": (lease.Holder(me.host, me.boot, parent.pid, "1"), clock.now()),
+        "before the reboot": (lease.Holder(me.host, "another boot", parent.pid, parent.started), clock.now()),
+        "other host": (lease.Holder("elsewhere", "x", 1, "1"), clock.now() - 10),
+        "other host, silent": (lease.Holder("elsewhere", "x", 1, "1"), clock.now() - 1000),
+    }
+    held = {}
+    for name, (holder, beat) in holders.items():
+        set_holder(journal, holder, beat)
+        held[name] = journal.is_running
+    assert held == {"alive": True, "id used again": False, "before the reboot": False, "other host": True, "other host, silent": False}
+    with journal.hold():
+        journal.beat()
+        assert journal.is_running
+    assert not journal.is_running
