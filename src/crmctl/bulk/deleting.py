@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,12 @@ from crmctl.bulk.sources.opening import open_source
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError
 from crmctl.models.filters import Condition
+from crmctl.models.ids import is_uuid
 from crmctl.models.records import BULK_LIMIT
 
 SHOWN_PROBLEMS = 20
 ATTEMPTS = 3
 """How often a request of unknown outcome is sent: deleting twice leaves what deleting once does."""
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 class Deleter(Protocol):
@@ -69,7 +67,7 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
     """
     problems = []
     for line, text in _candidates(path, name):
-        if _UUID.fullmatch(text):
+        if is_uuid(text):
             ids.add(text.lower())
         else:
             problems.append({"line": line, "value": text[:80]})
@@ -200,7 +198,7 @@ def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
             lines = ((number, line.strip()) for number, line in enumerate(file, 1))
             filled = (line for line in lines if line[1])
             first = next(filled, None)
-            if first is None or _UUID.fullmatch(first[1]):
+            if first is None or is_uuid(first[1]):
                 yield from [first] if first else []
                 yield from filled
                 return

@@ -93,7 +93,7 @@ class _Members:
 
 
 def _participant(people: _Members, text: str) -> Fields:
-    from crmctl.client.directory import is_uuid
+    from crmctl.models.ids import is_uuid
 
     kind, _, who = (part.strip() for part in text.partition(":"))
     if kind not in ("user", "person") or not who:

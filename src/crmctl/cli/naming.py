@@ -26,9 +26,10 @@ def list_reports(runtime: Runtime) -> list[Report]:
 
 def report_id(runtime: Runtime, text: str) -> str:
     """The id of a report. Raises UsageError for a name that several have, NotFoundError for one that none has."""
-    from crmctl.client.named import REPORTS, find_by_name, is_id
+    from crmctl.client.named import REPORTS, find_by_name
+    from crmctl.models.ids import is_uuid
 
-    return text if is_id(text) else find_by_name(list_reports(runtime), REPORTS, text).id
+    return text if is_uuid(text) else find_by_name(list_reports(runtime), REPORTS, text).id
 
 
 def list_workflows(runtime: Runtime) -> list[Workflow]:
@@ -41,10 +42,11 @@ def list_workflows(runtime: Runtime) -> list[Workflow]:
 
 def find_workflow(runtime: Runtime, text: str) -> Workflow:
     """A workflow as far as it is known: of one given by id, nothing but that. Raises like `report_id`."""
-    from crmctl.client.named import WORKFLOWS, find_by_name, is_id
+    from crmctl.client.named import WORKFLOWS, find_by_name
+    from crmctl.models.ids import is_uuid
     from crmctl.models.workflows import Workflow
 
-    return Workflow(id=text) if is_id(text) else find_by_name(list_workflows(runtime), WORKFLOWS, text)
+    return Workflow(id=text) if is_uuid(text) else find_by_name(list_workflows(runtime), WORKFLOWS, text)
 
 
 def _cache(runtime: Runtime) -> SchemaCache:

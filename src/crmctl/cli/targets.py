@@ -25,7 +25,7 @@ def on_object(runtime: Runtime, text: str, call: Callable[[str], T]) -> T:
 def on_attribute(runtime: Runtime, text: str, attribute: str, call: Callable[[str, str], T]) -> T:
     """`call(object id, attribute id)` for an attribute given by slug or id."""
 
-    from crmctl.client.directory import is_uuid
+    from crmctl.models.ids import is_uuid
 
     def resolved(target: str) -> T:
         return call(target, attribute if is_uuid(attribute) else runtime.directory.attribute(target, attribute).id)

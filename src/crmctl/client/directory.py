@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -12,11 +11,10 @@ from crmctl.client.schema_cache import OBJECTS, Items, SchemaCache
 from crmctl.clock import Clock
 from crmctl.errors import DeniedError, NotFoundError
 from crmctl.models.attributes import Attribute
+from crmctl.models.ids import is_uuid
 from crmctl.models.objects import Object
 
 T = TypeVar("T")
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 class Directory:
@@ -113,10 +111,6 @@ class Directory:
 
 def _find_attribute(slug_or_id: str, attributes: list[Attribute]) -> Attribute | None:
     return next((each for each in attributes if slug_or_id in (each.slug, each.id)), None)
-
-
-def is_uuid(text: str) -> bool:
-    return _UUID.fullmatch(text) is not None
 
 
 def _unknown(noun: str, given: str, slugs: list[str], command: str) -> NotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from crmctl.client.directory import is_uuid
 from crmctl.client.schema_cache import SchemaCache
 from crmctl.errors import NotFoundError, UsageError
 
@@ -27,10 +26,6 @@ N = TypeVar("N", bound=Named)
 def remember_names(cache: SchemaCache, kind: str, items: Sequence[Named]) -> None:
     """Keep the names of `kind` (REPORTS or WORKFLOWS) for shell completion."""
     cache.put(kind, [{"id": item.id, "name": item.name} for item in items])
-
-
-def is_id(text: str) -> bool:
-    return is_uuid(text)
 
 
 def find_by_name(items: Sequence[N], kind: str, name: str) -> N:

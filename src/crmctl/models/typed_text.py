@@ -18,6 +18,7 @@ from typing import Any
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.ids import is_uuid
 
 TRUE_WORDS = frozenset({"true", "yes", "y", "t", "1", "on", "x"})
 FALSE_WORDS = frozenset({"false", "no", "n", "f", "0", "off"})
@@ -34,7 +35,6 @@ _DATE = re.compile(
 _PLAIN_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]+")
 _EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
 _PHONE = re.compile(r"(?=(?:[^0-9]*[0-9]){2})[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
 
 
@@ -237,7 +237,7 @@ def read_phone(text: str) -> Any:
 
 def read_reference(text: str) -> Any:
     identifier = text.strip()
-    if _UUID.fullmatch(identifier):
+    if is_uuid(identifier):
         return identifier
     if (value := _json_object(text)) is not None:
         return value
@@ -277,10 +277,6 @@ def select_reader(options: list[str]) -> Reader:
 def is_spreadsheet_number(text: str) -> bool:
     """Whether a text looks like a long number that a spreadsheet has shortened (1.23E+11)."""
     return ("E" in text or "e" in text) and _SPREADSHEET.fullmatch(text) is not None
-
-
-def is_record_id(text: str) -> bool:
-    return _UUID.fullmatch(text) is not None
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

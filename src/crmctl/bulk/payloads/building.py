@@ -25,7 +25,8 @@ from crmctl.bulk.payloads.watching import DateWatch, NumberWatch
 from crmctl.bulk.sources.rows import Row
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.typed_text import Reader, is_record_id, part_value
+from crmctl.models.ids import is_uuid
+from crmctl.models.typed_text import Reader, part_value
 
 SCALARS = frozenset(
     {AttributeType.TEXT, AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE, AttributeType.CHECKBOX, AttributeType.SELECT}
@@ -245,7 +246,7 @@ class RowBuilder:
     def _record_id(self, work: _Work, value: Any, label: str) -> str | None:
         if value is None or (isinstance(value, str) and (value in self._blanks or value.isspace())):
             return None
-        if isinstance(value, str) and is_record_id(value.strip()):
+        if isinstance(value, str) and is_uuid(value.strip()):
             return value.strip()
         work.findings.append(Finding("invalid_id", "not a record id (UUID)", hint="leave it blank to create the record").on(label, value))
         return None

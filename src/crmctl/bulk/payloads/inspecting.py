@@ -14,7 +14,8 @@ from crmctl.bulk.sources.rows import Dialect, Row, Source
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
-from crmctl.models.typed_text import is_record_id, read_checkbox, read_date, read_email, read_number, read_phone
+from crmctl.models.ids import is_uuid
+from crmctl.models.typed_text import read_checkbox, read_date, read_email, read_number, read_phone
 
 MAX_DISTINCT = 1000
 MAX_COLUMNS = 2000
@@ -42,7 +43,7 @@ TESTS: dict[str, Any] = {
     "number": lambda text: read_number(text) is not None and not re.match(r"\s*[+-]?0[0-9]", text),
     "date": lambda text: bool(read_date(text)),
     "email": lambda text: bool(read_email(text)),
-    "reference": is_record_id,
+    "reference": is_uuid,
     "phone_number": _is_phone,
 }
 """Types that a column's text can be recognised as; each test answers, or raises RejectedError. Text with leading zeros is no number."""
