@@ -44,6 +44,56 @@ class JournalDatabase:
         with self._transaction(durable=False):
             self._db.executemany("INSERT INTO row (ordinal, state, record_id, error) VALUES (?, ?, ?, ?)", outcomes)
 
+    # -- what was there before, and what was taken back ------------------------------------------------------------------------------
+
+    def keep_before(self, images: Iterable[tuple[int, dict[str, Any]]]) -> None:
+        """Keep what the attributes that rows write hold before: ordinal, values by slug (None for an absent one)."""
+        rows = ((ordinal, jsontext.dumps(image)) for ordinal, image in images)
+        with self._transaction(durable=False):
+            self._db.executemany("INSERT OR REPLACE INTO before VALUES (?, ?)", rows)
+
+    def before(self, first: int, last: int) -> dict[int, dict[str, Any]]:
+        """What was kept of the rows first..last."""
+        with self._lock:
+            found = self._db.execute("SELECT ordinal, data FROM before WHERE ordinal BETWEEN ? AND ?", (first, last)).fetchall()
+        return {ordinal: jsontext.loads(data) for ordinal, data in found}
+
+    def mark_undone(self, record_ids: Iterable[str]) -> None:
+        """Records that are as they were before the job: deleted, or put back."""
+        with self._transaction(durable=False):
+            self._db.executemany("INSERT OR IGNORE INTO undone VALUES (?)", ((record_id,) for record_id in record_ids))
+
+    def is_undone(self, record_id: str | None) -> bool:
+        return bool(self._one("SELECT EXISTS (SELECT 1 FROM undone WHERE record_id = ?)", record_id))
+
+    @property
+    def undone_count(self) -> int:
+        return int(self._one("SELECT COUNT(*) FROM undone"))
+
+    # -- keys that somebody else used meanwhile --------------------------------------------------------------------------------------
+
+    def record_rivals(self, records: Iterable[tuple[int, str]]) -> None:
+        """Rows, each with a record that has its key: all of them, where there is more than one."""
+        with self._transaction(durable=False):
+            self._db.executemany("INSERT OR IGNORE INTO rival VALUES (?, ?)", records)
+
+    def rivals(self) -> dict[int, list[str]]:
+        """Rows whose key several records have, with those records."""
+        found: dict[int, list[str]] = {}
+        with self._lock:
+            for ordinal, record_id in self._db.execute("SELECT ordinal, record_id FROM rival ORDER BY ordinal, record_id"):
+                found.setdefault(ordinal, []).append(record_id)
+        return found
+
+    def release(self, rows: Iterable[tuple[int, str | None]]) -> None:
+        """Rows the service refused may be sent again: ordinal, and the record that it updates (None: it creates one)."""
+        with self._transaction():
+            for ordinal, record_id in rows:
+                if self._db.execute("DELETE FROM row WHERE ordinal = ? AND state = ?", (ordinal, RowState.FAILED)).rowcount:
+                    self._db.execute("DELETE FROM target WHERE ordinal = ?", (ordinal,))
+                    if record_id is not None:
+                        self._db.execute("INSERT INTO target VALUES (?, ?)", (ordinal, record_id))
+
     # -- the database ----------------------------------------------------------------------------------------------------------------
 
     def _one(self, query: str, *values: Any) -> Any:

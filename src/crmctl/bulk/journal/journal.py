@@ -54,6 +54,8 @@ class Header:
     """A mapped attribute no two rows share, by which a row can be recognised."""
     keys: list[str] = field(default_factory=list)
     """The attributes by which rows find the records they update."""
+    before_images: str = "auto"
+    """Whether what updates overwrite is kept: yes, no, or auto: where it costs no request."""
 
 
 class Doubt(NamedTuple):
@@ -164,6 +166,7 @@ class Journal(JournalDatabase):
         with self._transaction():
             self._db.execute("DELETE FROM row")
             self._db.execute("DELETE FROM target")
+            self._db.execute("DELETE FROM before")
             self._db.execute("UPDATE job SET rows = 0")
 
     def record_check(self, rows: int, rejected: Iterable[tuple[int, str]]) -> None:

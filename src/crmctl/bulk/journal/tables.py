@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMAT = 3
+FORMAT = 4
 
 TABLES = """
 CREATE TABLE job (
@@ -20,6 +20,9 @@ CREATE TABLE event (at REAL NOT NULL, kind TEXT NOT NULL, batch INTEGER, note TE
 CREATE TABLE doubted (ordinal INTEGER PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE duplicate (ordinal INTEGER NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (ordinal, record_id));
 CREATE TABLE target (ordinal INTEGER PRIMARY KEY, record_id TEXT NOT NULL);
+CREATE TABLE before (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL);
+CREATE TABLE rival (ordinal INTEGER NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (ordinal, record_id)) WITHOUT ROWID;
+CREATE TABLE undone (record_id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE VIEW doubtful AS SELECT * FROM batch WHERE state IN ('SENDING', 'IN_DOUBT', 'UNKNOWN');
 CREATE VIEW taken AS
@@ -28,5 +31,6 @@ CREATE VIEW taken AS
 """
 """`doubtful`: batches that may or may not be in the service; their `size` counts the rows that hang on them. `taken`: rows that must not be
 sent. `doubted`: rows that were ever in doubt, and when last. `duplicate`: second records of a row. `target`: records that rows
-update, found by key. `fact`: JSON values by name.
+update, found by key. `before`: what the attributes that a row writes held before, where that is kept. `rival`: all records with the key of a
+row, where somebody else has created some. `undone`: records that were deleted or put back. `fact`: JSON values by name.
 """

@@ -89,6 +89,21 @@ class Reader:
         """One record. Raises what the call raises, and InterruptedByUser."""
         return self._wait_for(lambda: self.lister.get_record(self.object_id, record_id))
 
+    def list_records(
+        self,
+        object_id: str,
+        *,
+        filters: Sequence[Condition] = (),
+        sort: str | None = None,
+        order: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page[Record]:
+        """One page in any order: a Reader is a Lister too. Raises what the call raises, and InterruptedByUser."""
+        return self._wait_for(
+            lambda: self.lister.list_records(object_id, filters=filters, sort=sort, order=order, limit=limit, offset=offset)
+        )
+
     def _wait_for(self, call: Callable[[], T]) -> T:
         self.requests += 1
         outcome: Future[T] = Future()
