@@ -96,6 +96,21 @@ def test_what_keys_refuse(service: RunningService, arguments: tuple[str, ...], c
     assert len(administer(service, "keys", "list").ok().json()) == 1
 
 
+def test_read_only_holds_for_the_services_own_data_too(service: RunningService) -> None:
+    first = administer(service, "keys", "list").ok().json()
+    read_only = {"CRMCTL_READ_ONLY": "1"}
+    create, revoke = ("keys", "create", "--name", "ci", "--full-access"), ("keys", "revoke", first[0]["id"])
+    for arguments in (create, revoke, ("load", "-")):
+        refused = administer(service, *arguments, env=read_only, input="members: []").exits(2)
+        assert refused.error()["code"] == "read_only"
+    assert administer(service, "keys", "list", env=read_only).ok().json() == first
+    planned = administer(service, *create, "--dry-run", env=read_only).ok().json()
+    assert planned == {"dryRun": True, "name": "ci", "scopes": sorted(SCOPES), "expiresAt": None}
+    assert administer(service, *revoke, "--dry-run", env=read_only).ok().json()["revokedAt"]
+    administer(service, "keys", "revoke", "00000000-0000-4000-8000-000000000000", "--dry-run").exits(3)
+    assert administer(service, "keys", "list").ok().json() == first
+
+
 def test_definitions_load_once_and_then_change_nothing(service: RunningService) -> None:
     first = load(service, DEFINITIONS, "-o", "json").ok().json()
     assert first == {"members": counts(1), "objects": counts(2), "attributes": counts(3), "reports": counts(), "workflows": counts()}

@@ -66,12 +66,8 @@ class Runtime:
 
         Raises UsageError when this run, or its profile, may not write; a protected profile asks for its name on a terminal.
         """
-        if self.dry_run:
-            return
-        if self.settings.read_only.value:
-            source = self.settings.read_only.source
-            raise UsageError(f"writes are refused: read-only is set ({source})", hint=f"unset {source} to write", code="read_only")
-        if not self.settings.protected.value:
+        self.guard_read_only()
+        if self.dry_run or not self.settings.protected.value:
             return
         name = self.settings.profile.value
         if not self.prompter.can_ask:
@@ -81,6 +77,12 @@ class Runtime:
                 code="protected_profile",
             )
         self.prompter.typed(f"The profile {name!r} ({self.settings.base_url.value}) is protected.", name)
+
+    def guard_read_only(self) -> None:
+        """The part of the guard that holds for writes to any data, a profile's or not. Raises UsageError."""
+        if self.settings.read_only.value and not self.dry_run:
+            source = self.settings.read_only.source
+            raise UsageError(f"writes are refused: read-only is set ({source})", hint=f"unset {source} to write", code="read_only")
 
     def confirm(self, question: str, stake: Callable[[], str] | None = None) -> None:
         """Ask before something is lost; --yes and --dry-run answer. `stake` says what is lost with it, and is only asked when a person is.

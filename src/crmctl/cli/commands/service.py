@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.service.store.engine import Engine
     from crmctl.service.store.keys import Key
+    from crmctl.service.store.tx import Tx
+
+T = TypeVar("T")
 
 app = CommandApp("Administer an embedded service's own data.")
 keys = CommandApp("Create, list and revoke API keys.")
 app.add_typer(keys, name="keys")
 
 
-@keys.command("create", examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])
+@keys.command("create", writes=None, examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])
 def create_key(
     ctx: typer.Context,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the key is for.")],
@@ -40,7 +43,7 @@ def create_key(
     if bool(scope) == full_access:
         raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
     runtime: Runtime = ctx.obj
-    with _opened(runtime, data, database_url) as engine:
+    with _opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.expiry import parse_expiry
         from crmctl.service.server import new_id
         from crmctl.service.store import keys as store
@@ -48,9 +51,12 @@ def create_key(
         now = runtime.clock.now()
         end = parse_expiry(expires, now) if expires else None
         scopes = None if full_access else frozenset(scope or ())
-        key, secret = engine.write(lambda tx: store.create_key(tx, name=name, scopes=scopes, expires_at=end, ids=new_id, now=now))
+        key, secret = _write(
+            runtime, engine, lambda tx: store.create_key(tx, name=name, scopes=scopes, expires_at=end, ids=new_id, now=now)
+        )
     described = _describe(key)
-    runtime.emitter.emit_item({field: described[field] for field in ("id", "name", "scopes", "expiresAt")} | {"key": secret})
+    settled = {field: described[field] for field in ("name", "scopes", "expiresAt")}
+    runtime.emitter.emit_item({"dryRun": True} | settled if runtime.dry_run else {"id": key.id} | settled | {"key": secret})
 
 
 @keys.command("list", examples=["crmctl service keys list"])
@@ -64,7 +70,7 @@ def list_keys(ctx: typer.Context, data: DataOption = None, database_url: Databas
     runtime.emitter.emit_items([_describe(key) for key in found])
 
 
-@keys.command("revoke", examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
+@keys.command("revoke", writes=None, examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
 def revoke_key(
     ctx: typer.Context,
     key_id: Annotated[str, typer.Argument(metavar="KEY-ID", help="Id of the key, as keys list shows it.")],
@@ -73,11 +79,11 @@ def revoke_key(
 ) -> None:
     """Revoke an API key; its next request is refused. A revoked key never comes back."""
     runtime: Runtime = ctx.obj
-    with _opened(runtime, data, database_url) as engine:
+    with _opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.store import keys as store
 
-        key = engine.write(lambda tx: store.revoke_key(tx, key_id, now=runtime.clock.now()))
-    runtime.emitter.emit_item(_describe(key))
+        key = _write(runtime, engine, lambda tx: store.revoke_key(tx, key_id, now=runtime.clock.now()))
+    runtime.emitter.emit_item({"dryRun": True} | _describe(key) if runtime.dry_run else _describe(key))
 
 
 @app.command("console", examples=["crmctl service console", "crmctl service console --open"])
@@ -122,7 +128,7 @@ def load_definitions(
     """
     runtime: Runtime = ctx.obj
     text = _read_text(runtime, file)
-    with _opened(runtime, data, database_url) as engine:
+    with _opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.definitions.document import parse_document
         from crmctl.service.definitions.loading import load_document
         from crmctl.service.server import new_id
@@ -148,8 +154,13 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
 
 
 @contextlib.contextmanager
-def _opened(runtime: Runtime, data: Path | None, database_url: str | None) -> Iterator[Engine]:
-    """The data of a service, set up where it is new; its faults become errors of the command line."""
+def _opened(runtime: Runtime, data: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Engine]:
+    """The data of a service, set up where it is new; its faults become errors of the command line.
+
+    Whoever writes is refused when writes are; a protected profile protects its own service, which this need not be.
+    """
+    if writes:
+        runtime.guard_read_only()
     server = import_service()
     from crmctl.service import faults
     from crmctl.service.settings import ServiceSettings
@@ -161,6 +172,13 @@ def _opened(runtime: Runtime, data: Path | None, database_url: str | None) -> It
     except faults.Fault as fault:
         kinds: dict[type[faults.Fault], type[CrmctlError]] = {faults.NotFound: NotFoundError, faults.Unavailable: ServiceError}
         raise kinds.get(type(fault), RejectedError)(fault.message, code=fault.error, details=fault.details) from fault
+
+
+def _write(runtime: Runtime, engine: Engine, work: Callable[[Tx], T]) -> T:
+    """Do it, or with --dry-run only find out what would come of it."""
+    from crmctl.service.store.engine import rehearse
+
+    return rehearse(engine, work) if runtime.dry_run else engine.write(work)
 
 
 def _describe(key: Key) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from crmctl.service.definitions.document import AttributeDefinition, Document, M
 from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.reports.definition import ReportDefinition, plan_report
 from crmctl.service.store import attributes, members, objects, reports, workflows
-from crmctl.service.store.engine import Engine
+from crmctl.service.store.engine import Engine, rehearse
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.cron import next_due
@@ -34,20 +34,9 @@ def load_document(engine: Engine, document: Document, *, clock: Clock, ids: Ids,
     """
 
     def load(tx: Tx) -> Summary:
-        summary = _Loading(tx, ids, clock.now()).load(document)
-        if dry_run:
-            raise _Undo(summary)
-        return summary
+        return _Loading(tx, ids, clock.now()).load(document)
 
-    try:
-        return engine.write(load)
-    except _Undo as undo:
-        return undo.summary
-
-
-class _Undo(Exception):
-    def __init__(self, summary: Summary) -> None:
-        self.summary = summary
+    return rehearse(engine, load) if dry_run else engine.write(load)
 
 
 class _Loading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from crmctl.errors import ConfigError
 from crmctl.service.store.migrations import migrate
@@ -12,7 +12,7 @@ from crmctl.service.store.rates import RateWindows
 from crmctl.service.store.sqlite import SqliteEngine
 from crmctl.service.store.tx import Tx
 
-__all__ = ["Engine", "Tx", "open_engine"]
+__all__ = ["Engine", "Tx", "open_engine", "rehearse"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,23 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def rehearse(engine: Engine, fn: Callable[[Tx], T]) -> T:
+    """What `engine.write(fn)` would return or raise; nothing of it stays."""
+
+    def do_and_undo(tx: Tx) -> T:
+        raise _Rehearsed(fn(tx))
+
+    try:
+        return engine.write(do_and_undo)
+    except _Rehearsed as rehearsed:
+        return cast("T", rehearsed.outcome)
+
+
+class _Rehearsed(Exception):
+    def __init__(self, outcome: object) -> None:
+        self.outcome = outcome
 
 
 def open_engine(database_url_or_path: str | Path) -> Engine:
