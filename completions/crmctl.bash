@@ -4,7 +4,7 @@
 _crmctl_table() {
     commands= options= arguments=
     case $1 in
-        '') commands='records bulk objects attributes activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
+        '') commands='records bulk objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
         'records') commands='list search count get create update delete' ;;
         'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
@@ -14,7 +14,7 @@ _crmctl_table() {
         'records update') options='--set=@assignments --data=@anything' arguments='@objects @anything' ;;
         'records delete') arguments='@objects @anything' ;;
         'bulk') commands='import resume jobs repair undo export delete inspect' ;;
-        'bulk import') options='--mode=create|upsert --key=@attributes --on-duplicate-key=error|first|last --ref=@anything --on-missing-ref=error|null --expect=@anything --max-changes=@anything --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=skip|clear --null-string=@anything --list-separator=@anything --decimal-comma --date-format=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --concurrency=@anything --marker=@attributes --settle=@anything --assume-applied --assume-lost --capture-ids' arguments='@objects @files' ;;
+        'bulk import') options='--mode=create|upsert --key=@attributes --on-duplicate-key=error|first|last --ref=@anything --on-missing-ref=error|null --expect=@anything --max-changes=@anything --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=skip|clear --null-string=@anything --list-separator=@anything --decimal-comma --date-format=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --concurrency=@anything --marker=@attributes --before-images=auto|yes|no --settle=@anything --assume-applied --assume-lost --capture-ids' arguments='@objects @files' ;;
         'bulk resume') options='--last --failed=@files --max-failures=@anything --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids' arguments='@anything' ;;
         'bulk jobs') options='--remove' arguments='@anything' ;;
         'bulk repair') options='--delete-duplicates --clear-marker' arguments='@anything' ;;
@@ -34,6 +34,10 @@ _crmctl_table() {
         'attributes create') options='--name=@anything --type=@anything --required --unique --list --option=@anything --allowed-object=@objects --set=@anything --data=@anything' arguments='@objects' ;;
         'attributes update') options='--name=@anything' arguments='@objects @attributes' ;;
         'attributes delete') arguments='@objects @attributes' ;;
+        'schema') commands='pull diff apply' ;;
+        'schema pull') arguments='@anything...' ;;
+        'schema diff') options='--prune --exit-code' arguments='@files' ;;
+        'schema apply') options='--prune' arguments='@files' ;;
         'activities') commands='list get create update delete' ;;
         'activities list') options='--record=@anything --object=@objects --limit=@anything --all --offset=@anything' ;;
         'activities get') arguments='@anything' ;;

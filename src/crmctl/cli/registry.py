@@ -29,6 +29,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("bulk", DATA, "Import, export and delete many records safely"),
     Entry("objects", DATA, "List and manage objects such as people or deals"),
     Entry("attributes", DATA, "List and manage the fields of an object"),
+    Entry("schema", DATA, "Write objects and attributes down, compare them, apply them"),
     Entry("activities", DATA, "List and manage notes, meetings and calls"),
     Entry("reports", DATA, "Run reports, see their results"),
     Entry("workflows", DATA, "Run workflows by hand, see their runs"),

@@ -128,6 +128,7 @@ OBJECTS = _view(
     "id type pluralName singularName description slug isActive createdAt updatedAt",
     attributes=ATTRIBUTES,
 )
+SCHEMA_CHANGES = _view("differences", "action object attribute summary", "action object attribute details reason summary")
 MEMBERS = _view("members", "user.name user.email role user.id", "id role createdAt user")
 ACTIVITIES = _view(
     "activities",

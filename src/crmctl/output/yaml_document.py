@@ -20,20 +20,21 @@ def items(pages: Iterable[list[Item]], _view: View | None, _how: Rendering) -> I
     for page in pages:
         if page:
             empty = False
-            yield _dump(page)
+            yield dump(page)
     if empty:
         yield "[]\n"
 
 
 def item(item: Item, _view: View | None, _how: Rendering) -> str:
-    return _dump(item)
+    return dump(item)
 
 
 def value(value: Any, _how: Rendering) -> str:
-    return _dump(value)
+    return dump(value)
 
 
-def _dump(value: Any) -> str:
+def dump(value: Any) -> str:
+    """Any JSON value as a YAML document."""
     import yaml
 
     text: str = yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf"))

@@ -1,0 +1,121 @@
+"""`crmctl schema`: objects and attributes as a file that can be kept, compared and laid on another service."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crmctl.cli.framework import CommandApp
+from crmctl.cli.targets import read_input
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.schema.comparing import Change
+    from crmctl.schema.document import SchemaDocument
+    from crmctl.schema.reading import Present
+
+app = CommandApp("Write objects and attributes down, compare them with a service, apply them.")
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="A schema as `schema pull` prints it, JSON or YAML.")]
+PruneOption = Annotated[bool, typer.Option("--prune", help="Delete what only the service has, with its data.")]
+
+
+@app.command("pull", examples=["crmctl schema pull -o yaml > schema.yaml", "crmctl schema pull people companies"])
+def pull_schema(
+    ctx: typer.Context,
+    objects: Annotated[
+        list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these objects; all of them when none is named.")
+    ] = None,
+) -> None:
+    """Print the objects and attributes of the service, without ids."""
+    from crmctl.schema.reading import read_service, to_document
+
+    runtime: Runtime = ctx.obj
+    document = to_document(read_service(runtime.crm), objects or ()).wire()
+    runtime.emitter.emit_result(document, _yaml(document) if runtime.output_format == "table" else None)
+
+
+@app.command("diff", examples=["crmctl schema diff schema.yaml", "crmctl schema diff schema.yaml --exit-code || echo different"])
+def diff_schema(
+    ctx: typer.Context,
+    file: FileArgument,
+    prune: Annotated[bool, typer.Option("--prune", help="Compare as `apply --prune` would: the file is about everything.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
+) -> int:
+    """Show what separates the service from a schema file."""
+    from crmctl.errors import ExitCode
+    from crmctl.output.views import SCHEMA_CHANGES
+
+    runtime: Runtime = ctx.obj
+    changes, _, _ = _compare(runtime, file, prune=prune)
+    found = runtime.emitter.emit_items([change.wire() for change in changes], SCHEMA_CHANGES)
+    return ExitCode.DIFFERENT if found and exit_code else ExitCode.OK
+
+
+@app.command(
+    "apply",
+    writes=True,
+    examples=["crmctl schema apply schema.yaml --dry-run", "crmctl schema apply schema.yaml"],
+)
+def apply_schema(ctx: typer.Context, file: FileArgument, prune: PruneOption = False) -> None:
+    """Create and rename what a schema file says and the service has not.
+
+    Nothing is deleted without --prune. Running it again changes nothing more.
+    """
+    from crmctl.schema.applying import apply, refuse_conflicts, steps
+    from crmctl.schema.comparing import Action
+
+    runtime: Runtime = ctx.obj
+    changes, wanted, present = _compare(runtime, file, prune=prune)
+    refuse_conflicts(changes)
+    if runtime.dry_run:
+        _show(runtime, [step.wire() for step in steps(wanted, present, changes)])
+        return
+    if leaving := [change.place for change in changes if change.action is Action.DELETE]:
+        runtime.confirm(f"Delete {', '.join(leaving)}, with all their data")
+    made: Counter[str] = Counter()
+
+    def done(change: Change) -> None:
+        made[change.action] += 1
+        runtime.messages.note(f"{change.action}d {change.place}")
+
+    try:
+        apply(runtime.crm, wanted, changes, present, done)
+    finally:
+        if made:
+            runtime.schema_changed()
+    counts = {f"{action}d": made[action] for action in (Action.CREATE, Action.UPDATE, Action.DELETE)}
+    nothing = "nothing to do: the service has all of it"
+    runtime.done(counts, ", ".join(f"{name} {count}" for name, count in counts.items()) if made else nothing)
+
+
+def _compare(runtime: Runtime, file: str, *, prune: bool) -> tuple[list[Change], SchemaDocument, Present]:
+    from crmctl.schema.comparing import compare
+    from crmctl.schema.document import read_schema
+    from crmctl.schema.reading import read_service
+
+    wanted = read_schema(read_input(runtime, file), "stdin" if file == "-" else file)
+    present = read_service(runtime.crm, [spec.slug for spec in wanted.objects])
+    return compare(wanted, present, prune=prune), wanted, present
+
+
+def _show(runtime: Runtime, requests: list[dict[str, Any]]) -> None:
+    from crmctl.cli.preview import API
+    from crmctl.models import jsontext
+
+    requests = [request | {"path": API + request["path"]} for request in requests]
+    if runtime.output_format == "table":
+        for request in requests:
+            body = "" if request["body"] is None else jsontext.dumps(request["body"], indent=2) + "\n"
+            runtime.streams.write_out(f"{request['method']} {request['path']}\n{body}")
+    else:
+        runtime.emitter.emit_result({"dryRun": True, "requests": requests})
+    runtime.messages.note("dry run: nothing was sent")
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    from crmctl.output.yaml_document import dump
+
+    return dump(document).rstrip("\n")
