@@ -82,3 +82,6 @@ AssumeAppliedOption = Annotated[
 AssumeLostOption = Annotated[bool, typer.Option("--assume-lost", help="Such rows count as not written, and are sent again.")]
 CaptureOption = Annotated[bool, typer.Option("--capture-ids", help="Learn the ids of all created records, for the ok file; costs reads.")]
 AgainOption = Annotated[bool, typer.Option("--again", help="Create the records although this content was imported before.")]
+BeforeOption = Annotated[
+    str, typer.Option("--before-images", metavar="auto|yes|no", help="Keep what updates overwrite, for bulk undo; auto: only with --key.")
+]

@@ -20,6 +20,7 @@ _CHOICES = {
     "on_duplicate_key": ("error", "first", "last"),
     "on_missing_ref": ("error", "null"),
     "on_error": ("stop", "continue"),
+    "before_images": ("auto", "yes", "no"),
 }
 
 
@@ -34,6 +35,7 @@ class ImportRequest:
     marker: str | None
     failed_copy: Path | None
     references: tuple[str, ...]
+    before_images: str
 
 
 def read_request(given: Mapping[str, Any]) -> ImportRequest:
@@ -62,6 +64,7 @@ def read_request(given: Mapping[str, Any]) -> ImportRequest:
         marker=given["marker"],
         failed_copy=Path(given["failed"]) if given["failed"] else None,
         references=tuple(given["references"] or ()),
+        before_images=given["before_images"],
     )
 
 

@@ -110,13 +110,16 @@ def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRe
     parsed = parse_references(references, attributes, lambda name: _object_of(runtime, name))
     plan = replace(plan, values=replace(plan.values, samples=samples), references=parsed)
     if runtime.dry_run:
-        preview_import(runtime, target, attributes, plan, file, request.guard)
+        preview_import(runtime, target, attributes, plan, file, request.guard, request.before_images)
         return
     store = JobStore(runtime.paths.state, runtime.clock)
     lister = runtime.connect(lane="bulk") if parsed else None
     stdin = binary_stdin(runtime)
     again, marker = request.again, request.marker
-    job = start_import(store, target, attributes, plan, file, stdin, runtime.clock, again=again, marker=marker, lister=lister)
+    kept = request.before_images
+    job = start_import(
+        store, target, attributes, plan, file, stdin, runtime.clock, again=again, marker=marker, lister=lister, before_images=kept
+    )
     run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
 
 
@@ -125,11 +128,14 @@ def _object_of(runtime: Runtime, name: str) -> tuple[str, Sequence[Attribute]]:
     return target.object_id, attributes
 
 
-def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str, guard: Guard) -> None:
+def preview_import(
+    runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str, guard: Guard, before_images: str
+) -> None:
     """Read and check the whole input and show what an import would do.
 
     Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
     """
+    from crmctl.bulk.imports.before import must_be_read
     from crmctl.bulk.imports.plan import open_input
     from crmctl.bulk.imports.starting import dry_run, temporary_input
     from crmctl.bulk.journal.jobs import JobStore
@@ -141,8 +147,10 @@ def preview_import(runtime: Runtime, target: Target, attributes: Sequence[Attrib
         planned = open_input(plan, path, file, attributes)
         for note in (*planned.source.dialect.notes, *planned.mapping.notes):
             runtime.messages.note(note)
-        lister = runtime.connect(lane="bulk") if plan.mapping.keys or plan.references else None
-        found = dry_run(target, planned, current_limit(runtime), runtime.clock, findings, lister, plan=plan)
+        reads = plan.mapping.keys or plan.references or must_be_read(before_images, plan.mapping.mode, plan.mapping.keys)
+        lister = runtime.connect(lane="bulk") if reads else None
+        limit = current_limit(runtime)
+        found = dry_run(target, planned, limit, runtime.clock, findings, lister, plan=plan, before_images=before_images)
     findings.show()
     runtime.emitter.emit_result(found.to_document(), text=_preview_text(found, file))
     if found.exit_code is not ExitCode.OK:

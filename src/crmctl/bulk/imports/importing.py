@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from crmctl.bulk.delivery.pipeline import Delivery, DeliveryOptions
 from crmctl.bulk.delivery.reconciling import Reconciler
 from crmctl.bulk.delivery.sender import Writer
 from crmctl.bulk.delivery.spool import EntrySpool
 from crmctl.bulk.findings import Finding, Severity
+from crmctl.bulk.imports.before import must_be_read, read_before
 from crmctl.bulk.imports.guards import Guard
 from crmctl.bulk.imports.resolving import Resolver
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
@@ -24,6 +25,8 @@ from crmctl.bulk.progress import Progress
 from crmctl.bulk.records.reading import Baseline, Getter, Reader
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError
+
+R = TypeVar("R")
 
 CHUNK_ROWS = 500
 
@@ -95,11 +98,31 @@ def run_import(
                 with EntrySpool(journal.folder) as spool:
                     entry = entry_maker(journal)
                     keep: Keep = lambda rows: spool.add(map(entry, rows))  # noqa: E731
-                    journal.set_state(_check(journal, payloads, keep, options, progress, report, interrupt))
-                    return _send(service, journal, _Fresh(spool), options, clock, progress, interrupt)
-            return _send(service, journal, _Resumed(journal, payloads), options, clock, progress, interrupt)
+                    state = _check(journal, payloads, keep, options, progress, report, interrupt)
+                    if state is JobState.OPEN:
+                        spool.keep()
+                    journal.set_state(state)
+                    return _send(service, journal, spool, options, clock, progress, interrupt)
+            elif (kept := EntrySpool.kept(journal.folder)) is not None:
+                with kept:
+                    return _send(service, journal, kept, options, clock, progress, interrupt)
+            return _send(service, journal, _Rebuilt(journal, payloads), options, clock, progress, interrupt)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
+
+
+def _keep_before(
+    service: Service, journal: Journal, entries: Iterable[Entry], progress: Progress, interrupt: Interrupt
+) -> CrmctlError | None:
+    """Read what the updates will overwrite. Returns the error that kept the service from being read: then nothing is sent."""
+    reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
+    try:
+        read_before(journal, reader, entries, progress)
+    except CrmctlError as failure:
+        return failure
+    finally:
+        journal.add_effort(reader.requests, 0.0)
+    return None
 
 
 def _check(
@@ -194,17 +217,16 @@ def _unsettled(journal: Journal, payloads: Payloads) -> Iterator[Any]:
         yield from (payload for payload in chunk if payload.ordinal not in taken)
 
 
-class _Work(Protocol):
-    """The rows of a job: those to be sent, in input order, and all of them anew."""
+class _Rows(Protocol):
+    """The valid rows of a job as they are sent, in input order, from one of them on; any number of times."""
 
-    def rows(self, reconciler: Reconciler) -> Iterable[Entry]: ...
-    def again(self) -> Iterable[Entry]: ...
+    def since(self, ordinal: int) -> Iterator[Entry]: ...
 
 
 def _send(
     service: Service,
     journal: Journal,
-    work: _Work,
+    rows: _Rows,
     options: ImportOptions,
     clock: Clock,
     progress: Progress,
@@ -218,6 +240,7 @@ def _send(
         try:
             options.guard.check(counts[RowState.UNSENT], sum(counts.values()))
         except RejectedError as refusal:
+            EntrySpool.discard(journal.folder)
             journal.set_state(JobState.REJECTED)
             return RunResult(refusal)
     reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
@@ -229,17 +252,18 @@ def _send(
         except CrmctlError as failure:
             return RunResult(failure)
         wishes = options.delivery
-        reconciler = Reconciler(reader, journal, work.again, clock, wishes.settle, wishes.assume)
+        reconciler = Reconciler(reader, journal, lambda: rows.since(1), clock, wishes.settle, wishes.assume)
         delivery = Delivery(service, journal, reconciler, wishes, clock, progress, interrupt)
         progress.start("importing", left)
         try:
-            delivery.run(work.rows(reconciler))
+            delivery.run(_left(journal, rows, reconciler))
         finally:
             progress.finish()
             journal.add_effort(reader.requests, 0.0)
         error, notes = delivery.error, delivery.notes
     counts = journal.counts()
     if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT]:
+        EntrySpool.discard(journal.folder)
         journal.set_state(JobState.FINISHED)
     return RunResult(error, tuple(notes))
 
@@ -283,56 +307,46 @@ def rows_of(journal: Journal, payloads: Payloads) -> Callable[[], Iterator[Entry
 
 
 @dataclass(frozen=True)
-class _Fresh:
-    """A job that has just been checked."""
-
-    spool: EntrySpool
-
-    def rows(self, reconciler: Reconciler) -> Iterable[Entry]:
-        return self.spool
-
-    def again(self) -> Iterable[Entry]:
-        return self.spool
-
-
-@dataclass(frozen=True)
-class _Resumed:
-    """A job that goes on: rows that have an outcome are passed over, batches in doubt are put together again and parked."""
+class _Rebuilt:
+    """Rows read and typed anew, where they were not kept."""
 
     journal: Journal
     payloads: Payloads
 
-    def again(self) -> Iterator[Entry]:
-        return rows_of(self.journal, self.payloads)()
+    def since(self, ordinal: int) -> Iterator[Entry]:
+        return (entry for entry in rows_of(self.journal, self.payloads)() if entry.ordinal >= ordinal)
 
-    def rows(self, reconciler: Reconciler) -> Iterator[Entry]:
-        journal, entry = self.journal, entry_maker(self.journal)
-        doubts = {doubt.number: doubt for doubt in journal.doubts()}
-        gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
-        control = journal.last_confirmed() if doubts else None
-        shown: list[Entry] = []
-        for chunk in chunks(self.payloads()):
-            first, last = chunk[0].ordinal, chunk[-1].ordinal
-            taken = journal.taken(first, last)
-            doubtful = journal.doubtful(first, last) if doubts else {}
-            for payload in chunk:
-                number = doubtful.get(payload.ordinal)
-                if number is not None:
-                    gathered[number].append(entry(payload))
-                    if len(gathered[number]) == doubts[number].size:
-                        self._park(reconciler, doubts[number], gathered.pop(number))
-                elif payload.ordinal not in taken:
-                    yield entry(payload)
-                elif control is not None and control[0] <= payload.ordinal <= control[1]:
-                    shown.append(entry(payload))
-                    if payload.ordinal == control[1]:
-                        reconciler.confirm(shown, control[2], control[2] + ANSWER_SECONDS)
 
-    def _park(self, reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
-        batch = Batch(tuple(entries))
-        if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
-            raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
-        reconciler.park(doubt.number, batch, 0, doubt.sent_at)
+def _left(journal: Journal, rows: _Rows, reconciler: Reconciler) -> Iterator[Entry]:
+    """The rows to be sent: those that have an outcome are passed over, batches in doubt are put together again and parked."""
+    doubts = {doubt.number: doubt for doubt in journal.doubts()}
+    gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
+    control = journal.last_confirmed() if doubts else None
+    shown: list[Entry] = []
+    start = journal.first_open()
+    for chunk in chunks(rows.since(start if control is None else min(start, control[0]))):
+        first, last = chunk[0].ordinal, chunk[-1].ordinal
+        taken = journal.taken(first, last)
+        doubtful = journal.doubtful(first, last) if doubts else {}
+        for entry in chunk:
+            number = doubtful.get(entry.ordinal)
+            if number is not None:
+                gathered[number].append(entry)
+                if len(gathered[number]) == doubts[number].size:
+                    _park(reconciler, doubts[number], gathered.pop(number))
+            elif entry.ordinal not in taken:
+                yield entry
+            elif control is not None and control[0] <= entry.ordinal <= control[1]:
+                shown.append(entry)
+                if entry.ordinal == control[1]:
+                    reconciler.confirm(shown, control[2], control[2] + ANSWER_SECONDS)
+
+
+def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
+    batch = Batch(tuple(entries))
+    if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
+        raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
+    reconciler.park(doubt.number, batch, 0, doubt.sent_at)
 
 
 def rejection(payload: Payload) -> str | None:
@@ -341,7 +355,7 @@ def rejection(payload: Payload) -> str | None:
     return "; ".join(finding.message if finding.column is None else f"{finding.column}: {finding.message}" for finding in rejecting) or None
 
 
-def chunks(payloads: Iterable[Payload]) -> Iterator[list[Payload]]:
-    iterator = iter(payloads)
+def chunks(rows: Iterable[R]) -> Iterator[list[R]]:
+    iterator = iter(rows)
     while chunk := list(islice(iterator, CHUNK_ROWS)):
         yield chunk

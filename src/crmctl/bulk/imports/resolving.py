@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.imports.before import before_image
 from crmctl.bulk.imports.plan import PlannedInput
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
@@ -44,13 +45,15 @@ class Action(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """What a row does: `record_id` for those that have a record, `finding` says why a row is rejected, `reason` why it is skipped."""
+    """What a row does: `record_id` for those that have a record, `before` what an update overwrites there. `finding` says why a row is
+    rejected, `reason` why it is skipped."""
 
     ordinal: int
     action: Action
     record_id: str | None = None
     finding: Finding | None = None
     reason: str | None = None
+    before: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,9 @@ class Resolver:
             message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
             return self._reject(row, "required_missing", message, f"fill the cell, or give --set {missing}=VALUE", missing)
         record_id, current = found[0]
-        action = Action.UNCHANGED if is_unchanged(row.data, current, known) else Action.UPDATE
-        return Outcome(row.ordinal, action, record_id)
+        if is_unchanged(row.data, current, known):
+            return Outcome(row.ordinal, Action.UNCHANGED, record_id)
+        return Outcome(row.ordinal, Action.UPDATE, record_id, before=before_image(row.data, current))
 
     def _reject(self, row: Wanted, code: str, message: str, hint: str, column: str | None = None) -> Outcome:
         finding = Finding(code, message, hint=hint).at(row.ordinal, row.line, row.last_line)
@@ -137,11 +141,13 @@ def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
 def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[Finding], None]) -> bool:
     """Keep outcomes in the journal; whether any was a rejection."""
     targets: list[tuple[int, str]] = []
+    images: list[tuple[int, dict[str, Any]]] = []
     final: list[tuple[int, RowState, str | None, str | None]] = []
     rejected = False
-    for ordinal, action, record_id, finding, reason in outcomes:
+    for ordinal, action, record_id, finding, reason, before in outcomes:
         if action is Action.UPDATE and record_id is not None:
             targets.append((ordinal, record_id))
+            images += [] if before is None else [(ordinal, before)]
         elif action is Action.UNCHANGED:
             final.append((ordinal, RowState.UNCHANGED, record_id, None))
         elif action is Action.SKIP:
@@ -150,6 +156,8 @@ def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[
             report(finding)
             final.append((ordinal, RowState.REJECTED, None, f"{finding.column}: {finding.message}"))
             rejected = True
+    if journal.header.before_images != "no":
+        journal.keep_before(images)
     journal.set_targets(targets)
     journal.conclude(final)
     return rejected

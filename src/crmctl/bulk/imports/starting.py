@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from crmctl import __version__
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.imports.before import BeforeImages, must_be_read
 from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.imports.resolving import AMBIGUOUS, Action, Outcome, resolver_of
 from crmctl.bulk.journal.jobs import JobStore
@@ -27,6 +28,7 @@ from crmctl.bulk.payloads.mapping import Column, Mode, schema_digest
 from crmctl.bulk.payloads.markers import check_marker
 from crmctl.bulk.payloads.validation import Payload, ValidationReport, validate
 from crmctl.bulk.progress import Progress
+from crmctl.bulk.records.fetching import reading_cost
 from crmctl.bulk.records.listing import Lister
 from crmctl.clock import Clock
 from crmctl.errors import ExitCode, UsageError
@@ -110,11 +112,12 @@ def start_import(
     again: bool = False,
     marker: str | None = None,
     lister: Lister | None = None,
+    before_images: str = BeforeImages.AUTO,
 ) -> Job:
     """Make a job for a file, or for stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
 
     References that are not given by id are looked up through `lister`. `marker` is the text attribute that is to hold each new record's
-    import marker.
+    import marker. `before_images`: whether what updates overwrite is kept.
 
     Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
     mode, unless `again`.
@@ -134,6 +137,7 @@ def start_import(
         if plan.mapping.mode is Mode.CREATE and not again:
             _refuse_repetition(store, sha256, target, file)
         facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
+        facts["before_images"] = before_images
         header = Header(job=folder.name, input=file, path=str(path), sha256=sha256, size=size, **facts)
         journal = Journal.create(folder, header, clock)
         journal.add_effort(requests, 0.0)
@@ -167,6 +171,7 @@ def dry_run(
     lister: Lister | None = None,
     progress: Progress | None = None,
     plan: ImportPlan | None = None,
+    before_images: str = BeforeImages.AUTO,
 ) -> DryRun:
     """Read and validate everything, count the requests, write nothing. `report` hears every finding.
 
@@ -197,6 +202,8 @@ def dry_run(
                     found.reject(outcome.finding)
                     report(outcome.finding)
             reads += lookup.requests
+    if lister is not None and must_be_read(before_images, planned.mapping.mode, planned.mapping.keys):
+        reads += 1 + reading_cost(lister, target.object_id, forecast.updates).requests
     requests = forecast.requests + reads
     counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
     summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
@@ -237,6 +244,10 @@ class _Forecast:
     def _write(self, action: Action, entry: Entry) -> None:
         self._actions[action] += 1
         self._batches += self._batcher.feed(entry) is not None
+
+    @property
+    def updates(self) -> int:
+        return self._actions[Action.UPDATE]
 
     @property
     def requests(self) -> int:

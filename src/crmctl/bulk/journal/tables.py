@@ -31,6 +31,6 @@ CREATE VIEW taken AS
 """
 """`doubtful`: batches that may or may not be in the service; their `size` counts the rows that hang on them. `taken`: rows that must not be
 sent. `doubted`: rows that were ever in doubt, and when last. `duplicate`: second records of a row. `target`: records that rows
-update, found by key. `before`: what the attributes that a row writes held before, where that is kept. `rival`: all records with the key of a
-row, where somebody else has created some. `undone`: records that were deleted or put back. `fact`: JSON values by name.
+update, found by key. `before`: what the attributes that a row writes held before, where that is kept. `rival`: all records with the key
+of a row, where there are several. `undone`: records that were deleted or put back. `fact`: JSON values by name.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from crmctl.bulk.records.listing import Lister
 from crmctl.bulk.records.reading import Reader
 from crmctl.bulk.records.scanning import ScanStatistics, scan
 from crmctl.bulk.records.seen import SeenIds
@@ -25,11 +26,11 @@ class Cost(NamedTuple):
     as_a_whole: bool
 
 
-def reading_cost(reader: Reader, count: int) -> Cost:
-    """The cheaper way to read `count` records; takes one request to find out. Raises what reading raises."""
+def reading_cost(lister: Lister, object_id: str, count: int) -> Cost:
+    """The cheaper way to read `count` records; takes one request to find out. Raises what the call raises."""
     if count <= FEW:
         return Cost(count, as_a_whole=False)
-    page = reader.list_records(reader.object_id, sort="created_at", order="asc", limit=1, offset=PAGE_STEP * count)
+    page = lister.list_records(object_id, sort="created_at", order="asc", limit=1, offset=PAGE_STEP * count)
     total = page.total if page.total is not None else PAGE_STEP * (count + bool(page.items))
     pages = -(-total // PAGE_STEP)
     return Cost(min(count, pages), as_a_whole=pages < count)
@@ -42,7 +43,7 @@ def fetch(reader: Reader, wanted: SeenIds) -> Iterator[list[Record]]:
     reading raises.
     """
     with SeenIds() as found:
-        rounds = 2 if len(wanted) and reading_cost(reader, len(wanted)).as_a_whole else 0
+        rounds = 2 if len(wanted) and reading_cost(reader, reader.object_id, len(wanted)).as_a_whole else 0
         for _ in range(rounds):
             before = reader.requests
             yield from _among_all(reader, wanted, found)

@@ -64,6 +64,7 @@ def import_records(
     sheet: given.SheetOption = None,
     concurrency: given.ConcurrencyOption = 2,
     marker: given.MarkerOption = None,
+    before_images: given.BeforeOption = "auto",
     settle: given.SettleOption = 120.0,
     assume_applied: given.AssumeAppliedOption = False,
     assume_lost: given.AssumeLostOption = False,
