@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.keys.references import Reference, ReferenceMap, columns_of, stand_ins
+from crmctl.bulk.payloads.batches import EncodedRow
 from crmctl.bulk.payloads.forms import learn_form
 from crmctl.bulk.payloads.mapfile import parse_pairs, read_map_file
 from crmctl.bulk.payloads.mapping import Mapping as ColumnMapping
 from crmctl.bulk.payloads.mapping import MappingOptions, Mode, build_mapping
-from crmctl.bulk.payloads.validation import Payload, payloads
+from crmctl.bulk.payloads.validation import Payload, encoded_payloads, payloads
 from crmctl.bulk.payloads.values import ValueOptions
 from crmctl.bulk.sources.bytestream import BUFFER_SIZE
 from crmctl.bulk.sources.opening import open_source
@@ -112,6 +113,12 @@ class PlannedInput:
     attributes: Sequence[Attribute]
     values: ValueOptions
     references: ReferenceMap | None = None
+
+    def to_send(self) -> Iterator[Payload | EncodedRow]:
+        """The rows for an import; those of which it needs to see nothing come encoded."""
+        if self.references is None and not self.mapping.keys:
+            return encoded_payloads(self.source, self.mapping, self.attributes, self.values)
+        return self.payloads()
 
     def payloads(self) -> Iterator[Payload]:
         rows = payloads(self.source, self.mapping, self.attributes, self.values)

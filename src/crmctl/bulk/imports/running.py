@@ -71,7 +71,7 @@ def run_job(
         plan = ImportPlan.from_document(journal.header.plan)
         wishes = ImportOptions(plan.stop_on_error, guard, options)
         resolver = resolver_of(job.input, journal.header.object_id)
-        result = run_import(service, journal, job.input.payloads, wishes, clock, progress, report, resolver)
+        result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver)
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
         write_results(journal, job.input.source, failed_copy)
         summary = summarize(journal)
@@ -90,7 +90,7 @@ def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Cloc
         return []
     notes = []
     reader = Reader(service, journal.header.object_id)
-    again = rows_of(journal, job.input.payloads)
+    again = rows_of(journal, job.input.to_send)
     try:
         if options.capture_ids and (unnamed := capture_ids(journal, reader, again)):
             notes.append(f"the ids of {unnamed} created rows cannot be told")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from crmctl.bulk.findings import Finding
 from crmctl.bulk.payloads.markers import Marker
 from crmctl.client.session import encode_json
+from crmctl.models import jsontext
 from crmctl.models.records import BULK_LIMIT
 
 DEFAULT_BYTES = 1_000_000
@@ -24,6 +27,26 @@ class Row(Protocol):
     def data(self) -> dict[str, Any]: ...
     @property
     def id(self) -> str | None: ...
+
+
+class EncodedRow(NamedTuple):
+    """A valid row without an id, of which nobody needs more than the JSON of its data: that is never an empty object."""
+
+    ordinal: int
+    encoded: bytes
+
+    @property
+    def data(self) -> dict[str, Any]:
+        data: dict[str, Any] = jsontext.loads(self.encoded)
+        return data
+
+    @property
+    def id(self) -> str | None:
+        return None
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        return ()
 
 
 class Entry(NamedTuple):
@@ -71,8 +94,11 @@ def entry_of(row: Row, *, with_id: bool, marker: Marker | None = None, target: s
     `target` is the id of a row that has none of its own."""
     if with_id and (record_id := row.id or target):
         return Entry(row.ordinal, encode_json({"data": row.data, "id": record_id}), record_id)
-    data = row.data if marker is None else {**row.data, marker.slug: marker.text(row.ordinal)}
-    return Entry(row.ordinal, encode_json({"data": data}))
+    encoded = row.encoded if isinstance(row, EncodedRow) else encode_json(row.data)
+    if marker is not None:
+        mark = encode_json({marker.slug: marker.text(row.ordinal)})
+        encoded = mark if encoded == b"{}" else b"%s,%s" % (encoded[:-1], mark[1:])
+    return Entry(row.ordinal, b'{"data":%s}' % encoded)
 
 
 class Batcher:

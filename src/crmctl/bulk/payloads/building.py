@@ -46,7 +46,8 @@ class Built(NamedTuple):
 
 class Cell(NamedTuple):
     """How one column is read: `read_text` a cell, `read` any JSON value. `after_good(text, value)` and `after_bad(text, code)` see every
-    text and may add a finding. Where a value can be shared and not every text has to be seen, `memo` has some texts and their values.
+    text and may add a finding; `is_odd(text)` tells whether `after_good` may add one. Where a value can be shared and not every text has to
+    be seen, `memo` has some texts and their values.
     """
 
     column: Column
@@ -61,6 +62,7 @@ class Cell(NamedTuple):
     dates: DateWatch | None
     is_memorable: bool
     memo: dict[str, Any]
+    is_odd: Callable[[str], object] | None
 
 
 class RowBuilder:
@@ -70,17 +72,18 @@ class RowBuilder:
         check_blank_policy(options.blank)
         self._mapping = mapping
         self._options = options
-        self._clear = options.blank == "clear"
+        self.constants = mapping.constants
+        self.clears_blanks = options.blank == "clear"
         self._forms = {attribute.slug: learn_form(attribute, options.samples) for attribute in attributes}
         self._attributes = {attribute.slug: attribute for attribute in attributes}
-        self._required = [attribute for attribute in attributes if attribute.is_required and attribute.is_active is not False]
-        self._blanks = frozenset({"", *options.null_strings})
-        self._cells: dict[str, Cell] = {}
+        self.required = [attribute for attribute in attributes if attribute.is_required and attribute.is_active is not False]
+        self.blanks = frozenset({"", *options.null_strings})
+        self._cells_of: dict[str, Cell] = {}
         self.id_column = next((column for column in mapping.columns if column.role is Role.RECORD_ID), None)
-        self._plan = [self._cell(column) for column in mapping.columns if column.role is Role.ATTRIBUTE]
-        self._loop = [(cell, cell.place, cell.slug, cell.memo) for cell in self._plan]
-        self._headers = {cell.slug: cell.column.label for cell in self._plan}
-        targets = [(cell.slug, cell.part) for cell in self._plan]
+        self.cells = [self._cell(column) for column in mapping.columns if column.role is Role.ATTRIBUTE]
+        self._loop = [(cell, cell.place, cell.slug, cell.memo) for cell in self.cells]
+        self._headers = {cell.slug: cell.column.label for cell in self.cells}
+        targets = [(cell.slug, cell.part) for cell in self.cells]
         for target in targets:
             if targets.count(target) > 1:
                 raise UsageError(
@@ -90,7 +93,7 @@ class RowBuilder:
     @property
     def date_watches(self) -> dict[str, DateWatch]:
         """By column label, the watches of date columns."""
-        return {cell.column.label: cell.dates for cell in self._plan if cell.dates is not None}
+        return {cell.column.label: cell.dates for cell in self.cells if cell.dates is not None}
 
     def build(self, row: Row) -> Built:
         """The record of one row. A row with an error has findings that say so; its data is then not to be used."""
@@ -128,17 +131,19 @@ class RowBuilder:
             read_text = read
         after_good: Callable[[str, Any], Finding | None] | None = None
         after_bad: Callable[[str, str], Finding | None] | None = None
+        is_odd: Callable[[str], object] | None = None
         dates = None
         if attribute.type in KEEPS_TEXT:
-            after_good = doubt_about
+            after_good, is_odd = doubt_about, doubt_about
         elif attribute.type in (AttributeType.NUMBER, AttributeType.CURRENCY) and not rules.decimal_comma:
             numbers = NumberWatch()
-            after_good, after_bad = numbers.see_good, numbers.see_bad
+            after_good, after_bad, is_odd = numbers.see_good, numbers.see_bad, numbers.is_news
         elif attribute.type == AttributeType.DATE and not attribute.is_list:
             dates = DateWatch()
             after_good, after_bad = (None, dates.see_bad) if rules.date_format is None else (dates.see_good, None)
+            is_odd = _never
         memorable = part is None and attribute.type in SCALARS and not attribute.is_list and (dates is None or after_good is None)
-        return Cell(column, column.index or 0, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {})
+        return Cell(column, column.index or 0, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {}, is_odd)
 
     @staticmethod
     def _part_reader(attribute: Attribute, part: str, form: Form) -> tuple[str, Callable[[Any], Any]]:
@@ -147,7 +152,7 @@ class RowBuilder:
 
     def _from_cells(self, work: _Work, cells: list[str]) -> None:
         """Read the cells of a delimited row: the loop that an import spends its time in."""
-        data, blanks = work.data, self._blanks
+        data, blanks = work.data, self.blanks
         for cell, place, slug, memo in self._loop:
             text = cells[place]
             if text in memo:
@@ -175,7 +180,7 @@ class RowBuilder:
     def _fill(self, work: _Work, cell: Cell, value: Any) -> None:
         """Read one JSON value into the record, or note what is wrong with it."""
         is_text = isinstance(value, str)
-        if value is None or (is_text and value in self._blanks):
+        if value is None or (is_text and value in self.blanks):
             self._blank(work, cell)
             return
         try:
@@ -191,7 +196,7 @@ class RowBuilder:
             work.parts.setdefault(cell.slug, {})[cell.part] = wire
 
     def _blank(self, work: _Work, cell: Cell) -> None:
-        if not self._clear:
+        if not self.clears_blanks:
             return
         if cell.part is None:
             work.data[cell.slug] = None
@@ -230,9 +235,9 @@ class RowBuilder:
         return record_id
 
     def _fill_key(self, work: _Work, column: Column, key: str, item: Any, filled: dict[str, str]) -> None:
-        cell = self._cells.get(key)
+        cell = self._cells_of.get(key)
         if cell is None:
-            cell = self._cells[key] = next((known for known in self._plan if known.column is column), None) or self._cell(column)
+            cell = self._cells_of[key] = next((known for known in self.cells if known.column is column), None) or self._cell(column)
             self._headers.setdefault(cell.slug, key)
         target = cell.slug if cell.part is None else f"{cell.slug}.{cell.part}"
         rival = filled.get(target) or filled.get(cell.slug) or (cell.part is None and cell.slug in work.parts and key)
@@ -244,7 +249,7 @@ class RowBuilder:
         self._fill(work, cell, item)
 
     def _record_id(self, work: _Work, value: Any, label: str) -> str | None:
-        if value is None or (isinstance(value, str) and (value in self._blanks or value.isspace())):
+        if value is None or (isinstance(value, str) and (value in self.blanks or value.isspace())):
             return None
         if isinstance(value, str) and is_uuid(value.strip()):
             return value.strip()
@@ -252,7 +257,7 @@ class RowBuilder:
         return None
 
     def _check_required(self, work: _Work, *, is_update: bool) -> None:
-        for attribute in self._required:
+        for attribute in self.required:
             slug = attribute.slug
             if slug in work.refused or (is_update and slug not in work.data):
                 continue
@@ -261,6 +266,10 @@ class RowBuilder:
                 work.findings.append(
                     Finding("required_missing", f"{slug} is required", hint=f"fill the cell, or give --set {slug}=VALUE").on(label, "")
                 )
+
+
+def _never(_text: str) -> bool:
+    return False
 
 
 class _Work:

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding, Severity
+from crmctl.bulk.payloads.batches import EncodedRow
 from crmctl.bulk.payloads.building import RowBuilder
+from crmctl.bulk.payloads.encoding import RowEncoder, can_encode
 from crmctl.bulk.payloads.mapping import Mapping
 from crmctl.bulk.payloads.uniqueness import Seen
 from crmctl.bulk.payloads.values import ValueOptions
 from crmctl.bulk.sources.rows import Row, Source
+from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 
 EXAMPLES = 5
@@ -107,6 +110,27 @@ def payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], 
     return _payloads(source, RowBuilder(mapping, attributes, options), attributes)
 
 
+def encoded_payloads(
+    source: Source, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions
+) -> Iterator[Payload | EncodedRow]:
+    """The same, for those who want no more than the JSON of rows without findings: most of them come as that only."""
+    builder = RowBuilder(mapping, attributes, options)
+    if not source.dialect.format.is_delimited or not can_encode(builder):
+        yield from _payloads(source, builder, attributes)
+        return
+    encoder = RowEncoder(builder, len(source.header))
+    unique = _unique(attributes)
+    with Seen() as seen:
+        for row in source.rows():
+            encoded = encoder.encode(row.cells) if row.problem is None else None
+            if encoded is None:
+                yield _payload(row, builder, seen, unique)
+            elif unique and (found := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
+                yield Payload(row.ordinal, row.first_line, row.last_line, jsontext.loads(encoded), None, found, row)
+            else:
+                yield EncodedRow(row.ordinal, encoded)
+
+
 def validate(
     source: Source,
     mapping: Mapping,
@@ -145,15 +169,23 @@ def validate(
 
 
 def _payloads(source: Source, builder: RowBuilder, attributes: Sequence[Attribute]) -> Iterator[Payload]:
-    unique = [attribute.slug for attribute in attributes if attribute.is_unique and attribute.is_active is not False]
+    unique = _unique(attributes)
     with Seen() as seen:
         for row in source.rows():
-            data, record_id, findings, clears = builder.build(row)
-            if unique:
-                findings += _duplicates(seen, unique, data, row)
-            if record_id is not None and (line := seen.first_line("\0id", record_id, row.first_line)) is not None:
-                findings.append(_duplicate("id", record_id, line, row, code="duplicate_id"))
-            yield Payload(row.ordinal, row.first_line, row.last_line, data, record_id, findings, row, clears)
+            yield _payload(row, builder, seen, unique)
+
+
+def _payload(row: Row, builder: RowBuilder, seen: Seen, unique: Sequence[str]) -> Payload:
+    data, record_id, findings, clears = builder.build(row)
+    if unique:
+        findings += _duplicates(seen, unique, data, row)
+    if record_id is not None and (line := seen.first_line("\0id", record_id, row.first_line)) is not None:
+        findings.append(_duplicate("id", record_id, line, row, code="duplicate_id"))
+    return Payload(row.ordinal, row.first_line, row.last_line, data, record_id, findings, row, clears)
+
+
+def _unique(attributes: Sequence[Attribute]) -> list[str]:
+    return [attribute.slug for attribute in attributes if attribute.is_unique and attribute.is_active is not False]
 
 
 def _duplicates(seen: Seen, unique: Sequence[str], data: dict[str, Any], row: Row) -> list[Finding]:

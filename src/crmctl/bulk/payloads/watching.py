@@ -19,9 +19,13 @@ class NumberWatch:
     grouped: str | None = None
     comma: str | None = None
 
+    def is_news(self, text: str) -> bool:
+        """Whether `see_good` would take note of a number."""
+        return self.grouped is None and len(text) > 4 and _GROUPED.fullmatch(text) is not None
+
     def see_good(self, text: str, _value: Any) -> Finding | None:
         """Take note of a number that was read; a fatal finding when both kinds have been seen."""
-        if self.grouped is None and len(text) > 4 and _GROUPED.fullmatch(text):
+        if self.is_news(text):
             self.grouped = text
             return self._contradiction()
         return None
