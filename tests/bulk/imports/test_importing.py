@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.bulk.delivery.pipeline import DeliveryOptions
+from crmctl.bulk.delivery.spool import EntrySpool
 from crmctl.bulk.imports.importing import ImportOptions
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
@@ -262,15 +263,27 @@ def test_an_interrupted_check_sends_nothing_and_starts_over(journal: Journal) ->
     assert journal.counts()[RowState.CREATED] == 2000
 
 
-def test_an_input_that_breaks_while_a_job_goes_on_leaves_the_journal_right(journal: Journal) -> None:
-    class Broken(list[Prepared]):
-        def __iter__(self) -> Iterator[Prepared]:
-            yield from self[:1700]
-            raise RejectedError("unreadable from here on")
+class Broken(list[Prepared]):
+    def __iter__(self) -> Iterator[Prepared]:
+        yield from self[:1700]
+        raise RejectedError("unreadable from here on")
 
+
+def test_a_job_that_goes_on_does_not_read_its_input_again(journal: Journal) -> None:
     with BulkServer() as server:
         server.faults[1] = Fault(status=401)
         run(server.crm(), journal, prepared(2000), ONE)
+        run(server.crm(), journal, Broken(prepared(2000)), ONE)
+        assert server.values("n") == once(*range(1, 2001))
+    assert journal.state is JobState.FINISHED
+    assert EntrySpool.kept(journal.folder) is None
+
+
+def test_an_input_that_breaks_while_a_job_goes_on_leaves_the_journal_right(journal: Journal) -> None:
+    with BulkServer() as server:
+        server.faults[1] = Fault(status=401)
+        run(server.crm(), journal, prepared(2000), ONE)
+        EntrySpool.discard(journal.folder)
         with pytest.raises(RejectedError, match="unreadable"):
             run(server.crm(), journal, Broken(prepared(2000)), ONE)
         counts = journal.counts()

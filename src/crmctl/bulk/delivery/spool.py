@@ -1,8 +1,10 @@
-"""The valid rows of a check, kept encoded in an unnamed file until they are sent, so that nothing is typed twice and memory stays flat."""
+"""The valid rows of a checked input, encoded as they are sent, in a file of the job: nothing is typed twice, memory stays flat, and a job
+that goes on begins at once. It is gone when nothing is left to send.
+"""
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -11,20 +13,35 @@ from typing import Self
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.models import jsontext
 
+FILE_NAME = "rows"
 READ_BYTES = 1_000_000
 
 
 class EntrySpool:
-    """Entries in the order they were added. The file has no name and vanishes with the process, however that ends."""
+    """Entries in the order they were added, by increasing ordinal. Without `keep` the file vanishes when it is closed."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._path = folder / f"{FILE_NAME}.part"
+        self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b")
+
+    @classmethod
+    def kept(cls, folder: Path) -> EntrySpool | None:
+        """What an earlier run of the job has kept, complete."""
+        spool = cls.__new__(cls)
+        spool._path = folder / FILE_NAME
+        try:
+            spool._file = spool._path.open("r+b")
+        except FileNotFoundError:
+            return None
+        return spool
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
+        if self._path.name != FILE_NAME:
+            self._path.unlink(missing_ok=True)
 
     def add(self, entries: Iterable[Entry]) -> None:
         # JSON text holds no bare tab or line feed.
@@ -33,9 +50,20 @@ class EntrySpool:
             for entry in entries
         )
 
-    def __iter__(self) -> Iterator[Entry]:
-        """All entries, from the first one; several readers may take turns."""
-        at = 0
+    def keep(self) -> None:
+        """Bring all of it to disk, for later runs of the job."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._path = self._path.rename(self._path.with_name(FILE_NAME))
+
+    @staticmethod
+    def discard(folder: Path) -> None:
+        """Nothing of the job is left to send."""
+        (folder / FILE_NAME).unlink(missing_ok=True)
+
+    def since(self, ordinal: int) -> Iterator[Entry]:
+        """The entries from a row on; several readers may take turns. Finding the place takes a few reads, however many there are."""
+        at = self._place(ordinal)
         while True:
             self._file.seek(at)
             lines = self._file.readlines(READ_BYTES)
@@ -43,5 +71,25 @@ class EntrySpool:
             if not lines:
                 return
             for line in lines:
-                ordinal, id, encoded = line[:-1].split(b"\t", 2)  # noqa: A001
-                yield Entry(int(ordinal), encoded, jsontext.loads(id) if id != b"null" else None)
+                entry = _entry(line)
+                if entry.ordinal >= ordinal:
+                    yield entry
+
+    def _place(self, ordinal: int) -> int:
+        """Where a line begins, with no row from `ordinal` on before it."""
+        low, high = 0, self._file.seek(0, os.SEEK_END)
+        while high - low > READ_BYTES:
+            middle = (low + high) // 2
+            self._file.seek(middle)
+            self._file.readline()
+            begins, line = self._file.tell(), self._file.readline()
+            if line and begins < high and _entry(line).ordinal <= ordinal:
+                low = begins
+            else:
+                high = middle
+        return low
+
+
+def _entry(line: bytes) -> Entry:
+    ordinal, id, encoded = line[:-1].split(b"\t", 2)  # noqa: A001
+    return Entry(int(ordinal), encoded, jsontext.loads(id) if id != b"null" else None)

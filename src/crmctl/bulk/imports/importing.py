@@ -12,7 +12,6 @@ from crmctl.bulk.delivery.reconciling import Reconciler
 from crmctl.bulk.delivery.sender import Writer
 from crmctl.bulk.delivery.spool import EntrySpool
 from crmctl.bulk.findings import Finding, Severity
-from crmctl.bulk.imports.before import must_be_read, read_before
 from crmctl.bulk.imports.guards import Guard
 from crmctl.bulk.imports.resolving import Resolver
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
@@ -109,20 +108,6 @@ def run_import(
             return _send(service, journal, _Rebuilt(journal, payloads), options, clock, progress, interrupt)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
-
-
-def _keep_before(
-    service: Service, journal: Journal, entries: Iterable[Entry], progress: Progress, interrupt: Interrupt
-) -> CrmctlError | None:
-    """Read what the updates will overwrite. Returns the error that kept the service from being read: then nothing is sent."""
-    reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
-    try:
-        read_before(journal, reader, entries, progress)
-    except CrmctlError as failure:
-        return failure
-    finally:
-        journal.add_effort(reader.requests, 0.0)
-    return None
 
 
 def _check(

@@ -70,6 +70,21 @@ class JournalDatabase:
     def undone_count(self) -> int:
         return int(self._one("SELECT COUNT(*) FROM undone"))
 
+    # -- rows of a job that goes on --------------------------------------------------------------------------------------------------
+
+    def first_open(self) -> int:
+        """The first row that may still be sent, or is in doubt; where every row has its outcome, one behind the last row."""
+        return int(
+            self._one(
+                "SELECT MIN(ordinal) FROM ("
+                "SELECT MIN(ordinal) AS ordinal FROM row JOIN batch ON no = batch "
+                "WHERE row.state IS NULL AND batch.state NOT IN ('CONFIRMED', 'RECONCILED') "
+                "UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM row WHERE ordinal = 1) "
+                "UNION ALL SELECT * FROM (SELECT ordinal + 1 FROM row AS this "
+                "WHERE NOT EXISTS (SELECT 1 FROM row WHERE ordinal = this.ordinal + 1) ORDER BY ordinal LIMIT 1))"
+            )
+        )
+
     # -- keys that somebody else used meanwhile --------------------------------------------------------------------------------------
 
     def record_rivals(self, records: Iterable[tuple[int, str]]) -> None:
