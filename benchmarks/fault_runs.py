@@ -1,69 +1,106 @@
 """Every single fault and every pair of them on an injected clock, then real kill -9 of the client and of the service; counts every row.
 
-`python benchmarks/fault_runs.py [--part N/M] [--clients 200] [--services 50] [--record]`; ends with 1 when a row is wrong.
+`python benchmarks/fault_runs.py [--only KIND] [--part N/M] [--save FILE]` plays; `--record FILE...` sums up what was saved. Ends with 1
+when a row is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.killing import kill_clients, kill_services
+from benchmarks.killing import kill_at_steps, kill_clients, kill_services
 from tests.support.faultruns import Outcome, Scenario, pairs, play, singles
 
 RESULTS = Path(__file__).with_name("results") / "fault_runs.md"
+SUMS = ("lost", "doubled", "in_doubt", "duplicates")
 HEAD = "| runs of | number | rows lost | rows doubled | rows in doubt, named | duplicates, named | seconds |\n|---|---|---|---|---|---|---|"
 
 
-def line(name: str, outcomes: Sequence[Outcome], seconds: float) -> str:
-    sums = [sum(getattr(one, field) for one in outcomes) for field in ("lost", "doubled", "in_doubt", "duplicates")]
-    return f"| {name} | {len(outcomes):,} | {' | '.join(f'{number:,}' for number in sums)} | {seconds:.0f} |"
+@dataclass(frozen=True)
+class Kind:
+    """Runs of one kind: how many there are, and how some of them, by number, are played."""
+
+    count: int
+    play: Callable[[Sequence[int]], Iterable[Outcome]]
 
 
-def timed(work: Callable[[], list[Outcome]]) -> tuple[list[Outcome], float]:
+def sweep(scenarios: Callable[[], list[Scenario]]) -> Callable[[Sequence[int]], Iterator[Outcome]]:
+    def some(numbers: Sequence[int]) -> Iterator[Outcome]:
+        found = scenarios()
+        for number in numbers:
+            outcome = play(found[number])
+            if not outcome.is_right:
+                print(f"WRONG {found[number]}: {outcome}", file=sys.stderr)
+            yield outcome
+
+    return some
+
+
+def kinds(clients: int, services: int, steps: int) -> Mapping[str, Kind]:
+    return {
+        "single faults, simulated": Kind(len(singles()), sweep(singles)),
+        "pairs of faults, simulated": Kind(len(pairs()), sweep(pairs)),
+        "the client killed at random, real": Kind(clients, kill_clients),
+        "the client killed at each of its steps, real": Kind(steps, kill_at_steps),
+        "the service killed at random, real": Kind(services, kill_services),
+    }
+
+
+def line(name: str, sums: Mapping[str, float]) -> str:
+    return f"| {name} | {sums['number']:,} | {' | '.join(f'{sums[one]:,}' for one in SUMS)} | {sums['seconds']:.0f} |"
+
+
+def play_part(name: str, kind: Kind, part: str, save: Path | None) -> bool:
+    """Play every M-th run of a kind; whether all of them were right."""
+    number, parts = map(int, part.split("/"))
+    sums: Counter[str] = Counter()
     started = time.perf_counter()
-    return work(), time.perf_counter() - started
+    for outcome in kind.play(range(number - 1, kind.count, parts)):
+        sums += Counter({"number": 1, **{one: asdict(outcome)[one] for one in SUMS}})
+    done = {**dict.fromkeys(("number", *SUMS), 0), **sums, "seconds": time.perf_counter() - started}
+    print(line(name, done), flush=True)
+    if save is not None:
+        with save.open("a") as file:
+            file.write(json.dumps({"kind": name, **done}) + "\n")
+    return not done["lost"] and not done["doubled"]
 
 
-def sweep(scenarios: Sequence[Scenario]) -> list[Outcome]:
-    outcomes = []
-    for scenario in scenarios:
-        outcome = play(scenario)
-        if not outcome.is_right:
-            print(f"WRONG {scenario}: {outcome}", file=sys.stderr)
-        outcomes.append(outcome)
-    return outcomes
+def record(files: Sequence[Path]) -> bool:
+    """Write the table of everything that was saved; whether nothing was lost or doubled."""
+    every: dict[str, Counter[str]] = {}
+    for entry in (json.loads(text) for file in files for text in file.read_text().splitlines()):
+        every.setdefault(entry.pop("kind"), Counter()).update(entry)
+    known = [name for name in kinds(0, 0, 0) if name in every]
+    table = "\n".join([HEAD, *(line(name, every[name]) for name in known)])
+    RESULTS.write_text(f"# Faults and kills\n\nThe last results of `benchmarks/fault_runs.py`, played in parts and summed up:\n\n{table}\n")
+    print(table)
+    return not any(sums["lost"] or sums["doubled"] for sums in every.values())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", default="1/1", help="every M-th scenario, from the N-th")
+    parser.add_argument("--only", help="the kind that begins so")
+    parser.add_argument("--part", default="1/1", help="every M-th run, from the N-th")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--services", type=int, default=50)
-    parser.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--save", type=Path, help="append sums to this file")
+    parser.add_argument("--record", type=Path, nargs="+", metavar="FILE", help=f"write {RESULTS.name} from saved sums; plays nothing")
     given = parser.parse_args()
-    number, parts = map(int, given.part.split("/"))
-    works: dict[str, Callable[[], list[Outcome]]] = {
-        "single faults, simulated": lambda: sweep(singles()[number - 1 :: parts]),
-        "pairs of faults, simulated": lambda: sweep(pairs()[number - 1 :: parts]),
-        "the client killed, real": lambda: kill_clients(given.clients),
-        "the service killed, real": lambda: kill_services(given.services),
-    }
-    table, right = [HEAD], True
-    for name, work in works.items():
-        outcomes, seconds = timed(work)
-        right = right and all(outcome.is_right for outcome in outcomes)
-        table.append(line(name, outcomes, seconds))
-        print(table[-1], flush=True)
     if given.record:
-        what = f"`benchmarks/fault_runs.py --part {given.part} --clients {given.clients} --services {given.services}`"
-        RESULTS.write_text(f"# Faults and kills\n\nThe last result of {what}:\n\n" + "\n".join(table) + "\n")
-    return 0 if right else 1
+        return 0 if record(given.record) else 1
+    chosen = {name: kind for name, kind in kinds(given.clients, given.services, given.steps).items() if name.startswith(given.only or "")}
+    right = [play_part(name, kind, given.part, given.save) for name, kind in chosen.items()]
+    return 0 if all(right) else 1
 
 
 if __name__ == "__main__":

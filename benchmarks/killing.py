@@ -1,4 +1,4 @@
-"""Real processes ended with SIGKILL at random moments: `crmctl bulk import` and `resume`, and the embedded service behind them."""
+"""Real processes ended with SIGKILL: `crmctl bulk import` and `resume` at random moments and at every step, and the service behind them."""
 
 from __future__ import annotations
 
@@ -11,88 +11,185 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measuring import CRMCTL
 from tests.support.faultruns import Outcome
 from tests.support.service import ServiceProcess, service_process
 
 ROWS = 1500
-TRIES = 20
+TRIES = 12
+PATIENCE = 0.5
+"""Seconds before a job is gone on with again; each time longer, so that no moment of the machine decides about a run."""
+
+STRIDE = 7
+"""An import has about 2,100 steps; runs are so many apart."""
+
+LONGEST = 2.5
+"""Seconds within which a client is killed; an import on a calm machine takes about two."""
+
+AT_A_STEP = """
+import os, signal, sqlite3, sys
+
+left = int(sys.argv.pop(1))
+
+def step():
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def connect(*arguments, open=sqlite3.connect, **options):
+    connection = open(*arguments, **options)
+    connection.set_trace_callback(lambda statement: step())
+    return connection
+
+def hear(event, arguments):
+    if event in ("os.mkdir", "os.rename", "os.remove", "socket.connect"):
+        step()
+    elif event == "open" and not str(arguments[0]).endswith((".py", ".pyc", ".so")):
+        step()
+
+sys.argv[0] = "crmctl"
+sqlite3.connect = connect
+from crmctl.main import main
+
+sys.addaudithook(hear)
+sys.exit(main())
+"""
+"""The program, killed before its n-th step: a file or folder that it opens, makes, renames or removes, a connection, an SQL statement."""
 
 
-def kill_clients(runs: int, seed: int = 1) -> list[Outcome]:
-    """Each run imports a file whose client is killed once or twice on its way, then resumed to the end."""
-    random_number = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder, service_process(Path(folder) / "data", "--rate-limit", "0") as service:
-        return [_run(Path(folder), service, number, random_number, of_service=False)[0] for number in range(runs)]
+@dataclass
+class Run:
+    """One file imported by real processes; `story` is what was done and said, for a run that ends wrong."""
+
+    folder: Path
+    service: ServiceProcess
+    tag: str
+    story: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.file = self.folder / f"{self.tag}.csv"
+        self.file.write_text("email,score\n" + "".join(f"{self.tag}-{n}@acme.com,{n}\n" for n in range(ROWS)))
+        self.env = {
+            **os.environ,
+            "CRMCTL_BASE_URL": self.service.base_url,
+            "CRMCTL_API_KEY": self.service.key,
+            **{f"CRMCTL_{kind}_DIR": str(self.folder / f"{self.tag}-{kind.lower()}") for kind in ("STATE", "CONFIG", "CACHE")},
+        }
+
+    def start(self, *program: str) -> subprocess.Popen[bytes]:
+        """What the job needs next: the import while no job is there, else to go on with it."""
+        begun = ["bulk", "resume", "--last"] if self.jobs() else ["bulk", "import", "people", str(self.file)]
+        command = [*(program or (CRMCTL,)), *begun, "--settle", "1", "--timeout", "5"]
+        self.story.append(" ".join(begun))
+        return subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def finish(self, process: subprocess.Popen[bytes]) -> int:
+        said = process.communicate()
+        self.story.append(f"-> {process.returncode}: {b' '.join(said).decode(errors='replace')}")
+        return process.returncode
+
+    def jobs(self) -> list[dict[str, Any]]:
+        listed = subprocess.run([CRMCTL, "bulk", "jobs", "-o", "json"], env=self.env, capture_output=True, check=True)
+        found: list[dict[str, Any]] = json.loads(listed.stdout)
+        return found
+
+    def outcome(self) -> Outcome:
+        """Go on until nothing is left to do, then count every row on the service. What is not named in doubt by a job is lost."""
+        for turn in range(TRIES):
+            jobs = self.jobs()
+            if jobs and not any(job["resumable"] for job in jobs):
+                break
+            time.sleep(PATIENCE * turn)
+            self.finish(self.start())
+        jobs = self.jobs()
+        self.story.append(json.dumps(jobs))
+        in_doubt = sum(job["inDoubt"] for job in jobs)
+        there = self._there()
+        missing = sum(f"{self.tag}-{n}@acme.com" not in there for n in range(ROWS))
+        outcome = Outcome(max(0, missing - in_doubt), sum(there.values()) - len(there), in_doubt, 0, 0)
+        accounted = len(jobs) == 1 and jobs[0]["created"] + in_doubt == jobs[0]["rows"] == ROWS
+        if not outcome.is_right or not accounted:
+            print(f"{self.tag} {outcome}:", *self.story, sep="\n  ", file=sys.stderr, flush=True)
+        return outcome
+
+    def _there(self) -> Counter[str]:
+        there: Counter[str] = Counter()
+        with self.service.client() as client:
+            objects = client.get("/api/v1/objects").json()["objects"]
+            people = next(one["id"] for one in objects if one["slug"] == "people")
+            for offset in range(0, ROWS * 3, 100):
+                query = {"filter[email][startsWith]": f"{self.tag}-", "limit": "100", "offset": str(offset), "order": "asc"}
+                rows = client.get(f"/api/v1/objects/{people}/records", params=query).json()["records"]
+                there.update(row["data"]["email"] for row in rows)
+                if len(rows) < 100:
+                    break
+        return there
 
 
-def kill_services(runs: int, seed: int = 2) -> list[Outcome]:
+def kill_clients(numbers: Sequence[int]) -> Iterator[Outcome]:
+    """Each run imports a file whose client is killed once to three times on its way, then resumed to the end."""
+    with _service() as (folder, service):
+        for number in numbers:
+            chance = random.Random(number)
+            run = Run(folder, service, f"run{number}")
+            for _ in range(chance.randint(1, 3)):
+                client = run.start()
+                _wait(client, chance.random() * LONGEST)
+                client.kill()
+                if run.finish(client) != -signal.SIGKILL:
+                    break
+            yield run.outcome()
+
+
+def kill_at_steps(numbers: Sequence[int]) -> Iterator[Outcome]:
+    """Each run imports a file whose client is killed before one of its steps, and resumed to the end."""
+    with _service() as (folder, service):
+        for number in numbers:
+            run = Run(folder, service, f"step{number}")
+            run.finish(run.start(sys.executable, "-c", AT_A_STEP, str(number * STRIDE + 1)))
+            yield run.outcome()
+
+
+def kill_services(numbers: Sequence[int]) -> Iterator[Outcome]:
     """Each run imports a file while the service is killed and started again on the same data and port."""
-    random_number = random.Random(seed)
-    outcomes = []
+    with _service() as (folder, service):
+        for number in numbers:
+            chance = random.Random(-1 - number)
+            run = Run(folder, service, f"run{number}")
+            client = run.start()
+            _wait(client, 0.3 + chance.random() * LONGEST)
+            _restart(service, folder)
+            run.finish(client)
+            yield run.outcome()
+
+
+@contextmanager
+def _service() -> Iterator[tuple[Path, ServiceProcess]]:
+    """A folder, and a service in it that ends with the block, whichever process it is by then."""
     with tempfile.TemporaryDirectory() as folder:
         service = service_process(Path(folder) / "data", "--rate-limit", "0")
         try:
-            for number in range(runs):
-                outcome, service = _run(Path(folder), service, number, random_number, of_service=True)
-                outcomes.append(outcome)
+            yield Path(folder), service
         finally:
             service.kill()
-    return outcomes
 
 
-def _run(folder: Path, service: ServiceProcess, number: int, chance: random.Random, *, of_service: bool) -> tuple[Outcome, ServiceProcess]:
-    tag = f"run{number}"
-    file = folder / f"{tag}.csv"
-    file.write_text("email,score\n" + "".join(f"{tag}-{n}@acme.com,{n}\n" for n in range(ROWS)))
-    env = {
-        **os.environ,
-        "CRMCTL_BASE_URL": service.base_url,
-        "CRMCTL_API_KEY": service.key,
-        **{f"CRMCTL_{kind}_DIR": str(folder / f"{tag}-{kind.lower()}") for kind in ("STATE", "CONFIG", "CACHE")},
-    }
-    client = _start(env, "bulk", "import", "people", str(file), "--settle", "1", "--timeout", "5", "--max-wait", "3")
-    time.sleep(0.3 + chance.random() * 1.5)
-    if of_service:
-        service = _restarted(service, folder)
-    elif client.poll() is None:
-        client.send_signal(signal.SIGKILL)
-    client.communicate()
-    summary, said = {"inDoubt": 0}, b""
-    for _ in range(TRIES):
-        jobs = json.loads(subprocess.run([CRMCTL, "bulk", "jobs", "-o", "json"], env=env, capture_output=True, check=True).stdout)
-        if jobs and not jobs[0]["resumable"]:
-            summary = jobs[0]
-            break
-        begun = ["bulk", "resume", "--last"] if jobs else ["bulk", "import", "people", str(file)]
-        said = _start(env, *begun, "--settle", "1", "--timeout", "5").communicate()[1]
-    else:
-        print(f"{tag} does not end: {said.decode()}", file=sys.stderr)
-    return _count(service, tag, summary["inDoubt"]), service
-
-
-def _start(env: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([CRMCTL, *arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def _restarted(service: ServiceProcess, folder: Path) -> ServiceProcess:
+def _restart(service: ServiceProcess, folder: Path) -> None:
+    """The same address with another process behind it."""
     port = service.base_url.rsplit(":", 1)[1]
     service.kill()
-    return service_process(folder / "data", "--port", port, "--rate-limit", "0", key=service.key)
+    service.process = service_process(folder / "data", "--port", port, "--rate-limit", "0", key=service.key).process
 
 
-def _count(service: ServiceProcess, tag: str, in_doubt: int) -> Outcome:
-    there: Counter[str] = Counter()
-    with service.client() as client:
-        objects = client.get("/api/v1/objects").json()["objects"]
-        people = next(one["id"] for one in objects if one["slug"] == "people")
-        for offset in range(0, ROWS * 3, 100):
-            query = {"filter[email][startsWith]": f"{tag}-", "limit": "100", "offset": str(offset), "order": "asc"}
-            rows = client.get(f"/api/v1/objects/{people}/records", params=query).json()["records"]
-            there.update(row["data"]["email"] for row in rows)
-            if len(rows) < 100:
-                break
-    missing = sum(f"{tag}-{n}@acme.com" not in there for n in range(ROWS))
-    return Outcome(max(0, missing - in_doubt), sum(there.values()) - len(there), in_doubt, 0, 0)
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """So long, or until the process ends."""
+    until = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
