@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Protocol
 
 from crmctl.bulk.sources.rows import Dialect, Format, Row, Source
@@ -16,20 +15,20 @@ from crmctl.models import jsontext
 
 ADDED = ("_row", "_line", "_status", "_id", "_error")
 
-Values = tuple[int, int, str, str | None, str | None]
-"""What is added to a row, in the order of `ADDED`."""
+Outcome = tuple[str, str | None, str | None]
+"""What became of a row: its status, id and error, which are added to it after its number and line, in the order of `ADDED`."""
 
 WIDTH_PROBLEMS = frozenset({"too_few_cells", "too_many_cells", "unnamed_column"})
 """Problems after which a row's text is still a line of cells, and remains one that an import refuses."""
 
 
 class ResultFormat(Protocol):
-    """The text of a result file: `head`, one `row` each (`first` for the one without a row before it), `foot`."""
+    """The text of a result file: `head`, `rows` of which the same became (`first` for those without a row before them), `foot`."""
 
     head: str
     foot: str
 
-    def row(self, row: Row, values: Values, *, first: bool) -> str: ...
+    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str: ...
 
 
 def result_format(source: Source, newline: str) -> ResultFormat:
@@ -53,13 +52,17 @@ class _Delimited:
         # Columns without a name at the end of the header get one that an import ignores: a nameless column must stay the last.
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
         self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed])), *ADDED]) + newline
-        self._tail = lru_cache(self._outcome)  # most rows of a file share one
 
-    def row(self, row: Row, values: Values, *, first: bool) -> str:
+    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
+        mark = self._delimiter
+        tail = "".join(mark + self._text(text or "") for text in outcome) + self._newline
+        return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows])
+
+    def _shown(self, row: Row) -> str:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
-            return self._line(self._original(row.raw), values)
+            return self._original(row.raw)
         # A quote that is wrong in itself must not swallow what follows.
-        return self._line(self._text(row.raw), values)
+        return self._text(row.raw)
 
     def _original(self, raw: str) -> str:
         """The text without the columns an earlier import added."""
@@ -72,13 +75,6 @@ class _Delimited:
                 return raw
             end = match.end()
         return raw[: max(end, 0)]
-
-    def _line(self, original: str, values: Values) -> str:
-        ordinal, line, *outcome = values
-        return f"{original}{self._delimiter}{ordinal}{self._delimiter}{line}{self._tail(*outcome)}"
-
-    def _outcome(self, status: str, id: str | None, error: str | None) -> str:
-        return "".join(self._delimiter + self._text(text or "") for text in (status, id, error)) + self._newline
 
     def _text(self, text: str) -> str:
         quote = self._quote
@@ -97,9 +93,9 @@ def _cell_pattern(delimiter: str, quote: str | None) -> re.Pattern[str]:
     return re.compile(f"{mark}(?:[^{mark}]|{mark}{mark})*{mark}{plain}|{plain}")
 
 
-def _json_object(row: Row, values: Values) -> str:
+def _json_object(row: Row, outcome: Outcome) -> str:
     """The record's own text with the added keys before its closing brace."""
-    added = dict(zip(ADDED, values, strict=True))
+    added = dict(zip(ADDED, (row.ordinal, row.first_line, *outcome), strict=True))
     raw = row.raw.strip()
     if row.value is None:
         return jsontext.dumps({"unreadable": raw, **added})
@@ -115,13 +111,13 @@ class _Lines:
     def __init__(self, newline: str) -> None:
         self._newline = newline
 
-    def row(self, row: Row, values: Values, *, first: bool) -> str:
-        return _json_object(row, values) + self._newline
+    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
+        return "".join(_json_object(row, outcome) + self._newline for row in rows)
 
 
 class _Array:
     head = "["
     foot = "\n]\n"
 
-    def row(self, row: Row, values: Values, *, first: bool) -> str:
-        return ("\n" if first else ",\n") + _json_object(row, values)
+    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
+        return ("\n" if first else ",\n") + ",\n".join(_json_object(row, outcome) for row in rows)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from crmctl.bulk.imports.resultrows import ResultFormat, Values, result_format
-from crmctl.bulk.journal.journal import Journal, RowEntry
+from crmctl.bulk.imports.resultrows import Outcome, ResultFormat, result_format
+from crmctl.bulk.journal.journal import CREATED, Journal, RowEntry
 from crmctl.bulk.journal.states import RESULT_FILES, JobState, RowState
 from crmctl.bulk.sources.decoding import BLOCK, Encoding, open_text
 from crmctl.bulk.sources.rows import Row, Source
@@ -50,9 +50,9 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
                 path.unlink(missing_ok=True)
         if failed_copy is not None:
             sinks["failed"].append(_Sink(files.enter_context(_open(failed_copy, source)), form))
-        for row, entry in _judged(journal, source):
+        for rows, entry in _judged(journal, source):
             for sink in sinks[FILE_OF[entry.state]]:
-                sink.write(row, (row.ordinal, row.first_line, str(entry.state), entry.record_id, entry.error))
+                sink.write(rows, (str(entry.state), entry.record_id, entry.error))
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
     return {name: path if rows_of[name] else None for name, path in paths.items()}
@@ -67,21 +67,25 @@ class _Sink:
         self._first = True
         stream.write(form.head)
 
-    def write(self, row: Row, values: Values) -> None:
-        self._stream.write(self._form.row(row, values, first=self._first))
+    def write(self, rows: Sequence[Row], outcome: Outcome) -> None:
+        self._stream.write(self._form.rows(rows, outcome, first=self._first))
         self._first = False
 
     def finish(self) -> None:
         self._stream.write(self._form.foot)
 
 
-def _judged(journal: Journal, source: Source) -> Iterator[tuple[Row, RowEntry]]:
-    """Every row of the input with what the journal knows of it."""
+def _judged(journal: Journal, source: Source) -> Iterator[tuple[Sequence[Row], RowEntry]]:
+    """Every row of the input with what the journal knows of it; rows in sequence of which it knows the same may come together."""
     rows = source.rows()
     while chunk := list(islice(rows, CHUNK_ROWS)):
-        entries = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        first, last = chunk[0].ordinal, chunk[-1].ordinal
+        if journal.count_created(first, last) == len(chunk):
+            yield chunk, CREATED
+            continue
+        entries = journal.rows(first, last)
         for row in chunk:
-            yield row, entries.get(row.ordinal, UNSENT)
+            yield (row,), entries.get(row.ordinal, UNSENT)
 
 
 def newline_of(source: Source) -> str:
