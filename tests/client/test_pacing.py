@@ -241,3 +241,31 @@ def test_this_process_is_not_taken_for_dead(path: Path) -> None:
     rows.close()
     one.close()
     two.close()
+
+
+@pytest.mark.parametrize("said", [{}, {"x-ratelimit-limit": "1000000", "x-ratelimit-remaining": "999999"}], ids=["nothing", "a million"])
+@pytest.mark.parametrize(
+    ("status", "news"), [(200, headers(0, reset=NOW + 60)), (429, {"retry-after": "60"})], ids=["a limit", "a refusal"]
+)
+def test_without_a_limit_nothing_is_written_down_until_there_is_one(
+    path: Path, said: dict[str, str], status: int, news: dict[str, str]
+) -> None:
+    clock = FakeClock()
+    budget, other = SharedBudget(path, clock, lane="bulk"), SharedBudget(path, clock, lane="bulk")
+    for one in (budget, other):
+        one.answered(one.acquire(0), 200, said)
+    before = _rows(path)
+    for _ in range(20):
+        budget.answered(budget.acquire(0), 200, said)
+        budget.lost(budget.acquire(0), never_sent=False)
+    assert _rows(path) == before
+    reset = {"x-ratelimit-reset": f"{clock.now() + 60:.0f}"} if status == 200 else {}
+    budget.answered(budget.acquire(0), status, news | reset)
+    for pacer in (budget, SharedBudget(path, clock, lane="bulk")):
+        with pytest.raises(RateLimitedError):
+            pacer.acquire(0)
+
+
+def _rows(path: Path) -> int:
+    with sqlite3.connect(path) as file:
+        return int(file.execute("SELECT max(id) FROM slot").fetchone()[0])

@@ -70,6 +70,11 @@ class Learned:
     even_until: float = -1.0
 
     @property
+    def is_unlimited(self) -> bool:
+        """Nobody has to wait, and nothing is to be learnt before an answer that `has_limit`."""
+        return self.limit <= 0 and not self.probing
+
+    @property
     def sliding(self) -> bool:
         """Requests leave one by one, at an age that fits Reset (in a token bucket it would not)."""
         return self.drops >= 2 and self.gone >= self.longest - 1.0
@@ -190,6 +195,12 @@ def _likely_ends(learned: Learned) -> list[float]:
     return [last] if last - first <= SHARP else [(first + last) / 2, last]
 
 
+def has_limit(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether an answer says that there is a limit."""
+    limit = _number(headers.get("x-ratelimit-limit"))
+    return status == 429 or (limit is not None and 0 < limit < UNLIMITED)
+
+
 def learn(learned: Learned, exchange: Exchange) -> Learned:
     """What an answer teaches."""
     if exchange.status == 429:
@@ -215,7 +226,7 @@ def _read(learned: Learned, exchange: Exchange) -> Learned:
     limit = _number(exchange.headers.get("x-ratelimit-limit"))
     if limit is None:
         return learned if learned.told else replace(learned, limit=0)
-    if limit <= 0 or limit >= UNLIMITED:
+    if not 0 < limit < UNLIMITED:
         return replace(learned, limit=0, told=1, remaining=-1, reset=0.0)
     if int(limit) != learned.limit:
         learned = replace(Learned(), limit=int(limit), blocked_until=learned.blocked_until, probing=learned.probing)

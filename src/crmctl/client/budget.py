@@ -7,9 +7,8 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from crmctl.client.allowance import SOON, Exchange, Learned, Usage, free_at, learn
 
@@ -34,7 +33,6 @@ TICKET_GRACE = 2.0
 _COLUMNS = ", ".join(f'"{field.name}"' for field in fields(Learned))
 _LEARNED = f"learned_{zlib.crc32(_COLUMNS.encode()):08x}"
 """Versions of crmctl that learn different things share the log of one file and nothing else."""
-_KINDS: tuple[type[int] | type[float], ...] = tuple(float if isinstance(value, float) else int for value in astuple(Learned()))
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS slot (
   id INTEGER PRIMARY KEY AUTOINCREMENT, sent REAL NOT NULL, done REAL, pid INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0
@@ -44,7 +42,7 @@ CREATE TABLE IF NOT EXISTS ticket (id INTEGER PRIMARY KEY AUTOINCREMENT, lane IN
 CREATE TABLE IF NOT EXISTS {_LEARNED} (id INTEGER PRIMARY KEY CHECK (id = 1), {_COLUMNS});
 """
 _RECALL = f"SELECT {_COLUMNS} FROM {_LEARNED}"  # noqa: S608
-_SAVE = f"REPLACE INTO {_LEARNED} VALUES (1{', ?' * len(_KINDS)})"  # noqa: S608
+_SAVE = f"REPLACE INTO {_LEARNED} VALUES (1{', ?' * len(fields(Learned))})"  # noqa: S608
 _USAGE = """
 SELECT (SELECT count(*) FROM slot WHERE done >= :from), (SELECT min(done) FROM slot WHERE done >= :begun),
   count(*), count(*) FILTER (WHERE sent >= :probe), (SELECT count(*) FROM slot WHERE done > :asked AND told = 0),
@@ -116,13 +114,18 @@ class Ledger:
                 self._base.execute("REPLACE INTO ticket (id, lane, pid, wake) VALUES (?, ?, ?, ?)", (ticket, lane, self._pid, look))
             return Wait(max(free, now), look, ticket)
 
-    def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str]) -> None:
-        """Close a slot and learn from the answer."""
+    def admit(self, now: float) -> Grant:
+        """A slot for a request that went without asking."""
+        with self._lock, self._base:
+            return Grant(self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid))
+
+    def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str]) -> bool:
+        """Close a slot and learn from the answer; whether requests may go without asking from now on."""
         with self._lock, self._base:
             self._base.execute("BEGIN IMMEDIATE")
             row = self._base.execute("SELECT sent FROM slot WHERE id = ?", (slot,)).fetchone()
             if row is None:
-                return
+                return False
             sent = float(row[0])
             learned = self._learned()
             self._base.execute("UPDATE slot SET done = ?, told = ? WHERE id = ?", (now, "x-ratelimit-remaining" in headers, slot))
@@ -135,7 +138,9 @@ class Ledger:
                 return None if found is None else float(found[0])
 
             exchange = Exchange(sent, now, wall, status, headers, under_way + recent, before + 1, under_way + later, sent_before)
-            self._base.execute(_SAVE, astuple(learn(learned, exchange)))
+            learned = learn(learned, exchange)
+            self._base.execute(_SAVE, tuple(vars(learned).values()))
+            return learned.is_unlimited
 
     def lost(self, slot: int, now: float, *, never_sent: bool) -> None:
         """Close a slot whose request got no answer; one that never left does not count."""
@@ -187,10 +192,7 @@ class Ledger:
 
     def _learned(self) -> Learned:
         row = self._base.execute(_RECALL).fetchone()
-        if row is None:
-            return Learned()
-        values: list[Any] = [kind(value) for kind, value in zip(_KINDS, row, strict=True)]
-        return Learned(*values)
+        return Learned() if row is None else Learned(*row)
 
     def _tidy(self, now: float) -> None:
         """Drop what is over and what the dead have left, once in a while."""

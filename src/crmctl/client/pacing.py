@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+UNCOUNTED = 0
+"""The slot of requests to a service without a limit: until it names one, nothing has to be written down."""
+
 NOTED_WAIT = 3.0
 """Seconds from which on a wait is worth a sentence."""
 
@@ -75,9 +78,12 @@ class SharedBudget:
         self._lane = 1 if lane == "bulk" else 0
         self._note = note or (lambda _: None)
         self._ledger: Ledger | None = None
+        self._is_unlimited = False
         self._lock = threading.Lock()
 
     def acquire(self, patience: float) -> int:
+        if self._is_unlimited:
+            return UNCOUNTED
         from crmctl.client.budget import Grant
 
         started = self._clock.monotonic()
@@ -103,10 +109,18 @@ class SharedBudget:
                 self._use(lambda ledger: ledger.leave(ticket))
 
     def answered(self, slot: int, status: int, headers: Mapping[str, str]) -> None:
+        from crmctl.client.allowance import has_limit
+
+        if slot == UNCOUNTED and not has_limit(status, headers):
+            return
         now, wall = self._clock.monotonic(), self._clock.now()
-        self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers))
+        if slot == UNCOUNTED:
+            slot = self._use(lambda ledger: ledger.admit(now)).slot
+        self._is_unlimited = self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers))
 
     def lost(self, slot: int, *, never_sent: bool) -> None:
+        if slot == UNCOUNTED:
+            return
         now = self._clock.monotonic()
         self._use(lambda ledger: ledger.lost(slot, now, never_sent=never_sent))
 
