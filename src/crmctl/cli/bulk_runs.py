@@ -12,10 +12,11 @@ from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
 if TYPE_CHECKING:
     from crmctl.bulk.delivery.pipeline import DeliveryOptions
     from crmctl.bulk.findings import Finding
+    from crmctl.bulk.imports.forecasting import DryRun, Limit
     from crmctl.bulk.imports.guards import Guard
     from crmctl.bulk.imports.plan import ImportPlan
     from crmctl.bulk.imports.running import JobResult
-    from crmctl.bulk.imports.starting import DryRun, Job, Limit, Target
+    from crmctl.bulk.imports.starting import Job, Target
     from crmctl.bulk.journal.jobs import JobInfo
     from crmctl.bulk.journal.summary import Summary
     from crmctl.cli.bulk_request import ImportRequest
@@ -84,7 +85,7 @@ def binary_stdin(runtime: Runtime) -> BinaryIO:
 
 def current_limit(runtime: Runtime) -> Limit:
     """The request rate as the service states it at this moment."""
-    from crmctl.bulk.imports.starting import Limit
+    from crmctl.bulk.imports.forecasting import Limit
 
     session = runtime.crm.session
     headers = session.exchange("GET", "/objects").headers
@@ -136,8 +137,9 @@ def preview_import(
     Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
     """
     from crmctl.bulk.imports.before import must_be_read
+    from crmctl.bulk.imports.forecasting import dry_run
     from crmctl.bulk.imports.plan import open_input
-    from crmctl.bulk.imports.starting import dry_run, temporary_input
+    from crmctl.bulk.imports.starting import temporary_input
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.bulk.keys.rules import key_rule
 

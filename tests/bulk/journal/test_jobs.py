@@ -16,11 +16,12 @@ import pytest
 
 from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.imports.forecasting import Limit, dry_run
 from crmctl.bulk.imports.plan import ImportPlan, open_input
 from crmctl.bulk.imports.results import write_results
 from crmctl.bulk.imports.resuming import choose_job, reopen
 from crmctl.bulk.imports.running import JobResult, finished_result, run_job
-from crmctl.bulk.imports.starting import Limit, Target, dry_run, start_import, temporary_input
+from crmctl.bulk.imports.starting import Target, start_import, temporary_input
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.payloads.mapping import MappingOptions, Mode

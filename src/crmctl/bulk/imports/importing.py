@@ -14,6 +14,7 @@ from crmctl.bulk.delivery.spool import EntrySpool
 from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.imports.guards import Guard
 from crmctl.bulk.imports.resolving import Resolver
+from crmctl.bulk.imports.stages import ROWS_ONLY, Stages
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
 from crmctl.bulk.journal.journal import Doubt, Journal
 from crmctl.bulk.journal.states import BatchState, JobState, RowState
@@ -77,12 +78,13 @@ def run_import(
     progress: Progress,
     report: Callable[[Finding], None],
     resolver: Resolver | None = None,
+    stages: Stages = ROWS_ONLY,
 ) -> RunResult:
     """Do what is left of an import job: check the input where that is not done, then send the rows that may be sent.
 
-    `report` hears every finding of the check, `resolver` says which rows update which records. Everything about single rows is in the
-    journal afterwards; an error that ended the run early is returned, not raised, because there is a summary all the same. Raises
-    CrmctlError for an input that cannot be read, and UsageError when another process works on the job.
+    `report` hears every finding of the check, `resolver` says which rows update which records, `stages` is what else there is to do.
+    Everything about single rows is in the journal afterwards; an error that ended the run early is returned, not raised, because there is
+    a summary all the same. Raises CrmctlError for an input that cannot be read, and UsageError when another process works on the job.
     """
     started = clock.monotonic()
     with journal.hold(), watch_interrupts() as interrupt:
@@ -90,7 +92,7 @@ def run_import(
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
             if resolver is not None:
-                failure = _resolve(service, journal, payloads, resolver, options, progress, report, interrupt)
+                failure = _resolve(service, journal, payloads, resolver, options, progress, report, interrupt, stages)
                 if failure is not None:
                     return RunResult(failure)
             elif journal.state is JobState.CHECKING:
@@ -98,14 +100,17 @@ def run_import(
                     entry = entry_maker(journal)
                     keep: Keep = lambda rows: spool.add(map(entry, rows))  # noqa: E731
                     state = _check(journal, payloads, keep, options, progress, report, interrupt)
-                    if state is JobState.OPEN:
+                    if state is JobState.OPEN and (failure := stages.approve(spool.since(1), interrupt)) is not None:
+                        return RunResult(failure)
+                    if state is JobState.OPEN and not stages.changes_rows:
                         spool.keep()
                     journal.set_state(state)
-                    return _send(service, journal, spool, options, clock, progress, interrupt)
+                    if not stages.changes_rows:
+                        return _send(service, journal, spool, options, clock, progress, interrupt, stages)
             elif (kept := EntrySpool.kept(journal.folder)) is not None:
                 with kept:
-                    return _send(service, journal, kept, options, clock, progress, interrupt)
-            return _send(service, journal, _Rebuilt(journal, payloads), options, clock, progress, interrupt)
+                    return _send(service, journal, kept, options, clock, progress, interrupt, stages)
+            return _send(service, journal, _Rebuilt(journal, payloads), options, clock, progress, interrupt, stages)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
 
@@ -165,6 +170,7 @@ def _resolve(
     progress: Progress,
     report: Callable[[Finding], None],
     interrupt: Interrupt,
+    stages: Stages,
 ) -> CrmctlError | None:
     """Check the input and find the record of every row; for a job that was begun, of those that are still to be created.
 
@@ -180,6 +186,8 @@ def _resolve(
             if state is JobState.OPEN:
                 progress.start("looking up")
                 lookup.fill(index)
+                if (refusal := stages.approve_keys(resolver, index)) is not None:
+                    return refusal
                 if resolver.resolve(journal, index, lookup, report) and options.stop_on_error:
                     state = JobState.REJECTED
             journal.set_state(state)
@@ -202,7 +210,7 @@ def _unsettled(journal: Journal, payloads: Payloads) -> Iterator[Any]:
         yield from (payload for payload in chunk if payload.ordinal not in taken)
 
 
-class _Rows(Protocol):
+class Rows(Protocol):
     """The valid rows of a job as they are sent, in input order, from one of them on; any number of times."""
 
     def since(self, ordinal: int) -> Iterator[Entry]: ...
@@ -211,16 +219,16 @@ class _Rows(Protocol):
 def _send(
     service: Service,
     journal: Journal,
-    rows: _Rows,
+    rows: Rows,
     options: ImportOptions,
     clock: Clock,
     progress: Progress,
     interrupt: Interrupt,
+    stages: Stages,
 ) -> RunResult:
     if journal.state is not JobState.OPEN:
         return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
     counts = journal.counts()
-    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
     if not journal.has_sent:
         try:
             options.guard.check(counts[RowState.UNSENT], sum(counts.values()))
@@ -228,15 +236,39 @@ def _send(
             EntrySpool.discard(journal.folder)
             journal.set_state(JobState.REJECTED)
             return RunResult(refusal)
-    reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
+    if (failure := stages.before_rows(interrupt)) is not None:
+        return RunResult(failure)
+    error, notes = deliver(service, journal, rows, options.delivery, clock, progress, interrupt)
+    counts = journal.counts()
+    if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT]:
+        failure = stages.after_rows(interrupt)
+        error = error or failure
+        if failure is None:
+            EntrySpool.discard(journal.folder)
+            journal.set_state(JobState.FINISHED)
+    return RunResult(error, tuple(notes))
+
+
+def deliver(
+    service: Service,
+    journal: Journal,
+    rows: Rows,
+    wishes: DeliveryOptions,
+    clock: Clock,
+    progress: Progress,
+    interrupt: Interrupt,
+) -> tuple[CrmctlError | None, Sequence[str]]:
+    """Send the rows of an open job that are left, and settle those in doubt: the error that ended it early, and notes for the user."""
+    counts = journal.counts()
+    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
     error: CrmctlError | None = None
     notes: Sequence[str] = ()
     if left:
+        reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
         try:
             _take_baseline(journal, reader)
         except CrmctlError as failure:
-            return RunResult(failure)
-        wishes = options.delivery
+            return failure, ()
         reconciler = Reconciler(reader, journal, lambda: rows.since(1), clock, wishes.settle, wishes.assume)
         delivery = Delivery(service, journal, reconciler, wishes, clock, progress, interrupt)
         progress.start("importing", left)
@@ -246,11 +278,7 @@ def _send(
             progress.finish()
             journal.add_effort(reader.requests, 0.0)
         error, notes = delivery.error, delivery.notes
-    counts = journal.counts()
-    if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT]:
-        EntrySpool.discard(journal.folder)
-        journal.set_state(JobState.FINISHED)
-    return RunResult(error, tuple(notes))
+    return error, notes
 
 
 def _take_baseline(journal: Journal, reader: Reader) -> None:
@@ -302,7 +330,7 @@ class _Rebuilt:
         return (entry for entry in rows_of(self.journal, self.payloads)() if entry.ordinal >= ordinal)
 
 
-def _left(journal: Journal, rows: _Rows, reconciler: Reconciler) -> Iterator[Entry]:
+def _left(journal: Journal, rows: Rows, reconciler: Reconciler) -> Iterator[Entry]:
     """The rows to be sent: those that have an outcome are passed over, batches in doubt are put together again and parked."""
     doubts = {doubt.number: doubt for doubt in journal.doubts()}
     gathered: dict[int, list[Entry]] = {number: [] for number in doubts}

@@ -13,6 +13,7 @@ from crmctl.bulk.imports.capturing import capture_ids
 from crmctl.bulk.imports.guards import Guard
 from crmctl.bulk.imports.importing import ImportOptions, Service, rows_of, run_import
 from crmctl.bulk.imports.plan import ImportPlan
+from crmctl.bulk.imports.preparing import JobStages
 from crmctl.bulk.imports.repairing import audit, audit_due, known_duplicates
 from crmctl.bulk.imports.resolving import resolver_of
 from crmctl.bulk.imports.results import write_results
@@ -71,7 +72,8 @@ def run_job(
         plan = ImportPlan.from_document(journal.header.plan)
         wishes = ImportOptions(plan.stop_on_error, guard, options)
         resolver = resolver_of(job.input, journal.header.object_id)
-        result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver)
+        stages = JobStages(service, job, progress)
+        result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver, stages)
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
         write_results(journal, job.input.source, failed_copy)
         summary = summarize(journal)
