@@ -132,16 +132,19 @@ def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: Runnin
         browser.press(receiver.url)
         browser.press("Send a test")
         browser.wait_for("succeeded")
-        received = receiver.wait_for(3)
+        received = list(receiver.received)
         browser.press(receiver.url)
         browser.press("Disable")
         browser.wait_for("Disabled")
         browser.press("Delete")
         browser.press("Delete the endpoint")
         browser.wait_for("The endpoint is deleted")
-    kinds = [request.headers["webhook-event-type"] for request in received]
-    assert kinds == ["record.created", "record.created", deliveries.TEST_EVENT]
-    assert received[0].headers["webhook-id"] == received[1].headers["webhook-id"] != received[2].headers["webhook-id"]
+    # The service may have tried again by itself before the replay was pressed.
+    *created, test = [(request.headers["webhook-event-type"], request.headers["webhook-id"]) for request in received]
+    assert len(created) >= 2
+    assert len(set(created)) == 1
+    assert (created[0][0], test[0]) == ("record.created", deliveries.TEST_EVENT)
+    assert test[1] != created[0][1]
     for request in received:
         standardwebhooks.Webhook(secret).verify(request.body, request.headers)
     assert [entry for entry in browser.complaints() if "400 (Bad Request)" not in entry] == []

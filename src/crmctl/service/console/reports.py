@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 from crmctl.models import jsontext
@@ -39,8 +40,14 @@ def add_pages(pages: Pages) -> None:
     def show_run(tx: Tx, visit: Visit) -> Page:
         report = reports.get_report(tx, visit.id("reportId"))
         run = reports.get_run(tx, report["id"], visit.id("runId"))
-        rows = [[_cell(result.get(column)) for column in run["columns"]] for result in run["results"][:ROWS_SHOWN]]
-        return Page("report_run.html", {"section": "reports", "report": report, "run": run, "rows": rows})
+        results = run["results"][:ROWS_SHOWN]
+        rows = [[_cell(result.get(column)) for column in run["columns"]] for result in results]
+        numeric = [any(_is_number(result.get(column)) for result in results) for column in run["columns"]]
+        return Page("report_run.html", {"section": "reports", "report": report, "run": run, "rows": rows, "numeric": numeric})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool)
 
 
 def _cell(value: Any) -> str:
