@@ -42,7 +42,57 @@ def test_undo_deletes_what_was_created_and_keeps_what_was_changed(crm: RunningSe
     assert (done["deleted"], done["rows"]["conflicts"]) == (149, [{"row": 8, "id": edited}])
     assert count() == 2
     again = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
-    assert (again["deleted"], again["unknown"]) == (0, 149)
+    assert (again["deleted"], again["undoneBefore"], again["conflicts"], again["unknown"]) == (0, 149, 1, 0)
+
+
+def score_of(record_id: object) -> object:
+    return run_crmctl("records", "get", "people", str(record_id)).ok().json()["data"].get("score")
+
+
+def test_undo_puts_back_what_an_import_by_key_changed(crm: RunningService) -> None:
+    before = imported(count=120)
+    everybody = {record["data"]["email"]: record["id"] for record in run_crmctl("records", "list", "people", "--all").ok().json()}
+    write("changes.csv", "Email,Score,Status\n" + "".join(f"P{n}@acme.com,{n + 1000},contacted\n" for n in range(150)))
+    job = str(run_crmctl("bulk", "import", "people", "changes.csv", "--key", "email").ok().json()["job"])
+    run_crmctl("records", "update", "people", everybody["p3@acme.com"], "--set", "score=7").ok()
+    run_crmctl("records", "delete", "people", everybody["p4@acme.com"], "--yes").ok()
+    shown = run_crmctl("bulk", "undo", job, "--dry-run").ok().json()
+    assert (shown["restorable"], shown["found"], shown["requests"], shown["gone"]) == (118, 30, 1 + 2 + 1, 1)
+    text = run_crmctl("bulk", "undo", job, "--dry-run", "-o", "table").ok().out
+    assert "30 records to delete, 118 to put back; 4 requests" in text
+    assert score_of(everybody["p5@acme.com"]) == 1005
+    done = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
+    assert (done["restored"], done["deleted"], done["conflicts"], done["gone"]) == (118, 30, 1, 1)
+    assert done["rows"]["conflicts"] == [{"row": 4, "id": everybody["p3@acme.com"], "attributes": ["score"]}]
+    assert done["rows"]["gone"] == [{"row": 5, "id": everybody["p4@acme.com"]}]
+    records = {record["id"]: record["data"] for record in run_crmctl("records", "list", "people", "--all").ok().json()}
+    assert len(records) == 119
+    assert records[everybody["p3@acme.com"]] == {"email": "P3@acme.com", "score": 7, "status": "contacted"}
+    assert all(
+        records[one] == {"email": email, "score": int(email[1:-9])}
+        for email, one in everybody.items()
+        if email not in ("p3@acme.com", "p4@acme.com")
+    )
+    again = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
+    assert (again["restored"], again["deleted"], again["undoneBefore"], again["requests"]) == (0, 0, 148, 0)
+    assert run_crmctl("bulk", "undo", str(before["job"]), "--yes").exits(10).json()["deleted"] == 118
+
+
+def test_undo_of_updates_by_id_needs_what_was_there_before(crm: RunningService) -> None:
+    imported(count=3)
+    listed = run_crmctl("records", "list", "people", "--all", "-o", "csv", "--fields", "id,score").ok().out
+    write("ids.csv", listed)
+    for options, code in (((), 10), (("--before-images", "no"), 10), (("--before-images", "yes"), 0)):
+        job = str(run_crmctl("bulk", "import", "people", "ids.csv", "--mode", "upsert", "--set", "status=new", *options).ok().json()["job"])
+        done = run_crmctl("bulk", "undo", job, "--yes").exits(code)
+        assert (done.json()["restored"], done.json()["updatesKept"]) == ((0, 3) if code else (3, 0))
+        if code:
+            assert "--before-images yes" in done.error()["hint"]
+            for line in listed.splitlines()[1:]:
+                run_crmctl("records", "update", "people", line.split(",")[0], "--set", "status=").ok()
+    assert run_crmctl("records", "count", "people", "--filter", "status isEmpty").ok().json() == {"count": 3}
+    shown = run_crmctl("bulk", "import", "people", "ids.csv", "--mode", "upsert", "--before-images", "yes", "--dry-run").ok().json()
+    assert shown["requests"] == 1 + 1 + 3
 
 
 def test_content_that_was_undone_can_be_imported_again(crm: RunningService) -> None:

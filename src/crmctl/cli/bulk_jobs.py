@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from crmctl.cli.bulk_runs import resolve_target
+from crmctl.cli.bulk_runs import current_limit, resolve_target
 from crmctl.errors import CrmctlError, PartialError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.bulk.imports.starting import Job
     from crmctl.bulk.journal.jobs import JobInfo, JobStore
     from crmctl.bulk.payloads.batches import Entry
-    from crmctl.bulk.undoing import Undo
+    from crmctl.bulk.undo.undoing import Undo
     from crmctl.cli.runtime import Runtime
 
 
@@ -82,48 +82,73 @@ def undo(runtime: Runtime, reference: str) -> None:
     from crmctl.bulk.imports.importing import rows_of
     from crmctl.bulk.records.reading import Reader
     from crmctl.bulk.records.seen import SeenIds
-    from crmctl.bulk.undoing import carry_out, plan_undo
+    from crmctl.bulk.undo.undoing import carry_out, plan_undo
+    from crmctl.bulk.undo.updates import Updates
 
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
     job = _reopened(runtime, _finished(_store(runtime).find(reference)))
     service = runtime.connect(lane="bulk")
-    with closing(job.journal) as journal, journal.hold(), SeenIds() as ids:
+    attributes = runtime.directory.attributes(job.journal.header.object_id)
+    with closing(job.journal) as journal, journal.hold(), SeenIds() as ids, Updates(attributes) as updates:
         again: Callable[[], Iterable[Entry]] = rows_of(journal, job.input.payloads)
-        plan = plan_undo(journal, Reader(service, journal.header.object_id), again, ids)
+        plan = plan_undo(journal, Reader(service, journal.header.object_id), again, ids, updates)
+        if runtime.dry_run or runtime.prompter.can_ask:
+            plan.seconds = current_limit(runtime).time_for(plan.requests)
         if runtime.dry_run:
             runtime.emitter.emit_result({"dryRun": True, **plan.to_document()}, text=f"{_undo_text(plan)}; nothing was sent")
             return
-        if plan.found:
+        if plan.work:
             if runtime.prompter.can_ask:
                 runtime.messages.note(_undo_text(plan))
-            runtime.confirm(f"Delete {plan.found:,} records of {plan.object} that job {job.id} created")
-        carry_out(journal, service, plan, ids, runtime.clock, runtime.progress)
+            runtime.confirm(_undo_question(plan))
+        carry_out(journal, service, plan, ids, updates, runtime.clock, runtime.progress)
     runtime.emitter.emit_result(plan.to_document(), text=_undo_text(plan))
-    if plan.deleted is not None and plan.deleted.error is not None:
-        raise plan.deleted.error
-    if not plan.is_whole or plan.unknown_count:
-        raise PartialError("not everything the job did was undone", details={name: plan.to_document()[name] for name in _LEFT})
+    if plan.error is not None:
+        plan.error.hint = plan.error.hint or f"crmctl bulk undo {job.id} goes on with it"
+        raise plan.error
+    if plan.left:
+        raise PartialError("not everything the job did was undone", hint=_why_left(plan), details=plan.left)
 
 
-_LEFT = ("failed", "conflicts", "unknown", "updatesKept", "inDoubt")
+_LEFT = {
+    "failed": "refused by the service",
+    "conflicts": "changed by somebody since, kept",
+    "unknown": "not found, or not to be told from others",
+    "gone": "deleted by somebody since",
+    "updatesKept": "updates: what the records held before was not kept, so they stay",
+    "inDoubt": "in doubt: resume the job first",
+}
+
+
+def _undo_question(plan: Undo) -> str:
+    parts = [f"put back {plan.restorable:,} records"] if plan.restorable else []
+    parts += [f"delete {plan.found:,} that it created"] if plan.found else []
+    text = " and ".join(parts)
+    return f"{text[0].upper()}{text[1:]}, of {plan.object}, and so undo job {plan.job}"
 
 
 def _undo_text(plan: Undo) -> str:
+    from crmctl.output.progress import duration
+
     document = plan.to_document()
-    lines = [
-        f"job {plan.job}: {document['deleted']:,} of {plan.found:,} records deleted"
-        if plan.deleted
-        else f"{plan.found:,} records to delete"
-    ]
-    said = {
-        "conflicts": "changed by somebody since, kept",
-        "unknown": "not found, or not to be told from others",
-        "updatesKept": "updates: what the records held before is not known, so they stay",
-        "inDoubt": "in doubt: resume the job first",
-    }
-    lines += [f"{document[name]:,} {text}" for name, text in said.items() if document[name]]
-    return "; ".join(lines)
+    if plan.deleted is None and plan.restored is None:
+        takes = f"; {plan.requests:,} requests, about {duration(plan.seconds)}" if plan.requests else ""
+        lines = [f"job {plan.job}: {plan.found:,} records to delete, {plan.restorable:,} to put back{takes}"]
+    else:
+        lines = [
+            f"job {plan.job}: {document['deleted']:,} of {plan.found:,} records deleted, "
+            f"{document['restored']:,} of {plan.restorable:,} put back"
+        ]
+    lines += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
+    return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in _LEFT.items() if document[name])])
+
+
+def _why_left(plan: Undo) -> str | None:
+    """What would have made it possible."""
+    if plan.kept:
+        return "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes"
+    return None
 
 
 def _store(runtime: Runtime) -> JobStore:

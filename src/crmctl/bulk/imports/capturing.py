@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 from crmctl.bulk.journal.journal import Journal
@@ -13,7 +14,7 @@ from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.markers import Marker
 from crmctl.bulk.records.reading import Baseline, Reader, Unusable, Walk, is_after
-from crmctl.bulk.records.recognising import Recognition, by_content, data_of
+from crmctl.bulk.records.recognising import Recognition, by_content, canonical, data_of
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import Record
@@ -21,25 +22,29 @@ from crmctl.models.records import Record
 CHUNK_ROWS = 500
 
 _TABLES = """
-CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, key TEXT NOT NULL, sent TEXT);
+CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, id TEXT UNIQUE, key TEXT, data TEXT NOT NULL);
 CREATE INDEX wanted_key ON wanted (key);
 CREATE TABLE seen (key TEXT NOT NULL, id TEXT NOT NULL, created TEXT, edited INTEGER NOT NULL, PRIMARY KEY (key, id)) WITHOUT ROWID;
+CREATE INDEX seen_id ON seen (id);
 """
 
 
 class Named(NamedTuple):
-    """A created row and its record. `id` is None where nobody can say which one it is; `extra` are further records of a unique row."""
+    """A created row and its record. `id` is None where nobody can say which one it is; `extra` are further records of a unique row, each
+    with whether it was edited. `seen`: the record is among those that were read; an id that was learnt earlier need not be.
+    """
 
     ordinal: int
     id: str | None
     edited: bool = False
-    extra: Sequence[str] = ()
+    extra: Mapping[str, bool] = MappingProxyType({})
+    seen: bool = True
 
 
 def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> Iterator[Named]:
-    """Every created row of the job in input order, with its record as it is found now.
+    """Every created row of the job in input order, with its record as it is found now; rows that were undone are left out.
 
-    `edited`: somebody changed what the job wrote. Raises what reading raises, and Unusable when the service's lists cannot be read through.
+    `edited`: somebody changed the record since. Raises what reading raises, and Unusable when the service's lists cannot be read through.
     """
     recognition = _recognition(journal)
     # An empty name is SQLite's own temporary file: in memory while it is small, deleted when closed.
@@ -50,7 +55,7 @@ def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[
         _gather(db, journal, again, recognition)
         if db.execute("SELECT EXISTS (SELECT 1 FROM wanted)").fetchone()[0]:
             _see(db, journal, reader, recognition)
-        yield from _named(db, unique=recognition is not None and recognition.unique)
+        yield from _named(db, recognition, marked=journal.header.marker is not None)
 
 
 def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> int:
@@ -73,17 +78,25 @@ def _recognition(journal: Journal) -> Recognition | None:
 
 def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:
     entries = iter(again())
+    any_undone = bool(journal.undone_count)
     while chunk := list(islice(entries, CHUNK_ROWS)):
         known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         for entry in chunk:
-            if entry.id is None and (row := known.get(entry.ordinal)) is not None and row.state is RowState.CREATED:
+            row = known.get(entry.ordinal)
+            if entry.id is not None or row is None or row.state is not RowState.CREATED:
+                continue
+            if any_undone and journal.is_undone(row.record_id):
+                continue
+            data = data_of(entry)
+            key = None
+            if recognition is not None:
+                key = recognition.key(data) or ""
+            elif row.record_id is None:
                 sent = by_content([entry])
-                key = (recognition or sent).key(data_of(entry)) or ""
-                slugs = jsontext.dumps(sorted(sent.slugs))
-                db.execute(
-                    "INSERT OR IGNORE INTO wanted VALUES (?, ?, ?)",
-                    (entry.ordinal, _keyed(slugs, key, recognition), sent.key(data_of(entry))),
-                )
+                key = _keyed(jsontext.dumps(sorted(sent.slugs)), sent.key(data) or "", None)
+            # The marker may have been cleared since: that is no change by somebody.
+            written = {slug: value for slug, value in data.items() if slug != journal.header.marker}
+            db.execute("INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?)", (entry.ordinal, row.record_id, key, jsontext.dumps(written)))
 
 
 def _keyed(slugs: str, key: str, recognition: Recognition | None) -> str:
@@ -92,19 +105,30 @@ def _keyed(slugs: str, key: str, recognition: Recognition | None) -> str:
 
 
 def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: Recognition | None) -> None:
-    slug_sets = {key.split("\n", 1)[0] for (key,) in db.execute("SELECT DISTINCT key FROM wanted")} if recognition is None else set()
+    keyed = db.execute("SELECT DISTINCT key FROM wanted WHERE key IS NOT NULL") if recognition is None else ()
+    slug_sets = {key.split("\n", 1)[0] for (key,) in keyed}
     contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for slugs in slug_sets]
+    marker = journal.header.marker
     for record in _records(journal, reader):
+        by_id = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (record.id,)).fetchone()
+        if by_id is not None:
+            _mark_seen(db, record, by_id[1], _is_edited(record, by_id[0], marker))
+            continue
         keys = (
             [recognition.key(record.data)]
             if recognition is not None
             else [_keyed(slugs, one.key(record.data) or "", None) for slugs, one in contents]
         )
         for key in keys:
-            found = db.execute("SELECT sent FROM wanted WHERE key = ?", (key,)).fetchone() if key is not None else None
+            found = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone() if key is not None else None
             if found is not None:
-                edited = _is_edited(record, found[0])
-                db.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", (key, record.id, record.created_at, edited))
+                # By a unique attribute alone it may be somebody else's, however new it is.
+                edited = _is_edited(record, found[0], marker, sure=recognition is None or marker is not None)
+                _mark_seen(db, record, key or "", edited)
+
+
+def _mark_seen(db: sqlite3.Connection, record: Record, key: str, edited: bool) -> None:
+    db.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", (key, record.id, record.created_at, edited))
 
 
 def _records(journal: Journal, reader: Reader) -> Iterator[Record]:
@@ -136,25 +160,42 @@ def _walk(reader: Reader, filters: Sequence[Condition], since: float | None) -> 
         walk.rows.clear()
 
 
-def _is_edited(record: Record, sent: str) -> bool:
-    """Whether somebody changed it since: it holds something else than was sent, and the service says so too."""
-    slugs = frozenset(jsontext.loads(sent)) if sent else frozenset()
-    unchanged = (Recognition(slugs, unique=False).key(record.data) or "") == (sent or "")
-    return not unchanged and (record.updated_at is None or record.updated_at != record.created_at)
+def _is_edited(record: Record, sent: str, marker: str | None, *, sure: bool = True) -> bool:
+    """Whether somebody changed it since: the service says so, and it holds something else, or more, than was written.
+
+    Unless it is `sure` that it is the job's, it must hold what was written, whatever the service says.
+    """
+    written = jsontext.loads(sent)
+    untouched = record.updated_at is not None and record.updated_at == record.created_at
+    if untouched and sure:
+        return False
+    content = Recognition(frozenset(written), unique=False)
+    if content.key(record.data) != content.key(written):
+        return True
+    more = any(canonical(value) is not None for slug, value in record.data.items() if slug not in written and slug != marker)
+    return more and not untouched and record.updated_at is not None
 
 
-def _named(db: sqlite3.Connection, *, unique: bool) -> Iterator[Named]:
-    query = "SELECT id, edited FROM seen WHERE key = ? ORDER BY created, id"
+def _named(db: sqlite3.Connection, recognition: Recognition | None, *, marked: bool) -> Iterator[Named]:
+    # Of several records with a unique value the one that holds what was written is the job's; with a marker all of them are.
+    query = f"SELECT id, edited FROM seen WHERE key = ? ORDER BY {'created' if marked else 'edited, created'}, id"  # noqa: S608
     rows = (
-        "SELECT ordinal, key, (SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key), "
+        "SELECT ordinal, id, key, (SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key), "
         "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.ordinal < o.ordinal) FROM wanted AS o ORDER BY ordinal"
     )
-    for ordinal, key, alike, place in db.execute(rows):
-        records = db.execute(query, (key,)).fetchall()
-        if unique and records:
-            yield Named(ordinal, records[0][0], bool(records[0][1]), [record_id for record_id, _ in records[1:]])
-        elif not unique and len(records) == alike:
+    for ordinal, known, key, alike, place in db.execute(rows):
+        records = {one: bool(changed) for one, changed in db.execute(query, (key,))} if key is not None else {}
+        record_id: str | None = None
+        if known is not None:
+            record_id = known
+        elif records and recognition is not None:
+            record_id = next(iter(records))
+        elif len(records) == alike and recognition is None:
             # Rows that are alike may stand for one another.
-            yield Named(ordinal, records[place][0], bool(records[place][1]))
-        else:
-            yield Named(ordinal, None)
+            record_id = list(records)[place]
+        edited = records.get(record_id or "")
+        if edited is None and record_id is not None:
+            found = db.execute("SELECT edited FROM seen WHERE id = ?", (record_id,)).fetchone()
+            edited = bool(found[0]) if found is not None else None
+        extra = {one: changed for one, changed in records.items() if one != record_id} if recognition is not None else {}
+        yield Named(ordinal, record_id, bool(edited), extra, edited is not None)

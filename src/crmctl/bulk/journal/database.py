@@ -61,10 +61,10 @@ class JournalDatabase:
     def mark_undone(self, record_ids: Iterable[str]) -> None:
         """Records that are as they were before the job: deleted, or put back."""
         with self._transaction(durable=False):
-            self._db.executemany("INSERT OR IGNORE INTO undone VALUES (?)", ((record_id,) for record_id in record_ids))
+            self._db.executemany("INSERT OR IGNORE INTO undone VALUES (?)", ((record_id.lower(),) for record_id in record_ids))
 
     def is_undone(self, record_id: str | None) -> bool:
-        return bool(self._one("SELECT EXISTS (SELECT 1 FROM undone WHERE record_id = ?)", record_id))
+        return bool(self._one("SELECT EXISTS (SELECT 1 FROM undone WHERE record_id = lower(?))", record_id))
 
     @property
     def undone_count(self) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from crmctl.bulk.keys.index import KeyIndex
 from crmctl.bulk.records.anchoring import AnchoredPass
@@ -25,6 +25,12 @@ PAGE_STEP = PAGE_LIMIT - 1
 
 MARGIN = 5 * MICROS
 """How much later than its time a change may become visible, in microseconds."""
+
+
+class Seer(Protocol):
+    """Takes records as they are now."""
+
+    def see(self, records: Iterable[Record], /) -> None: ...
 
 
 @dataclass
@@ -59,7 +65,7 @@ class Lookup:
                     index.see(records)
         self.refresh(index)
 
-    def refresh(self, index: KeyIndex) -> None:
+    def refresh(self, index: Seer) -> None:
         """Let the index see what has changed since `as_of`."""
         since = self.as_of - MARGIN
         for field in ("updated_at", "created_at"):

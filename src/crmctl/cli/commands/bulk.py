@@ -164,9 +164,11 @@ def repair_job(
 
 @app.command("undo", writes=True, examples=["crmctl bulk undo $(crmctl bulk jobs -q '[0].job' -o ids) --dry-run"])
 def undo_job(ctx: typer.Context, job: JobArgument) -> None:
-    """Delete the records an import created; shows what it will do and asks.
+    """Take back what an import did; shows what it will do and asks.
 
-    Records that somebody has changed since are kept and reported. Updates cannot be undone: what was there before is not known.
+    Records that it created are deleted. Records that it changed get back what they held before, where that was kept: by --key it is, by id
+    with bulk import --before-images yes. A record that somebody has changed since stays as it is and is reported. Interrupted, it can be
+    given again: what is undone stays undone.
     """
     from crmctl.cli.bulk_jobs import undo
 

@@ -1,0 +1,128 @@
+"""The rows of a job that changed records: what they wrote, what was there before, and how the records stand now. Reads, writes nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.keys.lookups import Lookup
+from crmctl.bulk.payloads.batches import Entry
+from crmctl.bulk.records.fetching import fetch
+from crmctl.bulk.records.moments import micros_of
+from crmctl.bulk.records.reading import Reader
+from crmctl.bulk.records.recognising import data_of
+from crmctl.bulk.records.seen import SeenIds
+from crmctl.bulk.undo.comparing import Standing, as_sent, standing
+from crmctl.client.session import encode_json
+from crmctl.models import jsontext
+from crmctl.models.attributes import Attribute
+from crmctl.models.records import Record
+
+CHUNK_ROWS = 500
+
+_TABLE = """
+CREATE TABLE one (
+    id TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, given TEXT NOT NULL, sent TEXT NOT NULL, before TEXT NOT NULL, standing TEXT,
+    changed TEXT NOT NULL DEFAULT '[]'
+) WITHOUT ROWID;
+CREATE INDEX one_standing ON one (standing, ordinal);
+"""
+
+
+class Conflict(NamedTuple):
+    """A row whose record somebody changed since, and in which attributes."""
+
+    ordinal: int
+    id: str
+    attributes: Sequence[str]
+
+
+class Updates:
+    """A private temporary database, so that memory stays flat; gone when closed. `lost`: rows of which nothing was kept."""
+
+    def __init__(self, attributes: Sequence[Attribute]) -> None:
+        self._attributes: Mapping[str, Attribute] = {attribute.slug: attribute for attribute in attributes}
+        self.lost = 0
+        self._as_of = 0
+        # An empty name is a temporary file of SQLite's own; nothing in it has to survive a crash.
+        self._db = sqlite3.connect("", isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db.executescript(_TABLE)
+        self._db.execute("BEGIN")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._db.close()
+
+    def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
+        """Take the updated rows of the job that are not undone yet."""
+        entries = iter(again())
+        while chunk := list(islice(entries, CHUNK_ROWS)):
+            first, last = chunk[0].ordinal, chunk[-1].ordinal
+            known, images = journal.rows(first, last), journal.before(first, last)
+            for entry in chunk:
+                row = known.get(entry.ordinal)
+                if entry.id is None or row is None or row.state is not RowState.UPDATED or journal.is_undone(entry.id):
+                    continue
+                if (before := images.get(entry.ordinal)) is None:
+                    self.lost += 1
+                else:
+                    values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(data_of(entry)), jsontext.dumps(before))
+                    self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)
+
+    def read(self, reader: Reader) -> None:
+        """See how every record stands. Raises what reading raises."""
+        with SeenIds() as ids:
+            for (record_id,) in self._db.execute("SELECT id FROM one ORDER BY ordinal"):
+                ids.add(record_id)
+            if not len(ids):
+                return
+            newest = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=1).items
+            self._as_of = max((micros_of(record.updated_at) or 0 for record in newest), default=0)
+            for page in fetch(reader, ids):
+                self.see(page)
+
+    def look_again(self, reader: Reader) -> None:
+        """See what has changed since `read`: it takes a moment to say yes."""
+        lookup = Lookup(reader, reader.object_id, as_of=self._as_of)
+        lookup.refresh(self)
+
+    def see(self, records: Iterable[Record]) -> None:
+        for record in records:
+            found = self._db.execute("SELECT sent, before FROM one WHERE id = ?", (record.id.lower(),)).fetchone()
+            if found is not None:
+                sent, before = map(jsontext.loads, found)
+                stands, changed = standing(sent, before, record.data, self._attributes)
+                values = (stands, jsontext.dumps(changed), record.id.lower())
+                self._db.execute("UPDATE one SET standing = ?, changed = ? WHERE id = ?", values)
+
+    def count(self, stands: Standing | None) -> int:
+        """How many records stand so; None: are gone."""
+        return int(self._db.execute("SELECT COUNT(*) FROM one WHERE standing IS ?", (stands,)).fetchone()[0])
+
+    def conflicts(self) -> Iterator[Conflict]:
+        rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (Standing.CHANGED,))
+        return (Conflict(ordinal, record_id, jsontext.loads(changed)) for ordinal, record_id, changed in rows)
+
+    def gone(self) -> Iterator[Conflict]:
+        """Rows whose record somebody deleted."""
+        rows = self._db.execute("SELECT ordinal, given FROM one WHERE standing IS NULL ORDER BY ordinal")
+        return (Conflict(ordinal, record_id, ()) for ordinal, record_id in rows)
+
+    def ids_back(self) -> Iterator[str]:
+        """The records that are as they were already."""
+        return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (Standing.BACK,)))
+
+    def to_put_back(self) -> Iterator[Entry]:
+        """What has to be sent so that records are as they were."""
+        rows = self._db.execute("SELECT ordinal, given, before FROM one WHERE standing = ? ORDER BY ordinal", (Standing.WROTE,))
+        for ordinal, record_id, before in rows:
+            data: dict[str, Any] = {slug: as_sent(self._attributes.get(slug), value) for slug, value in jsontext.loads(before).items()}
+            yield Entry(ordinal, encode_json({"data": data, "id": record_id}), record_id)
