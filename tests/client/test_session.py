@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
+from crmctl.client.pacing import Unpaced
 from crmctl.client.session import Session
 from crmctl.client.transport import HttpxTransport, Upload
 from crmctl.config.credentials import Credential
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, NotFoundError, RateLimitedError, RejectedError, ServiceError, UsageError
 from tests.client.conftest import KEY, Scene
+from tests.support.clock import FakeClock
 from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
 
 ID = "6f1c1c3e-8a55-4f59-9d1b-2f6f3c7d9a10"
@@ -96,6 +98,9 @@ def test_a_post_of_unknown_outcome_is_never_repeated(scene: Play, step: Reply) -
             here.crm.create_record(ID, {})
         assert caught.value.outcome_unknown
         assert here.clock.slept == []
+        error = caught.value.to_document()["error"]
+        assert error["retryable"] is False  # a script that believes it would write twice
+        assert "look before you repeat" in error["hint"]
 
 
 def test_a_post_is_repeated_after_a_rate_limit_and_a_search_always(scene: Play) -> None:
@@ -158,6 +163,22 @@ def test_max_wait_bounds_a_rate_limit(scene: Play) -> None:
     assert "slow down" in error.message
 
 
+class _Slow(Unpaced):
+    """Every request takes 40 seconds."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    def answered(self, slot: int, status: int, headers: Mapping[str, str]) -> None:
+        self.clock.advance(40)
+
+
+def test_max_wait_bounds_the_whole_time_and_not_the_pauses_alone(scene: Play) -> None:
+    clock = FakeClock()
+    with scene(Reply(503), Reply(503), max_wait=60, clock=clock, budget=_Slow(clock)) as here, pytest.raises(ServiceError):
+        here.crm.list_objects()
+
+
 def test_a_long_wait_is_explained(scene: Play) -> None:
     with scene(Reply(429, headers={"Retry-After": "40"}), EMPTY) as here:
         here.crm.list_objects()
@@ -189,6 +210,8 @@ ERRORS: list[tuple[Reply, type[CrmctlError], int, str | None, str]] = [
     (Reply(500, json={"error": "internal", "message": "boom"}), ServiceError, 7, "internal", "boom"),
     (Reply(500, text="<h1>Oops</h1>", content_type="text/html"), ServiceError, 7, "service_error", "Oops"),
     (Reply(501), ServiceError, 7, "service_error", "501"),
+    (Reply(200, text="[" * 100_000), ServiceError, 7, "unreadable_answer", "cannot be read"),
+    (Reply(200, text='{"objects": [1e99999999999999999999]}'), ServiceError, 7, "unreadable_answer", "cannot be read"),
 ]
 
 

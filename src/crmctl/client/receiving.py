@@ -132,7 +132,7 @@ def event_type(headers: tuple[tuple[str, str], ...], body: bytes) -> str | None:
 def _content(body: bytes) -> Any:
     try:
         return jsontext.loads(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return body.decode("utf-8", "replace")
 
 

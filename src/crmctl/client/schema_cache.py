@@ -55,7 +55,7 @@ class SchemaCache:
         if self._lists is None:
             try:
                 lists = jsontext.loads(self._path.read_bytes())
-            except (OSError, ValueError, RecursionError):
+            except (OSError, ValueError):
                 lists = {}
             self._lists = lists if isinstance(lists, dict) else {}
         return self._lists

@@ -117,7 +117,7 @@ class Session:
         if method == "DELETE" and answer.status == 404 and doubted:
             # An earlier try of this very request got no clear answer, and the resource is gone now: that try deleted it.
             return Answer(204, answer.headers, b"", wrote=True)
-        raise self._refusal(answer)
+        raise self._refusal(answer, call)
 
     def exchange(self, method: str, path: str, *, query: Query = (), body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         """Like `request`, but the last answer is returned whatever its status."""
@@ -183,28 +183,25 @@ class Session:
 
     def _answer(self, call: _Call, watch: Watch | None = None) -> tuple[Answer, bool]:
         """The last answer, and whether an earlier try had an unknown outcome. Raises the last failure when no answer came."""
-        waited, attempt, doubted = 0.0, 0, False
+        started, attempt, doubted = self.clock.monotonic(), 0, False
         while True:
             attempt += 1
-            before = self.clock.monotonic()
-            slot = self._budget.acquire(max(0.0, self._max_wait - waited))
-            waited += self.clock.monotonic() - before
+            slot = self._budget.acquire(max(0.0, self._max_wait - (self.clock.monotonic() - started)))
             outcome = self._try(call, slot, watch)
             failure = outcome.failure
             wait = None
             if failure is not None:
-                limits = {"waited": waited, "max_wait": self._max_wait, "random": self._random()}
+                limits = {"waited": self.clock.monotonic() - started, "max_wait": self._max_wait, "random": self._random()}
                 wait = next_wait(failure, attempt=attempt, repeatable=call.repeatable, **limits)
             if failure is None or wait is None:
                 if isinstance(outcome.result, CrmctlError):
-                    raise self._redactor.error(outcome.result)
+                    raise self._final(outcome.result, call)
                 return outcome.result, doubted
             refused = failure.never_sent or failure.status == 429
             doubted = doubted or not refused
             if watch is not None and refused:
                 watch.refused()
             self._pause(wait, failure)
-            waited += wait
 
     def _try(self, call: _Call, slot: int, watch: Watch | None) -> _Outcome:
         """One try. The budget hears how it ended, whatever happens."""
@@ -244,10 +241,17 @@ class Session:
             response = self.transport.send(request)
         return response
 
-    def _refusal(self, answer: Answer) -> CrmctlError:
+    def _refusal(self, answer: Answer, call: _Call) -> CrmctlError:
         wait = retry_after(answer.headers, self.clock.now())
         until = clock_time(self.clock.now() + wait) if wait is not None else None
-        return self._redactor.error(refusal(answer, retry_after=wait, until=until))
+        return self._final(refusal(answer, retry_after=wait, until=until), call)
+
+    def _final(self, error: CrmctlError, call: _Call) -> CrmctlError:
+        """The error as the caller gets it: what may have been done already is not to be repeated blindly, by nobody."""
+        if error.outcome_unknown and not call.repeatable:
+            error.retryable = False
+            error.hint = error.hint or "the service may have done it all the same: look before you repeat it"
+        return self._redactor.error(error)
 
     def _pause(self, wait: float, failure: Failure) -> None:
         if failure.status == 429:

@@ -39,16 +39,25 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
-    """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON, NaN and Infinity included.
+    """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON: NaN and Infinity, numbers and nesting beyond
+    all reason included.
 
     With `unique_keys`, an object that names a key twice is refused as well.
     """
     pairs_hook = _unique_pairs if unique_keys else None
-    return json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=pairs_hook)
+    try:
+        return json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=pairs_hook)
+    except RecursionError:
+        raise ValueError("arrays or objects are nested too deeply") from None
+    except ArithmeticError:
+        raise ValueError("a number is beyond all reason") from None
 
 
 def scan(text: str, start: int = 0, *, unique_keys: bool = False) -> tuple[Any, int]:
-    """Parse the one JSON value that begins exactly at `start`; gives it and the position after it. Raises as `loads` does."""
+    """Parse the one JSON value that begins exactly at `start`; gives it and the position after it.
+
+    Raises as `loads` does, but RecursionError for nesting and ArithmeticError for numbers beyond all reason.
+    """
     return (_UNIQUE if unique_keys else _PLAIN).raw_decode(text, start)
 
 

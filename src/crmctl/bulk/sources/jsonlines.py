@@ -42,7 +42,7 @@ class JsonLinesSource:
                 ordinal += 1
                 try:
                     value = jsontext.loads(raw, unique_keys=True)
-                except (ValueError, RecursionError) as error:
+                except ValueError as error:
                     yield problem_row(ordinal, number, number, raw, json_problem(error))
                 else:
                     yield row_of(ordinal, number, number, raw, value)

@@ -42,8 +42,6 @@ def problem_row(ordinal: int, first_line: int, last_line: int, raw: str, problem
 
 def json_problem(error: Exception) -> Finding:
     """The finding for a text that is not one JSON value, or that names a key twice."""
-    if isinstance(error, RecursionError):
-        return Finding("invalid_json", "nested too deeply")
     column = getattr(error, "colno", None)
     if column is None:
         code = "duplicate_key" if "twice" in str(error) else "invalid_json"
