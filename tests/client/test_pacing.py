@@ -165,6 +165,14 @@ def test_headers_that_make_no_sense_stop_nothing(junk: dict[str, str]) -> None:
         ledger.answered(slot.slot, NOW, NOW, 200, junk)
 
 
+def test_a_refusal_while_requests_are_left_says_itself_when_to_come_back(path: Path) -> None:
+    clock = FakeClock(NOW)
+    budget = SharedBudget(path, clock)
+    budget.answered(budget.acquire(10), 429, headers(90, reset=NOW + 50, **{"retry-after": "1"}))
+    budget.acquire(10)
+    assert sum(clock.slept) <= 2
+
+
 def test_patience_ends_at_once_and_says_until_when(path: Path) -> None:
     clock, notes = FakeClock(), list[str]()
     budget = SharedBudget(path, clock, note=notes.append)

@@ -214,7 +214,9 @@ def _block(learned: Learned, exchange: Exchange) -> Learned:
     asked = retry_after(exchange.headers, exchange.wall)
     wait = asked if asked is not None else 1.0
     again = learned.probing > 0 and exchange.sent >= learned.blocked_until
-    if asked is None or again or not learned.drops:
+    spent = not (_number(exchange.headers.get("x-ratelimit-remaining")) or 0) > 0
+    # Where requests are left, it was not this window that refused: its end is nothing to wait for.
+    if spent and (asked is None or again or not learned.drops):
         wait = max(wait, learned.edge - exchange.done if learned.edge < NEVER else 0.0)
     until = max(learned.blocked_until, exchange.done + wait)
     return replace(
