@@ -10,6 +10,7 @@ import pytest
 from crmctl.models.scopes import SCOPES
 from tests.cli.conftest import requests_of
 from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.httpserver import Reply, ScriptedServer
 from tests.support.service import RunningService
 
 
@@ -115,6 +116,12 @@ class TestScopes:
         assert {"records:write", "objects:read", "attributes:read", "attributes:write"} <= set(status["missingScopes"])
         assert sorted(status["scopes"] + status["missingScopes"] + status["unknownScopes"]) == sorted(SCOPES)
         assert narrow.outbox() == []
+
+    def test_a_service_that_breaks_on_a_question_has_not_answered_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with ScriptedServer(Reply(500)) as server:
+            monkeypatch.setenv("CRMCTL_BASE_URL", server.origin)
+            monkeypatch.setenv("CRMCTL_API_KEY", "crs_any")
+            assert run_crmctl("auth", "can-i", "files:write").exits(7).error()["code"] == "cannot_tell"
 
     def test_a_key_that_is_no_key_has_no_scopes(self, narrow: RunningService) -> None:
         assert run_crmctl("auth", "can-i", "records:read", env={"CRMCTL_API_KEY": "crs_wrong"}).exits(4).error()["status"] == 401

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.models.scopes import SCOPES
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def check_scope_name(scope: str) -> str:
 
 
 def may(session: Session, scope: str) -> bool | None:
-    """Whether the key has the scope; None when this service does not offer what would tell.
+    """Whether the key has the scope; None when what this service answers does not tell.
 
-    Raises DeniedError when the key is not valid at all, and the errors of a service that fails.
+    Raises DeniedError when the key is not valid at all, RateLimitedError, NetworkError.
     """
     probe = PROBES[scope]
     try:
@@ -73,6 +73,8 @@ def may(session: Session, scope: str) -> bool | None:
     except (NotFoundError, RejectedError) as error:
         if probe.is_list or error.status in (405, 408):
             return None
+    except ServiceError:
+        return None
     return True
 
 
