@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from crmctl.bulk.keys import lookups
-from crmctl.bulk.keys.rules import is_unchanged, key_rule, normal_form
+from crmctl.bulk.keys.rules import is_unchanged, key_rule
+from crmctl.bulk.records.recognising import key_form
 from crmctl.errors import ExitCode, UsageError
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
@@ -165,6 +167,36 @@ def test_a_request_without_an_answer_doubles_nothing(desk: KeyDesk, applies: boo
     assert sum(counts(result).values()) == 150
 
 
+KEYS = {
+    "code": [f"{n}-{letter}" for n in range(50) for letter in "xX"],
+    "phone": [f"+44 20 7946 {n:04}" for n in range(100)],
+    "email": [f"p{n}@acme.com" for n in range(100)],
+    "n": [str(n) for n in range(100)],
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("applied", [0, 50, 100])
+def test_rows_in_doubt_are_known_by_their_key(desk: KeyDesk, key: str, applied: int) -> None:
+    """Even where nothing else comes back as it was sent, and nothing was confirmed yet."""
+
+    def spelt(value: Any) -> Any:
+        return {"phone": {"number": str(value).replace(" ", "-")}, "email": str(value).upper()}.get(key, value)
+
+    def write(rows: list[dict[str, Any]]) -> tuple[int, str] | None:
+        if len(desk.server.writes) > 1:
+            return None
+        for row in rows[:applied]:
+            desk.server.add({"note": "altered", key: spelt(row["data"][key])})
+        return 502, "bad gateway"
+
+    desk.server.refuse_batch = write
+    desk.server.seed([{"note": "there before"}])
+    result = desk.load(f"{key},note\n" + "".join(f"{value},x\n" for value in KEYS[key]), key)
+    assert (counts(result), result.exit_code) == ({"created": 100}, ExitCode.OK)
+    assert desk.server.values("note") == Counter({"there before": 1, "altered": applied, "x": 100 - applied})
+
+
 def test_a_job_goes_on_by_what_it_had_found(desk: KeyDesk) -> None:
     desk.server.seed([{"email": "p1@acme.com", "note": "old"}])
     desk.server.faults[1] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
@@ -201,9 +233,8 @@ def test_values_are_compared_as_a_service_shows_them() -> None:
 
 
 def test_a_key_has_one_form() -> None:
-    phone = attribute("phone", "phone_number")
-    assert normal_form(phone, {"countryCode": "+44", "number": "20 79"}) == normal_form(phone, "+44 20-79") == "442079"
-    assert normal_form(attribute("n", "number"), Decimal("1E+2")) == "100"
+    assert key_form("phone_number", {"countryCode": "+44", "number": "20 79"}) == key_form("phone_number", "+44 20-79") == "442079"
+    assert key_form("number", Decimal("1E+2")) == "100"
     rule = key_rule(["email", "code"], ATTRIBUTES)
     assert rule.key({"email": "A@b.c", "code": "x "}) == rule.key({"email": "a@b.c", "code": "x"})
     assert rule.key({"email": "A@b.c", "code": " "}) is None

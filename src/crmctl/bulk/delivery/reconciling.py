@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from crmctl.bulk.delivery.stale import compare
-from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Batch, Entry
 from crmctl.bulk.payloads.markers import Marker
@@ -124,10 +124,14 @@ def methods(journal: Journal) -> list[Method]:
         marker = Marker.of(header.marker, header.job)
         marked = Recognition(frozenset({header.marker}), unique=True)
         found += [Method(ByPrefix(marker, operator), marked) for operator in (Operator.STARTS_WITH, Operator.CONTAINS)]
-        found.append(Method(newest, marked))
-    if header.unique is not None:
-        found.append(Method(newest, Recognition(frozenset({header.unique}), unique=True)))
-    return [*found, Method(newest, None)]
+    return [*found, *(Method(newest, recognition) for recognition in recognitions(header)), Method(newest, None)]
+
+
+def recognitions(header: Header) -> list[Recognition]:
+    """What tells a job's rows from all other records, the best first: the marker, the key that no record had, a unique attribute."""
+    by_key = [Recognition.by_key(header.keys, header.key_types)] if header.keys else []
+    marked, unique = ([Recognition(frozenset({slug}), unique=True)] if slug is not None else [] for slug in (header.marker, header.unique))
+    return [*marked, *by_key, *unique]
 
 
 class Reconciler:

@@ -9,6 +9,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
+from crmctl.bulk.delivery.reconciling import recognitions
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
@@ -71,9 +72,8 @@ def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[E
 
 
 def _recognition(journal: Journal) -> Recognition | None:
-    """By marker, else by a unique attribute; None is by content."""
-    slug = journal.header.marker or journal.header.unique
-    return Recognition(frozenset({slug}), unique=True) if slug is not None else None
+    """By marker, else by key or a unique attribute; None is by content."""
+    return next(iter(recognitions(journal.header)), None)
 
 
 def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:

@@ -22,7 +22,7 @@ from crmctl.bulk.payloads.markers import check_marker
 from crmctl.bulk.records.listing import Lister
 from crmctl.clock import Clock
 from crmctl.errors import UsageError
-from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.attributes import Attribute
 
 STDIN = "-"
 
@@ -100,6 +100,7 @@ def start_import(
 
 def _facts(target: Target, planned: PlannedInput, plan: ImportPlan) -> dict[str, Any]:
     """What a journal's header says of where rows go and what becomes of them."""
+    rule = key_rule(plan.mapping.keys, planned.attributes)
     return {
         "object": target.object,
         "object_id": target.object_id,
@@ -109,7 +110,8 @@ def _facts(target: Target, planned: PlannedInput, plan: ImportPlan) -> dict[str,
         "version": __version__,
         "plan": plan.to_document(),
         "unique": _unique_attribute(planned),
-        "keys": list(plan.mapping.keys),
+        "keys": list(rule.slugs),
+        "key_types": [str(attribute.type) for attribute in rule.attributes],
     }
 
 
@@ -149,10 +151,7 @@ def _slug_of(column: Column) -> str:
 
 
 def _unique_attribute(planned: PlannedInput) -> str | None:
-    """A mapped attribute that tells every two rows apart, however a service spells its values."""
-    keys = key_rule(planned.mapping.keys, planned.attributes).attributes
-    if len(keys) == 1 and keys[0].type in (AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE):
-        return keys[0].slug
+    """A mapped attribute no two records share."""
     found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
     return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
 

@@ -54,6 +54,8 @@ class Header:
     """A mapped attribute no two rows share, by which a row can be recognised."""
     keys: list[str] = field(default_factory=list)
     """The attributes by which rows find the records they update."""
+    key_types: list[str] = field(default_factory=list)
+    """Their types, in the same order."""
     before_images: str = "auto"
     """Whether what updates overwrite is kept: yes, no, or auto: where it costs no request."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from crmctl.bulk.records.recognising import canonical
+from crmctl.bulk.records.recognising import canonical, key_form, key_of
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
@@ -42,8 +42,7 @@ class KeyRule:
 
     def key(self, data: Mapping[str, Any]) -> str | None:
         """The normal form of a record's key; None when a part of it is blank."""
-        parts = [normal_form(attribute, data.get(attribute.slug)) for attribute in self.attributes]
-        return None if None in parts else jsontext.dumps(parts)
+        return key_of(data, ((attribute.slug, attribute.type) for attribute in self.attributes))
 
     def conditions(self, key: str) -> list[Condition]:
         """The filter that finds records of a key; only where they `can_be_asked` for."""
@@ -67,25 +66,6 @@ def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str 
     return KeyRule(tuple(found))
 
 
-def normal_form(attribute: Attribute, value: Any) -> str | None:
-    """What is the same for all spellings of one value: letters composed, outer blanks gone; e-mail addresses without case, of phone numbers
-    the digits, numbers and dates in one form. None for a blank value."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if attribute.type == AttributeType.PHONE_NUMBER:
-        return _digits(value) or None
-    if attribute.type == AttributeType.REFERENCE and isinstance(value, dict):
-        value = value.get("id")
-    if attribute.type == AttributeType.NUMBER and isinstance(value, int | float | Decimal):
-        return f"{Decimal(str(value)).normalize():f}"
-    if value is None or isinstance(value, dict | list):
-        return None
-    text = unicodedata.normalize("NFC", str(value).strip())
-    if attribute.type in (AttributeType.EMAIL, AttributeType.REFERENCE, AttributeType.DATE):
-        text = str(canonical(text) or "")
-    return text or None
-
-
 def is_unchanged(data: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]) -> bool:
     """Whether a record already shows everything that a row would write."""
     return all(_same(attributes.get(slug), value, current.get(slug)) for slug, value in data.items())
@@ -97,8 +77,8 @@ def _same(attribute: Attribute | None, sent: Any, current: Any) -> bool:
     if _shown(kind, sent) == there or (isinstance(sent, str) and _shown(kind, sent.strip()) == there):
         return True
     if kind in (AttributeType.PHONE_NUMBER, AttributeType.REFERENCE) and attribute is not None and type(sent) is not type(current):
-        form = normal_form(attribute, sent)
-        return form is not None and form == normal_form(attribute, current)
+        form = key_form(kind, sent)
+        return form is not None and form == key_form(kind, current)
     return False
 
 
@@ -115,9 +95,3 @@ def _shown(kind: str | None, value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     return Decimal(str(value)).normalize()
-
-
-def _digits(value: Any) -> str:
-    if isinstance(value, dict):
-        return "".join(_digits(item) for item in value.values() if isinstance(item, str))
-    return "".join(letter for letter in str(value or "") if letter.isdigit())

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.models import jsontext
+from crmctl.models.attributes import AttributeType
 from crmctl.models.records import Record
 
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
@@ -25,13 +26,21 @@ Others = Callable[[Collection[str]], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Recognition:
-    """Records and rows are alike when these attributes are. `unique`: no two rows of a job are alike."""
+    """Records and rows are alike when these attributes are. `unique`: no two rows of a job are alike. `key_types`: the types of key
+    attributes, in order, where rows and records are told apart as an import by key does it."""
 
     slugs: frozenset[str]
     unique: bool
+    key_types: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def by_key(cls, slugs: Sequence[str], types: Sequence[str]) -> Recognition:
+        return cls(frozenset(slugs), unique=True, key_types=tuple(zip(slugs, types, strict=True)))
 
     def key(self, data: Mapping[str, Any]) -> str | None:
-        """None when none of the attributes has a value."""
+        """None when none of the attributes has a value; of key attributes all must have one."""
+        if self.key_types:
+            return key_of(data, self.key_types)
         values = {slug: value for slug in sorted(self.slugs) if (value := canonical(data.get(slug))) is not None}
         return jsontext.dumps(values) if values else None
 
@@ -101,6 +110,37 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         if surplus := there[len(ordinals) + more :]:
             extra[ordinals[-1]] = surplus if more else there
     return Match(found, extra, frozenset(ambiguous), strangers)
+
+
+def key_of(data: Mapping[str, Any], types: Iterable[tuple[str, str | None]]) -> str | None:
+    """The normal form of a key, given its attributes with their types; None when a part of it is blank."""
+    parts = [key_form(kind, data.get(slug)) for slug, kind in types]
+    return None if None in parts else jsontext.dumps(parts)
+
+
+def key_form(kind: str | None, value: Any) -> str | None:
+    """What is the same for all spellings of one value: letters composed, outer blanks gone; e-mail addresses without case, of phone numbers
+    the digits, numbers and dates in one form. None for a blank value."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if kind == AttributeType.PHONE_NUMBER:
+        return _digits(value) or None
+    if kind == AttributeType.REFERENCE and isinstance(value, dict):
+        value = value.get("id")
+    if kind == AttributeType.NUMBER and isinstance(value, int | float | Decimal):
+        return f"{Decimal(str(value)).normalize():f}"
+    if value is None or isinstance(value, dict | list):
+        return None
+    text = unicodedata.normalize("NFC", str(value).strip())
+    if kind in (AttributeType.EMAIL, AttributeType.REFERENCE, AttributeType.DATE):
+        text = str(canonical(text) or "")
+    return text or None
+
+
+def _digits(value: Any) -> str:
+    if isinstance(value, dict):
+        return "".join(_digits(item) for item in value.values() if isinstance(item, str))
+    return "".join(letter for letter in str(value or "") if letter.isdigit())
 
 
 def canonical(value: Any) -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from crmctl.bulk.keys.rules import is_unchanged, normal_form
-from crmctl.bulk.records.recognising import canonical
+from crmctl.bulk.keys.rules import is_unchanged
+from crmctl.bulk.records.recognising import canonical, key_form
 from crmctl.models.attributes import Attribute, AttributeType
 
 REWRITTEN = frozenset(
@@ -55,8 +55,8 @@ def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
         return False
     if canonical(written) == canonical(current):
         return True
-    form = normal_form(attribute, written)
-    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == normal_form(attribute, current)
+    form = key_form(attribute.type, written)
+    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
 
 
 def as_sent(attribute: Attribute | None, value: Any) -> Any:
