@@ -1,0 +1,115 @@
+"""The guides in docs/guides are true: every command of them works as printed, in this order, for somebody on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from crmctl.models.jsontext import loads
+from tests.support.cli import run_crmctl
+from tests.support.pages import follow, open_shell, read_page, type_line
+from tests.support.service import RunningService, running_service, service_process
+from tests.support.sources import ROOT
+
+pytestmark = pytest.mark.needs("bash", "python3")
+
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    with running_service(tmp_path / "service") as running:
+        yield running
+
+
+@pytest.fixture
+def shell(service: RunningService) -> Iterator[pexpect.spawn]:
+    """In the test's working folder; crmctl knows the service and its key."""
+    with open_shell(Path.cwd(), {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}) as opened:
+        yield opened
+
+
+def test_first_import(shell: pexpect.spawn, service: RunningService) -> None:
+    follow(shell, read_page("docs/guides/first-import.md"))
+    people = {each["data"]["name"].split()[1]: each["data"] for each in records_of(service, "people")}
+    assert set(people) == {"Hopper", "Turing", "Lovelace", "Johnson"}
+    assert (people["Johnson"]["birthday"], people["Lovelace"]["status"]) == ("1918-08-26", "customer")
+
+
+def test_nightly_import(tmp_path: Path) -> None:
+    """And what the script promises: what one night leaves undone, the next one does."""
+    data, rows = tmp_path / "service", 700
+    with open_shell(Path.cwd()) as shell:
+        with service_process(data, "--rate-limit", "0") as service:
+            type_line(shell, f"export CRMCTL_BASE_URL={service.base_url} CRMCTL_API_KEY={service.key}")
+            follow(shell, read_page("docs/guides/nightly-import.md"))
+        port = service.base_url.rpartition(":")[2]
+        people = [f"p{number}@example.org,{number}\n" for number in range(rows)]
+        Path("people.csv").write_text("".join(["email,score\n", *people]), encoding="utf-8")
+        with service_process(data, "--port", port, "--rate-limit", "5", "--rate-window", "600"):
+            code, said = type_line(shell, "crmctl bulk import people people.csv --key email --max-wait 1")
+            assert code == 5, said
+        with service_process(data, "--port", port, "--rate-limit", "0"):
+            key = f"crmctl service keys create --data {data} --name other --full-access -q key -o ids"
+            type_line(shell, f"export CRMCTL_API_KEY=$({key})")
+            code, said = type_line(shell, "sh nightly.sh")
+            assert code == 0, said
+    [resumed] = Path.cwd().glob("resumed-*.json")
+    assert loads(resumed.read_text())["created"] == rows
+    assert loads(Path("summary.json").read_text())["unchanged"] == rows
+
+
+def test_moving(tmp_path: Path, service: RunningService) -> None:
+    with running_service(tmp_path / "new") as new, open_shell(Path.cwd()) as shell:
+        for name, side in (("old", service), ("new", new)):
+            login = ("auth", "login", "--profile", name, "--base-url", side.base_url, "--with-key", "--insecure-storage")
+            run_crmctl(*login, input=side.key).ok()
+        run_crmctl("attributes", "create", "people", "--name", "Shoe size", "--type", "number", "--profile", "old").ok()
+        companies = [create(service, "companies", name=name) for name in ("Acme", "Initech")]
+        works_at = {"ada@acme.com": 0, "alan@acme.com": 1, "grace@acme.com": 0}
+        for email, number in works_at.items():
+            create(service, "people", email=email, company=companies[number], shoe_size=38 + number)
+        follow(shell, read_page("docs/guides/move-to-another-service.md"))
+        moved = {company["id"]: company["data"]["old_id"] for company in records_of(new, "companies")}
+        people = [person["data"] for person in records_of(new, "people")]
+        assert {person["email"]: moved[person["company"]] for person in people} == {email: companies[n] for email, n in works_at.items()}
+        assert {person["shoe_size"] for person in people} == {38, 39}
+
+
+def test_exporting_for_a_warehouse(shell: pexpect.spawn, service: RunningService) -> None:
+    for number in range(40):
+        create(service, "people", email=f"p{number}@acme.com", score=number)
+    follow(shell, read_page("docs/guides/warehouse-export.md"))
+    assert Path("changes.jsonl").read_text() == ""
+
+
+def test_undoing(shell: pexpect.spawn, service: RunningService) -> None:
+    create(service, "people", email="ada@acme.com", name="Ada Lovelace", score=97)
+    create(service, "people", email="alan@example.org", name="Alan Turing", score=88.5)
+    follow(shell, read_page("docs/guides/undo-an-import.md"))
+    assert {each["data"]["email"] for each in records_of(service, "people")} == {"ada@acme.com", "alan@example.org"}
+
+
+def test_every_guide_is_listed_and_followed() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    followed = Path(__file__).read_text(encoding="utf-8")
+    for guide in GUIDES:
+        assert f"(guides/{guide.name})" in index
+        assert f'"docs/guides/{guide.name}"' in followed
+
+
+def create(service: RunningService, slug: str, **data: Any) -> str:
+    """The id of a new record."""
+    answer = service.client.post(f"/api/v1/objects/{service.object_id(slug)}/records", json={"data": data})
+    assert answer.status_code == 201, answer.text
+    record_id: str = answer.json()["id"]
+    return record_id
+
+
+def records_of(service: RunningService, slug: str) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = service.client.get(f"/api/v1/objects/{service.object_id(slug)}/records").json()["records"]
+    return records
