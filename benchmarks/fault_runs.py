@@ -18,7 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.killing import kill_at_steps, kill_clients, kill_services
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 from tests.support.faultruns import Outcome, Scenario, pairs, play, singles
+from tests.support.importmachine import Imports
 
 RESULTS = Path(__file__).with_name("results") / "fault_runs.md"
 SUMS = ("lost", "doubled", "in_doubt", "duplicates")
@@ -45,10 +48,19 @@ def sweep(scenarios: Callable[[], list[Scenario]]) -> Callable[[Sequence[int]], 
     return some
 
 
-def kinds(clients: int, services: int, steps: int) -> Mapping[str, Kind]:
+def machine(numbers: Sequence[int]) -> Iterator[Outcome]:
+    """Runs of the state machine, each of up to 25 steps; raises what an invariant says."""
+    fixed = {"deadline": None, "database": None, "phases": [Phase.generate], "suppress_health_check": list(HealthCheck)}
+    wishes = settings(max_examples=len(numbers), stateful_step_count=25, **fixed)
+    run_state_machine_as_test(Imports, settings=wishes)
+    yield from [Outcome(0, 0, 0, 0, 0)] * len(numbers)
+
+
+def kinds(clients: int, services: int, steps: int, machines: int) -> Mapping[str, Kind]:
     return {
         "single faults, simulated": Kind(len(singles()), sweep(singles)),
         "pairs of faults, simulated": Kind(len(pairs()), sweep(pairs)),
+        "several jobs, faults, deaths, strangers, repair and undo in any order, simulated": Kind(machines, machine),
         "the client killed at random, real": Kind(clients, kill_clients),
         "the client killed at each of its steps, real": Kind(steps, kill_at_steps),
         "the service killed at random, real": Kind(services, kill_services),
@@ -79,7 +91,7 @@ def record(files: Sequence[Path]) -> bool:
     every: dict[str, Counter[str]] = {}
     for entry in (json.loads(text) for file in files for text in file.read_text().splitlines()):
         every.setdefault(entry.pop("kind"), Counter()).update(entry)
-    known = [name for name in kinds(0, 0, 0) if name in every]
+    known = [name for name in kinds(0, 0, 0, 0) if name in every]
     table = "\n".join([HEAD, *(line(name, every[name]) for name in known)])
     RESULTS.write_text(f"# Faults and kills\n\nThe last results of `benchmarks/fault_runs.py`, played in parts and summed up:\n\n{table}\n")
     print(table)
@@ -93,13 +105,15 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--services", type=int, default=50)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--machines", type=int, default=2000)
     parser.add_argument("--save", type=Path, help="append sums to this file")
     parser.add_argument("--record", type=Path, nargs="+", metavar="FILE", help=f"write {RESULTS.name} from saved sums; plays nothing")
     given = parser.parse_args()
     if given.record:
         return 0 if record(given.record) else 1
-    chosen = {name: kind for name, kind in kinds(given.clients, given.services, given.steps).items() if name.startswith(given.only or "")}
-    right = [play_part(name, kind, given.part, given.save) for name, kind in chosen.items()]
+    counts = kinds(given.clients, given.services, given.steps, given.machines)
+    chosen = {name: kind for name, kind in counts.items() if name.startswith(given.only or "")}
+    right = [play_part(name, kind, given.part, given.save) for name, kind in chosen.items() if kind.count]
     return 0 if all(right) else 1
 
 

@@ -98,11 +98,13 @@ class FaultService:
         self.writes = self.reads = 0
         self.lock = threading.RLock()
         self._late: list[tuple[float, list[dict[str, Any]]]] = []
+        self._heard = ""
         self._random = random.Random(seed)
 
     # -- the transport ---------------------------------------------------------------------------------------------------------------
 
     def send(self, request: Request) -> Response:
+        self._heard = dict(request.headers)["Authorization"]
         try:
             return self.answer(request.method, request.url, request.body or b"", request.timeout)
         except Lost:
@@ -121,6 +123,10 @@ class FaultService:
             self._catch_up()
             if method == "POST":
                 return self._write(json.loads(body), timeout)
+            if method == "DELETE":
+                return self._delete(set(json.loads(body)["ids"]))
+            if not urlsplit(url).path.endswith("/records"):
+                return self._record(urlsplit(url).path.rpartition("/")[2])
             return self._page(parse_qs(urlsplit(url).query))
 
     def settle(self) -> None:
@@ -138,7 +144,7 @@ class FaultService:
         self.writes += 1
         rows = body["records"]
         if self.habits.strangers:
-            self._apply([{"data": {"n": -self.writes, "note": "a stranger", "email": f"stranger{self.writes}@else.org"}}])
+            self.create({"n": -self.writes, "note": "a stranger", "email": f"stranger{self.writes}@else.org"})
         if fault.reply == "refused":
             raise NetworkError("connection refused", outcome_unknown=False, retryable=True)
         applied = {"no": [], "late": [], "all": rows, "half": rows[: len(rows) // 2], "twice": [*rows, *rows]}[fault.applies]
@@ -170,7 +176,22 @@ class FaultService:
         if reply == "502 html":
             return Response(502, {"content-type": "text/html"}, b"<html>bad gateway</html>")
         status = int(reply)
-        return _json(status, {"error": "fault", "message": "as told"})
+        # Some services say back what they were sent; it must not get anywhere.
+        return _json(status, {"error": "fault", "message": f"as told, {self._heard}"})
+
+    def _delete(self, ids: set[str]) -> Response:
+        kept = [one for one in self.records if one["wire"]["id"] not in ids]
+        deleted, self.records = len(self.records) - len(kept), kept
+        return _json(200, {"deleted": deleted})
+
+    def _record(self, record_id: str) -> Response:
+        found = next((one["wire"] for one in self.records if one["wire"]["id"] == record_id), None)
+        return _json(200, self._seen(found)) if found else _json(404, {"error": "not_found", "message": "no such record"})
+
+    def create(self, data: dict[str, Any]) -> None:
+        """Somebody else creates a record."""
+        with self.lock:
+            self._apply([{"data": data}])
 
     def _apply(self, rows: list[dict[str, Any]]) -> None:
         for row in rows:

@@ -1,0 +1,10 @@
+"""Imports in any order of runs, faults, deaths, strangers, repair and undo. benchmarks/machine_runs.py plays many more."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+from tests.support.importmachine import Imports
+
+TestImports = Imports.TestCase
+TestImports.settings = settings(max_examples=40, stateful_step_count=10, suppress_health_check=list(HealthCheck))

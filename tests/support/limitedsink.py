@@ -1,0 +1,104 @@
+"""A service on a real socket that limits requests as it is told, in real time, and otherwise only nods: it keeps no records.
+
+`asked` is every request that came: when, whether it reads or writes, whether it was let through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from typing import Any, NamedTuple, Self
+
+from tests.client.ratesim import Limiter, TokenBucket
+from tests.support.bulkserver import OBJECT_ID
+
+OBJECT = {"id": OBJECT_ID, "slug": "people", "singularName": "Person", "pluralName": "People", "isActive": True, "type": "standard"}
+ATTRIBUTES = [
+    {"id": f"{OBJECT_ID[:-2]}{number}0", "objectId": OBJECT_ID, "slug": slug, "name": slug, "type": kind, "isActive": True, "config": None}
+    for number, (slug, kind) in enumerate({"email": "email", "score": "number"}.items())
+]
+
+
+class Asked(NamedTuple):
+    """`at` in Unix seconds."""
+
+    at: float
+    writes: bool
+    accepted: bool
+
+
+class LimitedSink:
+    """`with LimitedSink(limiter) as sink:` serves at `sink.origin` until the block ends."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+        if isinstance(limiter, TokenBucket):
+            limiter.at = time.time()
+        self.asked: list[Asked] = []
+        self._loop = asyncio.new_event_loop()
+        self._server = self._loop.run_until_complete(self._loop.create_server(lambda: _Connection(self), "127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    @property
+    def refused(self) -> int:
+        return sum(not one.accepted for one in self.asked)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._server.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    def answer(self, method: bytes, path: bytes, body: bytes) -> bytes:
+        now = time.time()
+        accepted, remaining, reset = self.limiter.ask(now)
+        self.asked.append(Asked(now, method == b"POST", accepted))
+        headers = {"X-RateLimit-Limit": self.limiter.limit, "X-RateLimit-Remaining": remaining, "X-RateLimit-Reset": int(reset)}
+        if not accepted:
+            headers["Retry-After"] = max(1, int(reset - now + 1))
+            return _http(429, {"error": "rate_limited", "message": "slow down"}, headers)
+        if path.endswith(b"/records/bulk"):
+            return _http(200, {"created": body.count(b'"data":'), "updated": 0, "failed": []}, headers)
+        if path.endswith(b"/records"):
+            return _http(200, {"records": [], "pagination": {"total": 0, "limit": 50, "offset": 0}}, headers)
+        if path.endswith(b"/attributes"):
+            return _http(200, {"attributes": ATTRIBUTES}, headers)
+        return _http(200, {"objects": [OBJECT]}, headers)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, sink: LimitedSink) -> None:
+        self._sink = sink
+        self._buffer = bytearray()
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = bytes(self._buffer[:end])
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0] or 0)
+            if len(self._buffer) < end + 4 + length:
+                return
+            body = bytes(self._buffer[end + 4 : end + 4 + length])
+            del self._buffer[: end + 4 + length]
+            method, target, _ = head.split(b" ", 2)
+            self._transport.write(self._sink.answer(method, target.partition(b"?")[0], body))
+
+
+def _http(status: int, document: Any, headers: dict[str, Any]) -> bytes:
+    content = json.dumps(document).encode()
+    lines = {"Content-Type": "application/json", "Content-Length": len(content), **headers}
+    return "".join([f"HTTP/1.1 {status} X\r\n", *(f"{name}: {value}\r\n" for name, value in lines.items()), "\r\n"]).encode() + content
