@@ -81,6 +81,8 @@ def test_example(furnished: RunningService, command: str, example: str) -> None:
         return
     if command in ("crmctl bulk resume", "crmctl bulk repair", "crmctl bulk undo"):
         run_crmctl("bulk", "import", "people", "people.csv").ok()
+    if command == "crmctl bulk apply":
+        run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--plan", "people.plan").ok()
     if command == "crmctl auth logout":
         profile = "work" if "work" in example else "default"
         arguments = ("auth", "login", "--profile", profile, "--base-url", furnished.base_url, "--with-key", "--insecure-storage")

@@ -41,6 +41,9 @@ MaxChangesOption = Annotated[
     str | None,
     typer.Option("--max-changes", metavar="N|P%", help="Send nothing when more rows, or more percent of the rows, would be written."),
 ]
+PlanOption = Annotated[
+    str | None, typer.Option("--plan", metavar="FILE", help="Dry run, and keep what it decides here for crmctl bulk apply.")
+]
 MapOption = Annotated[
     list[str] | None, typer.Option("--map", metavar="COLUMN=SLUG", help="Which attribute a column fills; COLUMN= leaves it out.")
 ]

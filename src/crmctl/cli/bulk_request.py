@@ -36,6 +36,7 @@ class ImportRequest:
     failed_copy: Path | None
     references: tuple[str, ...]
     before_images: str
+    plan_file: Path | None
 
 
 def read_request(given: Mapping[str, Any]) -> ImportRequest:
@@ -65,6 +66,7 @@ def read_request(given: Mapping[str, Any]) -> ImportRequest:
         failed_copy=Path(given["failed"]) if given["failed"] else None,
         references=tuple(given["references"] or ()),
         before_images=given["before_images"],
+        plan_file=Path(given["plan_file"]) if given["plan_file"] else None,
     )
 
 

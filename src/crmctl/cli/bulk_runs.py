@@ -12,9 +12,8 @@ from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
 if TYPE_CHECKING:
     from crmctl.bulk.delivery.pipeline import DeliveryOptions
     from crmctl.bulk.findings import Finding
-    from crmctl.bulk.imports.forecasting import DryRun, Limit
+    from crmctl.bulk.imports.forecasting import Limit
     from crmctl.bulk.imports.guards import Guard
-    from crmctl.bulk.imports.plan import ImportPlan
     from crmctl.bulk.imports.running import JobResult
     from crmctl.bulk.imports.starting import Job, Target
     from crmctl.bulk.journal.jobs import JobInfo
@@ -101,7 +100,10 @@ def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRe
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.bulk.keys.references import parse_references, references_in
     from crmctl.bulk.sources.opening import open_source
+    from crmctl.cli.bulk_plans import check_plan_wish, preview_import
 
+    if request.plan_file is not None:
+        check_plan_wish(runtime, request.plan_file, file)
     target, attributes = resolve_target(runtime, object_name)
     samples = sample_records(runtime, target.object_id, attributes)
     plan, references = request.plan, request.references
@@ -111,7 +113,7 @@ def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRe
     parsed = parse_references(references, attributes, lambda name: _object_of(runtime, name))
     plan = replace(plan, values=replace(plan.values, samples=samples), references=parsed)
     if runtime.dry_run:
-        preview_import(runtime, target, attributes, plan, file, request.guard, request.before_images)
+        preview_import(runtime, target, attributes, plan, file, request)
         return
     store = JobStore(runtime.paths.state, runtime.clock)
     lister = runtime.connect(lane="bulk") if parsed else None
@@ -127,52 +129,6 @@ def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRe
 def _object_of(runtime: Runtime, name: str) -> tuple[str, Sequence[Attribute]]:
     target, attributes = resolve_target(runtime, name)
     return target.object_id, attributes
-
-
-def preview_import(
-    runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str, guard: Guard, before_images: str
-) -> None:
-    """Read and check the whole input and show what an import would do.
-
-    Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
-    """
-    from crmctl.bulk.imports.before import must_be_read
-    from crmctl.bulk.imports.forecasting import dry_run
-    from crmctl.bulk.imports.plan import open_input
-    from crmctl.bulk.imports.starting import temporary_input
-    from crmctl.bulk.journal.jobs import JobStore
-    from crmctl.bulk.keys.rules import key_rule
-
-    findings = Findings(runtime)
-    with temporary_input(JobStore(runtime.paths.state, runtime.clock), file, binary_stdin(runtime)) as path:
-        key_rule(plan.mapping.keys, attributes)
-        planned = open_input(plan, path, file, attributes)
-        for note in (*planned.source.dialect.notes, *planned.mapping.notes):
-            runtime.messages.note(note)
-        reads = plan.mapping.keys or plan.references or must_be_read(before_images, plan.mapping.mode, plan.mapping.keys)
-        lister = runtime.connect(lane="bulk") if reads else None
-        limit = current_limit(runtime)
-        found = dry_run(target, planned, limit, runtime.clock, findings, lister, plan=plan, before_images=before_images)
-    findings.show()
-    runtime.emitter.emit_result(found.to_document(), text=_preview_text(found, file))
-    if found.exit_code is not ExitCode.OK:
-        raise _rejected(found.report.rejected, findings)
-    guard.check(found.changes, found.report.rows)
-
-
-def _preview_text(found: DryRun, file: str) -> str:
-    from crmctl.output.progress import duration
-
-    report = found.report
-    known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
-    return (
-        f"{file} has {report.rows:,} rows: {report.valid:,} valid, {report.rejected:,} invalid\n"
-        + (f"{known}\n" if known and found.summary.mode == "upsert" else "")
-        + f"importing takes {found.summary.requests:,} requests, about {duration(found.seconds)}; nothing was sent"
-    )
-
-
-_FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
 
 
 def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_copy: Path | None = None, guard: Guard | None = None) -> None:
@@ -209,7 +165,7 @@ def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findin
         result.error.hint = result.hint or result.error.hint
         raise result.error
     if result.exit_code is ExitCode.REJECTED:
-        raise _rejected(document["rejected"], findings) if not document["failed"] else _refused(document)
+        raise rejected_rows(document["rejected"], findings) if not document["failed"] else _refused(document)
     if result.duplicates and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
         hint = f"crmctl bulk repair {result.summary.job}"
         raise PartialError(f"{result.duplicates:,} rows are there more than once", hint=hint, details={"duplicates": result.duplicates})
@@ -258,7 +214,8 @@ def _refused(document: dict[str, Any]) -> RejectedError:
     )
 
 
-def _rejected(count: int, findings: Findings | None) -> RejectedError:
+def rejected_rows(count: int, findings: Findings | None) -> RejectedError:
+    """The error of an import whose input has invalid rows."""
     listed = [finding.to_document() for finding in findings.kept] if findings is not None else None
     rows = "row is" if count == 1 else "rows are"
     return RejectedError(

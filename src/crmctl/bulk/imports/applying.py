@@ -65,16 +65,25 @@ def describe(
     )
 
 
-def open_plan(saved: SavedPlan, origin: str, attributes: Sequence[Attribute], source: Path | None = None) -> Applicable:
-    """Compare service, input, schema and mapping with what the plan rests on; `source` is where its input is now, when it was moved.
+def check_service(saved: SavedPlan, origin: str) -> None:
+    """Raises UsageError for a plan of another service."""
+    if origin != saved.header.origin:
+        raise UsageError(
+            f"the plan {saved.path} was made for {saved.header.origin}, and this profile belongs to {origin}",
+            hint="crmctl auth switch PROFILE, or --profile",
+            code="plan_outdated",
+            details={"changed": ["service"]},
+        )
+
+
+def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: Path | None = None) -> Applicable:
+    """Compare input, schema and mapping with what the plan rests on; `source` is where its input is now, when it was moved.
 
     Raises UsageError that says everything that is different.
     """
     header = saved.header
     path = source or Path(header.path)
     moved: dict[str, str] = {}
-    if origin != header.origin:
-        moved["service"] = f"it was made for {header.origin}, and this profile belongs to {origin}"
     if schema_digest(attributes) != header.schema:
         moved["schema"] = f"the attributes of {header.object} have changed"
     try:
@@ -92,8 +101,7 @@ def open_plan(saved: SavedPlan, origin: str, attributes: Sequence[Attribute], so
         except CrmctlError as error:
             moved["mapping"] = f"its mapping does not fit any more: {error.message}"
     if moved or planned is None:
-        hints = {"service": "crmctl auth switch PROFILE, or --profile", "input": "--input FILE says where it is now"}
-        hint = hints.get(next(iter(moved))) if len(moved) == 1 else None
+        hint = "--input FILE, when it has been moved" if list(moved) == ["input"] else None
         raise UsageError(
             f"the plan {saved.path} cannot be applied: {'; '.join(moved.values())}",
             hint=hint or "make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN",

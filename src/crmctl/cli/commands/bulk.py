@@ -29,6 +29,7 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv --key email",
         "crmctl bulk import people people.csv --key email --ref company=companies.domain",
         "crmctl bulk import people people.csv --key email --expect 2 --dry-run",
+        "crmctl bulk import people people.csv --key email --dry-run --plan people.plan",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
     ],
@@ -44,6 +45,7 @@ def import_records(
     on_missing_ref: given.MissingReferenceOption = "error",
     expect: given.ExpectOption = None,
     max_changes: given.MaxChangesOption = None,
+    plan_file: given.PlanOption = None,
     map_pairs: given.MapOption = None,
     map_file: given.MapFileOption = None,
     set_values: given.ConstantOption = None,
@@ -86,6 +88,40 @@ def _require_file(file: str) -> None:
     """Notice a mistyped name before the first request. Raises UsageError."""
     if file != "-" and not Path(file).exists():
         raise UsageError(f"cannot read {file}: no such file", code="unreadable_file")
+
+
+@app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
+def apply_plan(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan that bulk import --plan has made.")],
+    input: Annotated[str | None, typer.Option("--input", metavar="FILE", help="Where the file to import is, when it was moved.")] = None,
+    expect: given.ExpectOption = None,
+    max_changes: given.MaxChangesOption = None,
+    max_failures: given.MaxFailuresOption = None,
+    failed: given.FailedOption = None,
+    again: given.AgainOption = False,
+    concurrency: given.ConcurrencyOption = 2,
+    settle: given.SettleOption = 120.0,
+    assume_applied: given.AssumeAppliedOption = False,
+    assume_lost: given.AssumeLostOption = False,
+    capture_ids: given.CaptureOption = False,
+) -> None:
+    """Do exactly what a plan says, or nothing.
+
+    Refused when the service, the file, its mapping, the attributes, or a record that the plan touches or decided on is not what it was;
+    the message says which. With --dry-run it is checked and shown.
+    """
+    from crmctl.bulk.delivery.pipeline import DeliveryOptions
+    from crmctl.bulk.imports.guards import Guard
+    from crmctl.cli.bulk_plans import ApplyRequest, apply_plan
+    from crmctl.cli.bulk_request import assumption
+
+    assume = assumption(assume_applied, assume_lost)
+    delivery = DeliveryOptions(
+        concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids
+    )
+    guard, source, copy = Guard.parse(expect, max_changes), Path(input) if input else None, Path(failed) if failed else None
+    apply_plan(ctx.obj, Path(file), ApplyRequest(delivery, guard, source, copy, again))
 
 
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])

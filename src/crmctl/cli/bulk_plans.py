@@ -1,0 +1,222 @@
+"""`bulk import --dry-run`, `--plan` and `bulk apply`: what an import would do, kept in a file and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crmctl.cli.bulk_runs import Findings, binary_stdin, current_limit, rejected_rows, resolve_target, run_job
+from crmctl.errors import ExitCode, RejectedError, UsageError
+
+if TYPE_CHECKING:
+    from crmctl.bulk.delivery.pipeline import DeliveryOptions
+    from crmctl.bulk.imports.applying import Applicable
+    from crmctl.bulk.imports.decisions import Decision, Decisions
+    from crmctl.bulk.imports.forecasting import DryRun
+    from crmctl.bulk.imports.guards import Guard
+    from crmctl.bulk.imports.plan import ImportPlan, PlannedInput
+    from crmctl.bulk.imports.starting import Target
+    from crmctl.cli.bulk_request import ImportRequest
+    from crmctl.cli.runtime import Runtime
+    from crmctl.models.attributes import Attribute
+
+EXAMPLES = 10
+"""How many rows a person is shown."""
+
+
+@dataclass(frozen=True)
+class ApplyRequest:
+    """What `bulk apply` is asked for besides the plan. `source`: where the input is, when it was moved."""
+
+    delivery: DeliveryOptions
+    guard: Guard
+    source: Path | None = None
+    failed_copy: Path | None = None
+    again: bool = False
+
+
+def check_plan_wish(runtime: Runtime, path: Path, file: str) -> None:
+    """A plan is a dry run that is kept. Raises UsageError for an input, or a place, of which none can be made."""
+    from crmctl.bulk.imports.planfile import check_plan_path
+    from crmctl.bulk.imports.starting import STDIN
+
+    runtime.flags["dry_run"] = True
+    if file == STDIN:
+        hint = f"save it first: ... > rows.csv, then crmctl bulk import OBJECT rows.csv --plan {path}"
+        raise UsageError("a plan of stdin could not be applied: its rows are gone by then", hint=hint, code="unusable_input")
+    check_plan_path(path, Path(file))
+    if path.exists() and not runtime.assume_yes:
+        runtime.prompter.confirm(f"Replace {path}?")
+
+
+def preview_import(
+    runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str, request: ImportRequest
+) -> None:
+    """Read and check the whole input, show what an import would do, and keep that where a plan is wanted.
+
+    Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
+    """
+    from crmctl.bulk.imports.before import must_be_read
+    from crmctl.bulk.imports.decisions import Decisions
+    from crmctl.bulk.imports.forecasting import dry_run
+    from crmctl.bulk.imports.plan import open_input
+    from crmctl.bulk.imports.starting import temporary_input
+    from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.keys.rules import key_rule
+
+    findings, kept = Findings(runtime), request.before_images
+    store = JobStore(runtime.paths.state, runtime.clock)
+    with ExitStack() as stack:
+        path = stack.enter_context(temporary_input(store, file, binary_stdin(runtime)))
+        key_rule(plan.mapping.keys, attributes)
+        plan = plan.frozen(attributes)
+        planned = open_input(plan, path, file, attributes)
+        for note in (*planned.source.dialect.notes, *planned.mapping.notes):
+            runtime.messages.note(note)
+        decisions = stack.enter_context(Decisions()) if request.plan_file is not None else None
+        reads = plan.mapping.keys or plan.references or decisions or must_be_read(kept, plan.mapping.mode, plan.mapping.keys)
+        lister = runtime.connect(lane="bulk") if reads else None
+        limit = current_limit(runtime)
+        found = dry_run(target, planned, limit, runtime.clock, findings, lister, plan=plan, before_images=kept, decisions=decisions)
+        invalid = rejected_rows(found.report.rejected, findings) if found.exit_code is not ExitCode.OK else None
+        unexpected = _unexpected(found, request.guard)
+        stopped = unexpected is not None or found.report.is_fatal or (invalid is not None and plan.stop_on_error)
+        saved = None
+        if decisions is not None and not stopped:
+            saved = _save(runtime, target, attributes, plan, planned, file, request, found, decisions)
+    findings.show()
+    text = _preview_text(found, file) + (f"\ncrmctl bulk apply {saved} does exactly this" if saved else "")
+    runtime.emitter.emit_result({**found.to_document(), "plan": str(saved) if saved else None}, text=text)
+    if (refusal := invalid or unexpected) is not None:
+        raise refusal
+
+
+def _unexpected(found: DryRun, guard: Guard) -> RejectedError | None:
+    try:
+        guard.check(found.changes, found.report.rows)
+    except RejectedError as refusal:
+        return refusal
+    return None
+
+
+def _save(
+    runtime: Runtime,
+    target: Target,
+    attributes: Sequence[Attribute],
+    plan: ImportPlan,
+    planned: PlannedInput,
+    file: str,
+    request: ImportRequest,
+    found: DryRun,
+    decisions: Decisions,
+) -> Path:
+    import time
+
+    from crmctl.bulk.imports.applying import describe
+    from crmctl.bulk.imports.planfile import write_plan
+
+    assert request.plan_file is not None
+    header = describe(
+        target,
+        plan,
+        planned,
+        attributes,
+        file,
+        summary=summary_of(found),
+        created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(runtime.clock.now())),
+        marker=request.marker,
+        before_images=request.before_images,
+    )
+    write_plan(request.plan_file, header, decisions)
+    return request.plan_file
+
+
+def summary_of(found: DryRun) -> dict[str, Any]:
+    """The numbers of a plan."""
+    document = found.to_document()
+    return {name: document[name] for name in ("rows", "predicted", "requests", "estimatedSeconds")}
+
+
+def apply_plan(runtime: Runtime, file: Path, request: ApplyRequest) -> None:
+    """Do exactly what a plan says, or with --dry-run show it. Raises UsageError and RejectedError when it does not fit any more."""
+    from crmctl.bulk.imports.applying import check_service, open_plan, start_apply
+    from crmctl.bulk.imports.planfile import read_plan
+    from crmctl.bulk.journal.jobs import JobStore
+
+    saved = read_plan(file)
+    origin = runtime.settings.require_origin()
+    check_service(saved, origin)
+    target, attributes = resolve_target(runtime, saved.header.object_id)
+    target = replace(target, object=saved.header.object)
+    ready = open_plan(saved, attributes, request.source)
+    service = runtime.connect(lane="bulk")
+    if runtime.dry_run:
+        _preview_plan(runtime, target, ready, request.guard)
+        return
+    store = JobStore(runtime.paths.state, runtime.clock)
+    job = start_apply(store, target, attributes, ready, runtime.clock, again=request.again, lister=service)
+    run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
+
+
+def _preview_plan(runtime: Runtime, target: Target, ready: Applicable, guard: Guard) -> None:
+    from crmctl.bulk.imports.applying import refusal
+    from crmctl.bulk.imports.decisions import Decisions, compare, examples
+    from crmctl.bulk.imports.forecasting import dry_run
+
+    header, saved = ready.saved.header, ready.saved
+    findings = Findings(runtime)
+    lister, limit = runtime.connect(lane="bulk"), current_limit(runtime)
+    with Decisions() as now:
+        found = dry_run(
+            target, ready.input, limit, runtime.clock, findings, lister, plan=ready.plan, before_images=header.before_images, decisions=now
+        )
+        differences = compare(saved.decisions(), now)
+    shown = examples(saved.decisions(), EXAMPLES)
+    document = {
+        **found.to_document(),
+        "plan": str(saved.path),
+        "createdAt": header.created_at,
+        "planned": dict(header.summary),
+        "examples": [decision.to_document() for decision in shown],
+        "differences": differences.listed,
+    }
+    runtime.emitter.emit_result(document, text=_plan_text(saved.path, header.input, document, shown))
+    refused = refusal(differences)
+    if refused is not None:
+        raise refused
+    guard.check(found.changes, found.report.rows)
+
+
+def _plan_text(path: Path, file: str, document: Mapping[str, Any], shown: Sequence[Decision]) -> str:
+    from crmctl.output.progress import duration
+
+    planned = document["planned"]
+    counts = {name: count for name, count in planned["predicted"].items() if count}
+    width = max((len(f"{count:,}") for count in counts.values()), default=1)
+    lines = [f"{path}: {file} into {document['object']}, {planned['rows']:,} rows, planned {document['createdAt']}"]
+    lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
+    lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]
+    if shown:
+        rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
+        rows += [(str(one.line), one.action, one.id or "", one.reason or ", ".join(one.changes or ())) for one in shown]
+        widths = [max(len(row[place]) for row in rows) for place in range(4)]
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "nothing was sent"])
+
+
+def _preview_text(found: DryRun, file: str) -> str:
+    from crmctl.output.progress import duration
+
+    report = found.report
+    known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
+    return (
+        f"{file} has {report.rows:,} rows: {report.valid:,} valid, {report.rejected:,} invalid\n"
+        + (f"{known}\n" if known and found.summary.mode == "upsert" else "")
+        + f"importing takes {found.summary.requests:,} requests, about {duration(found.seconds)}; nothing was sent"
+    )
+
+
+_FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
