@@ -54,7 +54,12 @@ def runtime_names() -> list[str]:
 
 @pytest.mark.parametrize("name", runtime_names())
 def test_every_dependency_is_used_and_explained(name: str) -> None:
-    module = {"pyyaml": "yaml", "prometheus-client": "prometheus_client"}.get(name, name)
+    module = {
+        "pyyaml": "yaml",
+        "prometheus-client": "prometheus_client",
+        "charset-normalizer": "charset_normalizer",
+        "phonenumberslite": "phonenumbers",
+    }.get(name, name)
     imports = re.compile(rf"^\s*(?:import|from) {module}\b", re.MULTILINE)
     assert any(imports.search(path.read_text()) for path in package_files())
     table = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()

@@ -51,13 +51,24 @@ MapFileOption = Annotated[str | None, typer.Option("--map-file", metavar="FILE",
 ConstantOption = Annotated[list[str] | None, typer.Option("--set", metavar="SLUG=VALUE", help="The same value for every record.")]
 IgnoreOption = Annotated[bool, typer.Option("--ignore-unknown", help="Leave out columns that match no attribute.")]
 BlankOption = Annotated[
-    str, typer.Option("--blank", metavar="skip|clear", help="What an empty cell means: leave the field alone, or clear it.")
+    list[str] | None,
+    typer.Option("--blank", metavar="[COLUMN=]skip|clear", help="What an empty cell means: leave the field alone, or clear it."),
 ]
 NullOption = Annotated[
     list[str] | None, typer.Option("--null-string", metavar="TEXT", help="A cell that says exactly this counts as empty.")
 ]
 SeparatorOption = Annotated[str, typer.Option("--list-separator", metavar="CHAR", help="What separates the values of a list cell.")]
+ClearOption = Annotated[
+    list[str] | None, typer.Option("--clear-token", metavar="TEXT", help="A cell that says exactly this clears the field, in any column.")
+]
 CommaOption = Annotated[bool, typer.Option("--decimal-comma", help="Numbers are written 1.234,56.")]
+MarkOption = Annotated[
+    list[str] | None, typer.Option("--decimal-mark", metavar="[COLUMN=]comma|point", help="How a column writes its numbers.")
+]
+RegionOption = Annotated[
+    str | None, typer.Option("--default-region", metavar="REGION|none", help="Country of phone numbers without one, for example GB.")
+]
+PadOption = Annotated[bool, typer.Option("--pad-short", help="Rows with too few cells have blank ones at their end.")]
 DateOption = Annotated[
     list[str] | None,
     typer.Option("--date-format", metavar="[COLUMN=]FORMAT", help="How dates are written, for example %d/%m/%Y; else ISO."),

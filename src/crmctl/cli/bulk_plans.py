@@ -74,7 +74,7 @@ def preview_import(
         key_rule(plan.mapping.keys, attributes)
         plan = plan.frozen(attributes)
         planned = open_input(plan, path, file, attributes)
-        for note in (*planned.source.dialect.notes, *planned.mapping.notes):
+        for note in (*planned.source.dialect.told, *planned.mapping.notes):
             runtime.messages.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_file is not None else None
         reads = plan.mapping.keys or plan.references or decisions or must_be_read(kept, plan.mapping.mode, plan.mapping.keys)

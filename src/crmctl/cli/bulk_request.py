@@ -79,8 +79,10 @@ def assumption(applied: bool, lost: bool) -> str | None:
 
 def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
     from crmctl.bulk.imports.plan import ImportPlan
+    from crmctl.bulk.payloads.bycolumn import parse_blanks, parse_date_formats, parse_decimal_marks
     from crmctl.bulk.payloads.mapping import MappingOptions, Mode
-    from crmctl.bulk.payloads.values import ValueOptions, check_blank_policy, parse_date_formats
+    from crmctl.bulk.payloads.phones import check_region
+    from crmctl.bulk.payloads.values import ValueOptions
     from crmctl.bulk.sources.rows import SourceOptions
 
     mapping = MappingOptions(
@@ -92,8 +94,22 @@ def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
         tuple(given["keys"] or ()),
         given["on_duplicate_key"],
     )
-    dates = parse_date_formats(given["date_formats"] or ())
-    nulls = tuple(given["null_strings"] or ())
-    values = ValueOptions(check_blank_policy(given["blank"]), nulls, given["list_separator"], given["decimal_comma"], dates)
-    source = SourceOptions(given["format"], given["encoding"], given["delimiter"], given["quote"], given["sheet"])
+    values = ValueOptions(
+        blank=parse_blanks(given["blank"] or ()),
+        null_strings=tuple(given["null_strings"] or ()),
+        clear_tokens=tuple(given["clear_tokens"] or ()),
+        list_separator=given["list_separator"],
+        decimal_marks=parse_decimal_marks(given["decimal_marks"] or (), comma=given["decimal_comma"]),
+        date_formats=parse_date_formats(given["date_formats"] or ()),
+        default_region=check_region(given["default_region"]),
+    )
+    source = SourceOptions(
+        given["format"],
+        given["encoding"],
+        given["delimiter"],
+        given["quote"],
+        given["sheet"],
+        pad_short=given["pad_short"],
+        excel_safe=bool(given["excel_safe"]),
+    )
     return ImportPlan(source, mapping, values, given["on_error"] == "stop", (), given["on_missing_ref"] == "null")

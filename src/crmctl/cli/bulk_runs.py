@@ -135,7 +135,7 @@ def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_cop
     """Do what is left of a job and show its summary. Raises the error that ended it early, RejectedError, or PartialError."""
     from crmctl.bulk.imports import running
 
-    for note in (*job.input.source.dialect.notes, *job.input.mapping.notes):
+    for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
         runtime.messages.note(note)
     file, findings = job.journal.header.input, Findings(runtime)
     writer = runtime.connect(lane="bulk")
@@ -169,12 +169,26 @@ def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findin
     if result.duplicates and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
         hint = f"crmctl bulk repair {result.summary.job}"
         raise PartialError(f"{result.duplicates:,} rows are there more than once", hint=hint, details={"duplicates": result.duplicates})
+    if result.rivals and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
+        raise _rivals(result.rivals)
     if result.exit_code is ExitCode.PARTIAL:
         counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
         said = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in counts.items())
         failed = document["files"]["failed"]
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
         raise PartialError(f"not every row was written: {said}", hint=result.hint or correct, details=counts)
+
+
+def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
+    named = "; ".join(f"row {one['row']} ({one['key']}): {', '.join(one['ids'])}" for one in rivals[:SHOWN_FINDINGS])
+    more = f"; and {len(rivals) - SHOWN_FINDINGS:,} more" if len(rivals) > SHOWN_FINDINGS else ""
+    rows = "row has" if len(rivals) == 1 else "rows have"
+    return PartialError(
+        f"{len(rivals):,} {rows} a key that somebody else's new record has too: {named}{more}",
+        hint="merge the records, or delete one of each",
+        code="duplicate_keys",
+        details={"duplicates": list(rivals[:LISTED_FINDINGS])},
+    )
 
 
 _WORDS = {

@@ -89,8 +89,9 @@ def inspect_input(runtime: Runtime, file: str, object_name: str | None, mode: st
         runtime.emitter.emit_result(report.to_document())
         return
     dialect = report.dialect
-    separated = f", separated by {dialect.delimiter!r}" if dialect.delimiter else ""
-    runtime.messages.note(f"{file}: {dialect.format}{separated}, {dialect.encoding}, {report.rows:,} rows, {report.problems:,} unreadable")
+    runtime.messages.note(f"{file}: {dialect.described}, {report.rows:,} rows, {report.problems:,} unreadable")
+    for note in dialect.notes:
+        runtime.messages.note(note)
     shown = ("column", "target", "type", "fillRate", "distinct", "samples", "suggestions", "note")
     rows = [{name: document[name] for name in shown} for document in report.column_documents()]
     runtime.emitter.emit_items(rows, generic_view(rows, "columns"))

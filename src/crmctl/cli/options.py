@@ -18,7 +18,9 @@ def common_options(
     query: Annotated[
         str | None, typer.Option("--query", "-q", metavar="JMESPATH", help="Print only what this JMESPath expression selects.")
     ] = None,
-    excel_safe: Annotated[bool | None, typer.Option("--excel-safe", help="csv, tsv: neutralise cells a spreadsheet would run.")] = None,
+    excel_safe: Annotated[
+        bool | None, typer.Option("--excel-safe", help="csv, tsv: neutralise cells a spreadsheet would run; bulk import undoes it.")
+    ] = None,
     quiet: Annotated[bool | None, typer.Option("--quiet", help="No notes, no progress.")] = None,
     verbose: Annotated[bool | None, typer.Option("--verbose", "-v", help="Say more about what happens.")] = None,
     debug: Annotated[bool | None, typer.Option("--debug", help="Log every request on stderr, keys redacted.")] = None,

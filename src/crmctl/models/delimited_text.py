@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 from crmctl.models import jsontext
 
 _QUOTED = {"csv": re.compile(r'[",\r\n]|^\s|\s$'), "tsv": re.compile(r'["\t\r\n]|^\s|\s$')}
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+GUARD = "'"
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _PLAIN_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
@@ -29,6 +29,17 @@ def _cell(value: Any, format: str, *, excel_safe: bool) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else jsontext.dumps(value)
-    if excel_safe and text.startswith(_FORMULA) and not isinstance(value, int | float | Decimal) and not _PLAIN_NUMBER.fullmatch(text):
-        text = f"'{text}"
+    if excel_safe and isinstance(value, str) and _needs_guard(text):
+        text = GUARD + text
     return '"' + text.replace('"', '""') + '"' if _QUOTED[format].search(text) else text
+
+
+def without_guard(text: str) -> str:
+    """A cell as it was before `excel_safe`."""
+    return text[1:] if text.startswith(GUARD) and _needs_guard(text[1:]) else text
+
+
+def _needs_guard(text: str) -> bool:
+    """Whether a spreadsheet would run a text. One that looks guarded already is guarded once more, so that the way back is exact."""
+    bare = text.lstrip(GUARD)
+    return bare.startswith(_FORMULA) and (bare != text or not _PLAIN_NUMBER.fullmatch(text))

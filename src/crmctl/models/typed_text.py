@@ -40,11 +40,13 @@ _LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
 
 @dataclass(frozen=True)
 class TextRules:
-    """What the user declared about the text: how list cells are split, the decimal mark, the date format (strptime directives)."""
+    """What the user declared about the text: how list cells are split, the decimal mark, the date format (strptime directives), and the
+    country of phone numbers, which only an import looks at."""
 
     list_separator: str = ","
     decimal_comma: bool = False
     date_format: str | None = None
+    region: str | None = None
 
 
 PLAIN = TextRules()
@@ -214,7 +216,8 @@ def read_email(text: str) -> str:
         return text
     address = text.strip()
     domain = address.rpartition("@")[2]
-    if not _EMAIL.fullmatch(address) or domain.startswith((".", "-")) or domain.endswith((".", "-")) or ".." in domain:
+    well_formed = address.isprintable() and _EMAIL.fullmatch(address)
+    if not well_formed or domain.startswith((".", "-")) or domain.endswith((".", "-")) or ".." in domain:
         raise RejectedError("not an email address", hint="for example ada@example.com", code="invalid_email")
     return address
 
@@ -225,14 +228,18 @@ def read_phone(text: str) -> Any:
         return value
     stripped = text.strip()
     if is_spreadsheet_number(stripped):
-        raise RejectedError(
-            "a spreadsheet has turned this number into its scientific form",
-            hint="format the column as text and export again",
-            code="spreadsheet_number",
-        )
+        raise _lost_digits()
     if not _PHONE.fullmatch(stripped):
         raise RejectedError("not a phone number", hint="for example +44 20 7946 0958", code="invalid_phone")
     return stripped
+
+
+def _lost_digits() -> RejectedError:
+    return RejectedError(
+        "a spreadsheet has turned this number into its scientific form",
+        hint="format the column as text and export again",
+        code="spreadsheet_number",
+    )
 
 
 def read_reference(text: str) -> Any:
@@ -345,6 +352,8 @@ def part_value(attribute: Attribute, part: str, text: str) -> Any:
     """The wire value of one part of a composite: text, except the amount of money."""
     if attribute.type == AttributeType.CURRENCY and part in ("amount", "value"):
         return read_number(text)
+    if attribute.type == AttributeType.PHONE_NUMBER and is_spreadsheet_number(text.strip()):
+        raise _lost_digits()
     return text
 
 

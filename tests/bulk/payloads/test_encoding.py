@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crmctl.bulk.payloads.batches import EncodedRow, entry_of
+from crmctl.bulk.payloads.bycolumn import parse_date_formats
 from crmctl.bulk.payloads.mapping import MappingOptions, Mode, build_mapping
 from crmctl.bulk.payloads.markers import Marker
 from crmctl.bulk.payloads.validation import encoded_payloads, payloads
-from crmctl.bulk.payloads.values import ValueOptions, parse_date_formats
+from crmctl.bulk.payloads.values import ValueOptions
 from tests.support.bulkfiles import attribute, select, source_of
 
 TARGET = "0b0c3b5a-5b1e-4d5c-9c43-0123456789ab"
@@ -35,7 +36,7 @@ CELLS = {
     "title": ["Ada", "", " ", "two\nlines", 'say "hi"', "#N/A", "1.23E+11", "1,5", "日本語", "\u2028", "NULL", "x" * 50],
     "mail": ["ada@x.com", "ADA@x.com ", "b@x.com", "nope", ""],
     "amount": ["1", "0.10", "1.234", "1,5", "12345678901234567890", "1e400", "", "x"],
-    "phone": ["+49 30 123456", "1.23E+11", ""],
+    "phone": ["+49 30 123456", "020 7946 0958", "+1 555 0100", "1.23E+11", ""],
     "active": ["yes", "0", "maybe", " "],
     "person": ["Ada Lovelace", '{"first": "Ada"}', ""],
     "budget": ["1.50 EUR", "3", "1.234", "1,5", ""],
@@ -47,8 +48,9 @@ CELLS = {
 OPTIONS = [
     ValueOptions(),
     ValueOptions(null_strings=("NULL", "nope")),
-    ValueOptions(blank="clear"),
-    ValueOptions(decimal_comma=True),
+    ValueOptions(blank={"": "clear"}),
+    ValueOptions(clear_tokens=("3",), default_region="GB"),
+    ValueOptions(decimal_marks={"": "comma"}, default_region="GB"),
     ValueOptions(date_formats=parse_date_formats(["%d/%m/%Y"])),
 ]
 MAPPINGS = [MappingOptions(), MappingOptions(set_values=("labels=set",), map_pairs=("labels=",)), MappingOptions(map_pairs=("title=",))]

@@ -7,7 +7,8 @@ from decimal import Decimal
 import pytest
 
 from crmctl.bulk.findings import Finding, Severity
-from crmctl.bulk.payloads.values import ValueOptions, convert, parse_date_formats
+from crmctl.bulk.payloads.bycolumn import parse_date_formats, parse_decimal_marks
+from crmctl.bulk.payloads.values import ValueOptions, convert
 from crmctl.errors import UsageError
 from tests.support.bulkfiles import attribute, select
 
@@ -19,7 +20,7 @@ JSON_VALUES = [
     ("number", Decimal("1.00000000000000000001"), Decimal("1.00000000000000000001")),
     ("number", "12.5", 12.5),
     ("text", 12345678901234567890, "12345678901234567890"),
-    ("phone_number", 15551234, "15551234"),
+    ("phone_number", "+44 20 7946 0958", "+442079460958"),
     ("checkbox", True, True),
     ("checkbox", 0, False),
     ("checkbox", "no", False),
@@ -92,7 +93,9 @@ def test_null_strings_are_an_exact_match_and_opt_in():
 
 def test_decimal_marks_and_date_formats_are_declared_by_column():
     amount, born = attribute("amount", "number"), attribute("born", "date")
-    options = ValueOptions(decimal_comma=frozenset({"Betrag"}), date_formats=parse_date_formats(["%m/%d/%Y", "Geburtstag=DD.MM.YYYY"]))
+    options = ValueOptions(
+        decimal_marks=parse_decimal_marks(["Betrag=comma"]), date_formats=parse_date_formats(["%m/%d/%Y", "Geburtstag=DD.MM.YYYY"])
+    )
     assert convert("1,5", amount, options, header="Betrag") == 1.5
     assert convert("1,5", amount, options, header="Amount").code == "decimal_comma"
     assert convert("03.04.2024", born, options, header="Geburtstag") == "2024-04-03"

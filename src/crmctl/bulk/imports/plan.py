@@ -52,7 +52,6 @@ class ImportPlan:
     def to_document(self) -> dict[str, Any]:
         """JSON values; of a frozen plan only."""
         values = self.values
-        comma = values.decimal_comma
         return {
             "source": vars(self.source),
             "mapping": {
@@ -64,11 +63,13 @@ class ImportPlan:
                 "on_duplicate_key": self.mapping.on_duplicate_key,
             },
             "values": {
-                "blank": values.blank,
+                "blank": dict(values.blank),
                 "null_strings": list(values.null_strings),
+                "clear_tokens": list(values.clear_tokens),
                 "list_separator": values.list_separator,
-                "decimal_comma": comma if isinstance(comma, bool) else sorted(comma),
+                "decimal_marks": dict(values.decimal_marks),
                 "date_formats": dict(values.date_formats),
+                "default_region": values.default_region,
                 "samples": list(values.samples),
             },
             "stop_on_error": self.stop_on_error,
@@ -79,7 +80,6 @@ class ImportPlan:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ImportPlan:
         mapping, values = document["mapping"], document["values"]
-        comma = values["decimal_comma"]
         return cls(
             SourceOptions(**document["source"]),
             MappingOptions(
@@ -95,7 +95,7 @@ class ImportPlan:
                 **{
                     **values,
                     "null_strings": tuple(values["null_strings"]),
-                    "decimal_comma": comma if isinstance(comma, bool) else frozenset(comma),
+                    "clear_tokens": tuple(values["clear_tokens"]),
                 }
             ),
             document["stop_on_error"],
@@ -140,6 +140,9 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
     }
     pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
     mapping = build_mapping(source.header, attributes, replace(plan.mapping, map_pairs=pairs), header_complete=source.header_complete)
+    if source.header_complete:
+        slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
+        plan.values.check_columns([*source.header, *slugs])
     return PlannedInput(source, mapping, attributes, plan.values)
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.payloads.forms import Form, compose, learn_form, part_name
 from crmctl.bulk.payloads.mapping import Column, Mapping, Mode, Role
+from crmctl.bulk.payloads.phones import phone_doubt
 from crmctl.bulk.payloads.values import (
     KEEPS_TEXT,
     ValueOptions,
-    check_blank_policy,
     doubt_about,
     finding_of,
     is_blank,
@@ -47,7 +47,7 @@ class Built(NamedTuple):
 class Cell(NamedTuple):
     """How one column is read: `read_text` a cell, `read` any JSON value. `after_good(text, value)` and `after_bad(text, code)` see every
     text and may add a finding; `is_odd(text)` tells whether `after_good` may add one. Where a value can be shared and not every text has to
-    be seen, `memo` has some texts and their values.
+    be seen, `memo` has some texts and their values. `clears` tells whether a blank cell empties the attribute.
     """
 
     column: Column
@@ -63,21 +63,20 @@ class Cell(NamedTuple):
     is_memorable: bool
     memo: dict[str, Any]
     is_odd: Callable[[str], object] | None
+    clears: bool
 
 
 class RowBuilder:
     """Builds the rows of one file. Raises UsageError for two columns that fill the same part, RejectedError for a bad date format."""
 
     def __init__(self, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> None:
-        check_blank_policy(options.blank)
         self._mapping = mapping
         self._options = options
         self.constants = mapping.constants
-        self.clears_blanks = options.blank == "clear"
         self._forms = {attribute.slug: learn_form(attribute, options.samples) for attribute in attributes}
         self._attributes = {attribute.slug: attribute for attribute in attributes}
         self.required = [attribute for attribute in attributes if attribute.is_required and attribute.is_active is not False]
-        self.blanks = frozenset({"", *options.null_strings})
+        self.blanks = frozenset({"", *options.null_strings, *options.clear_tokens})
         self._cells_of: dict[str, Cell] = {}
         self.id_column = next((column for column in mapping.columns if column.role is Role.RECORD_ID), None)
         self.cells = [self._cell(column) for column in mapping.columns if column.role is Role.ATTRIBUTE]
@@ -89,6 +88,11 @@ class RowBuilder:
                 raise UsageError(
                     f"two columns fill {target[0]}.{target[1]}", hint="leave one out: --map 'COLUMN='", code="duplicate_target"
                 )
+
+    @property
+    def clears_blanks(self) -> bool:
+        """Whether a cell may empty an attribute."""
+        return bool(self._options.clear_tokens) or any(cell.clears for cell in self.cells)
 
     @property
     def date_watches(self) -> dict[str, DateWatch]:
@@ -122,7 +126,7 @@ class RowBuilder:
         if attribute is None:
             raise ValueError(f"the column {column.label} fills no attribute")
         slug, form = attribute.slug, self._forms[attribute.slug]
-        rules = self._options.rules_for(column.header, slug)
+        rules, clears = self._options.rules_for(column.header, slug), self._options.clears(column.header, slug)
         read = value_reader(attribute, rules, form)
         read_text: Reader = read if attribute.is_list else text_reader(attribute, rules, form)
         part = None
@@ -135,6 +139,8 @@ class RowBuilder:
         dates = None
         if attribute.type in KEEPS_TEXT:
             after_good, is_odd = doubt_about, doubt_about
+        elif attribute.type == AttributeType.PHONE_NUMBER and part is None and not attribute.is_list:
+            after_good = is_odd = phone_doubt(rules.region)
         elif attribute.type in (AttributeType.NUMBER, AttributeType.CURRENCY) and not rules.decimal_comma:
             numbers = NumberWatch()
             after_good, after_bad, is_odd = numbers.see_good, numbers.see_bad, numbers.is_news
@@ -143,7 +149,8 @@ class RowBuilder:
             after_good, after_bad = (None, dates.see_bad) if rules.date_format is None else (dates.see_good, None)
             is_odd = _never
         memorable = part is None and attribute.type in SCALARS and not attribute.is_list and (dates is None or after_good is None)
-        return Cell(column, column.index or 0, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {}, is_odd)
+        place = column.index or 0
+        return Cell(column, place, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {}, is_odd, clears)
 
     @staticmethod
     def _part_reader(attribute: Attribute, part: str, form: Form) -> tuple[str, Callable[[Any], Any]]:
@@ -158,7 +165,7 @@ class RowBuilder:
             if text in memo:
                 data[slug] = memo[text]
             elif text in blanks:
-                self._blank(work, cell)
+                self._blank(work, cell, text)
             else:
                 self._read_cell(work, cell, text)
 
@@ -181,7 +188,7 @@ class RowBuilder:
         """Read one JSON value into the record, or note what is wrong with it."""
         is_text = isinstance(value, str)
         if value is None or (is_text and value in self.blanks):
-            self._blank(work, cell)
+            self._blank(work, cell, value)
             return
         try:
             wire = cell.read(value)
@@ -195,8 +202,8 @@ class RowBuilder:
         else:
             work.parts.setdefault(cell.slug, {})[cell.part] = wire
 
-    def _blank(self, work: _Work, cell: Cell) -> None:
-        if not self.clears_blanks:
+    def _blank(self, work: _Work, cell: Cell, value: Any) -> None:
+        if not cell.clears and value not in self._options.clear_tokens:
             return
         if cell.part is None:
             work.data[cell.slug] = None
@@ -206,7 +213,7 @@ class RowBuilder:
 
     def _refuse(self, work: _Work, cell: Cell, value: Any, error: RejectedError) -> None:
         if is_blank(value, cell.attribute, self._options):
-            self._blank(work, cell)
+            self._blank(work, cell, value)
             return
         label = cell.column.label
         work.refused.add(cell.slug)

@@ -26,7 +26,11 @@ PART_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "country": ("countrycode",),
     },
     AttributeType.CURRENCY: {"amount": ("value",), "currency": ("currencycode", "code")},
-    AttributeType.PHONE_NUMBER: {"number": ("phone", "phonenumber"), "countryCode": ("country",), "extension": ("ext",)},
+    AttributeType.PHONE_NUMBER: {
+        "number": ("phone", "phonenumber", "value", "e164", "originalphonenumber", "primaryphonenumber"),
+        "countryCode": ("country",),
+        "extension": ("ext",),
+    },
 }
 """Part names in the order people write them, each with other spellings of the same part (folded)."""
 
@@ -80,6 +84,20 @@ def reshape_money(attribute: Attribute, value: Any, form: Form) -> Any:
     if not isinstance(value, dict) or value.keys() != {"amount", "currency"}:
         return value
     return {part_name(attribute, part, form): value[part] for part in ("amount", "currency")}
+
+
+def compose_phone(attribute: Attribute, number: str, extension: str | None, form: Form) -> Any:
+    """A number in E.164, with `;ext=` where it has an extension, or as the number, and extension, of an object where records hold objects.
+
+    The other keys of such objects, a country for example, are left out: how they are spelled is for the service to know.
+    """
+    names = {part: part_name(attribute, part, form) for part in ("number", "extension")}
+    in_full = f"{number};ext={extension}" if extension else number
+    if names["number"] not in form.keys:
+        return in_full
+    if extension and names["extension"] in form.keys:
+        return {names["number"]: number, names["extension"]: extension}
+    return {names["number"]: in_full}
 
 
 def _usual_name(attribute: Attribute, part: str) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.payloads.forms import Form, learn_form, reshape_money
+from crmctl.bulk.payloads.phones import phone_reader
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
@@ -17,49 +18,53 @@ from crmctl.models.typed_text import COMPOSITE_TYPES, Reader, TextRules, date_di
 KEEPS_TEXT = frozenset({AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS})
 """Types for which white space alone is a value; for the others it is a blank cell."""
 
+DOUBTFUL_STARTS = frozenset("#+-0123456789' \t\ufeff")
+
 SPREADSHEET_ERRORS = frozenset({"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#SPILL!", "#CALC!"})
-BLANK_POLICIES = ("skip", "clear")
 
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """How values are read.
+    """How values are read. What may differ from column to column is by its header or slug, under "" for the columns not named.
 
-    `blank`: "skip" leaves a blank cell's attribute out, "clear" sends null. `null_strings` count as blank when they are the whole cell.
-    `decimal_comma` is True for all columns, or names columns (headers or slugs); `date_formats` is by column, "" for the others.
-    `samples` are the `data` of some existing records, whose form composite values follow.
+    `blank`: "skip" leaves a blank cell's attribute out (also where nothing is said), "clear" sends null. `null_strings` count as blank when
+    they are the whole cell, and so do `clear_tokens`, which send null in any column. `decimal_marks` are "comma" or "point", and
+    `date_formats` strptime directives. `default_region` is the country of phone numbers without one. `samples` are the `data` of some
+    existing records, whose form composite values follow.
     """
 
-    blank: str = "skip"
+    blank: Mapping[str, str] = field(default_factory=dict)
     null_strings: tuple[str, ...] = ()
+    clear_tokens: tuple[str, ...] = ()
     list_separator: str = ";"
-    decimal_comma: bool | frozenset[str] = False
+    decimal_marks: Mapping[str, str] = field(default_factory=dict)
     date_formats: Mapping[str, str] = field(default_factory=dict)
+    default_region: str | None = None
     samples: Sequence[Mapping[str, Any]] = ()
 
     def rules_for(self, header: str, slug: str) -> TextRules:
         """The text rules of one column. Raises RejectedError for a date format without day, month and year."""
-        comma = self.decimal_comma if isinstance(self.decimal_comma, bool) else bool(self.decimal_comma & {header, slug})
-        format = next((self.date_formats[key] for key in (header, slug, "") if key in self.date_formats), None)  # noqa: A001
-        return TextRules(self.list_separator, comma, None if format is None else date_directives(format))
+        format = _for_column(self.date_formats, header, slug)  # noqa: A001
+        comma = _for_column(self.decimal_marks, header, slug) == "comma"
+        return TextRules(self.list_separator, comma, None if format is None else date_directives(format), self.default_region)
+
+    def clears(self, header: str, slug: str) -> bool:
+        """Whether a blank cell of a column empties the attribute."""
+        return _for_column(self.blank, header, slug) == "clear"
+
+    def check_columns(self, names: Collection[str]) -> None:
+        """Raise UsageError where something is said of a column that is none of `names`."""
+        for option, said in (("--blank", self.blank), ("--decimal-mark", self.decimal_marks), ("--date-format", self.date_formats)):
+            for column in said.keys() - {"", *names}:
+                raise UsageError(
+                    f"{option}: the file has no column {column!r}",
+                    hint=f"its columns are: {', '.join(dict.fromkeys(names))}",
+                    code="unknown_column",
+                )
 
 
-def check_blank_policy(policy: str) -> str:
-    if policy not in BLANK_POLICIES:
-        raise UsageError(f"--blank takes {' or '.join(BLANK_POLICIES)}, not {policy!r}")
-    return policy
-
-
-def parse_date_formats(texts: Sequence[str]) -> dict[str, str]:
-    """`%d/%m/%Y` (every date column) or `COLUMN=%d/%m/%Y`, to formats by column. Raises UsageError for an incomplete format."""
-    formats: dict[str, str] = {}
-    for text in texts:
-        column, _, format = text.rpartition("=")  # noqa: A001
-        try:
-            formats[column] = date_directives(format)
-        except RejectedError as error:
-            raise UsageError(error.message, hint="--date-format %d/%m/%Y, or --date-format 'Birthday=%d/%m/%Y'", code=error.code) from None
-    return formats
+def _for_column(said: Mapping[str, str], header: str, slug: str) -> str | None:
+    return next((said[key] for key in (header, slug, "") if key in said), None)
 
 
 def convert(value: Any, attribute: Attribute, options: ValueOptions, *, header: str | None = None) -> Any:
@@ -79,7 +84,7 @@ def is_blank(value: Any, attribute: Attribute, options: ValueOptions) -> bool:
         return True
     if not isinstance(value, str):
         return False
-    return value in options.null_strings or (attribute.type not in KEEPS_TEXT and value.isspace())
+    return value in options.null_strings or value in options.clear_tokens or (attribute.type not in KEEPS_TEXT and value.isspace())
 
 
 def text_reader(attribute: Attribute, rules: TextRules, form: Form) -> Reader:
@@ -87,6 +92,8 @@ def text_reader(attribute: Attribute, rules: TextRules, form: Form) -> Reader:
     read_text = reader(attribute.model_copy(update={"is_list": False}), rules)
     if attribute.type == AttributeType.CURRENCY and form.keys:
         return lambda text: reshape_money(attribute, read_text(text), form)
+    if attribute.type == AttributeType.PHONE_NUMBER:
+        return phone_reader(attribute, rules.region, form)
     return read_text
 
 
@@ -139,9 +146,15 @@ def finding_of(error: RejectedError) -> Finding:
 
 
 def doubt_about(text: str, _value: Any = None) -> Finding | None:
-    """A warning about a text that a spreadsheet has probably spoilt; the text is kept."""
-    if text[:1] not in "#+-0123456789":
+    """A warning about a text that a spreadsheet, or the way the file was put together, has probably spoilt; the text is kept."""
+    if text[:1] not in DOUBTFUL_STARTS:
         return None
+    if text[0] == "\ufeff":
+        return Finding("stray_mark", "a byte order mark inside the file: were files joined?", severity=Severity.WARNING)
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return Finding("quoted_text", 'apostrophes on both sides; --quote "\'" if they quote the cell', severity=Severity.WARNING)
+    if text[0] in ' \t"' and text.strip()[:1] == '"':
+        return Finding("quoted_text", "a quote after a blank is part of the value", severity=Severity.WARNING)
     if text.startswith("#") and text in SPREADSHEET_ERRORS:
         return Finding("spreadsheet_error", "a spreadsheet's error value stands where text was expected", severity=Severity.WARNING)
     if is_spreadsheet_number(text):

@@ -22,7 +22,15 @@ BOMS: list[tuple[bytes, str]] = [
 ]
 """Longest first: the UTF-32 mark begins with the UTF-16 one."""
 
+USUAL = [
+    *("cp1252", "cp1250", "cp1251", "shift_jis", "gb18030", "big5", "euc_kr", "euc_jp", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257"),
+    *("iso8859_15", "koi8_r", "mac_roman", "cp850", "cp437"),
+]
+"""Encodings in which tables are still written, the most usual first."""
+
 BLOCK = 64 * 1024
+SAMPLE = 20_000
+"""Bytes from an undecodable one on from which another encoding is told."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ def find_encoding(start: bytes, declared: str | None) -> Encoding:
     """
     marked = next((name for mark, name in BOMS if start.startswith(mark)), None)
     if declared is None:
+        if marked is None and b"\0" in start:
+            _refuse_wide(start)
         return Encoding(marked or "utf-8", marked is not None)
     try:
         name = codecs.lookup(declared).name
@@ -61,6 +71,22 @@ def find_encoding(start: bytes, declared: str | None) -> Encoding:
     if name == "utf-8-sig":
         return Encoding("utf-8", marked == "utf-8")
     return Encoding(name, marked == name)
+
+
+def _refuse_wide(start: bytes) -> None:
+    """Raise UsageError for UTF-16 or UTF-32 without a byte order mark: its order could only be guessed."""
+    for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
+        try:
+            text = codecs.getincrementaldecoder(name)().decode(start)
+        except UnicodeDecodeError:
+            continue
+        if text and "\0" not in text and 2 * sum(map(str.isascii, text)) > len(text):
+            raise UsageError(
+                f"the file looks like {name} without a byte order mark: a NUL byte at offset {start.index(0)}",
+                hint=f"--encoding {name}",
+                code="undecodable",
+                details={"offset": start.index(0), "line": 1, "encoding": "utf-8", "likely": name},
+            )
 
 
 @contextmanager
@@ -103,6 +129,7 @@ def nul_error(name: str, line: int) -> UsageError:
         f"{name} holds a NUL character on line {line}",
         hint="a binary file, or UTF-16 without a byte order mark: try --encoding utf-16-le or --encoding utf-16-be",
         code="undecodable",
+        details={"line": line},
     )
 
 
@@ -143,7 +170,7 @@ def undecodable(path: Path, name: str, encoding: Encoding, *, compressed: bool) 
 
 def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, offset: int, line: int, *, compressed: bool) -> UsageError:
     byte = f"0x{error.object[error.start]:02x}" if error.start < len(error.object) else "the end"
-    likely = likely_encoding(bytes(error.object[error.object.rfind(b"\n", 0, error.start) + 1 : error.start + 20000]), tried=encoding.name)
+    likely = likely_encoding(_lines_from(error.object, error.start), tried=encoding.name)
     if likely is None:
         hint = "say which encoding it has: --encoding X"
     else:
@@ -157,26 +184,36 @@ def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, offs
     )
 
 
+def _lines_from(data: bytes, place: int) -> bytes:
+    """The line of a place and whole ones after it: what comes before could be decoded and tells nothing."""
+    start, end = data.rfind(b"\n", 0, place) + 1, data.rfind(b"\n", place, place + SAMPLE)
+    return bytes(data[start : end + 1 if end > place else place + SAMPLE])
+
+
 def likely_encoding(sample: bytes, *, tried: str) -> str | None:
     """A likely encoding of bytes that are not what they were taken for; only ever a hint.
 
-    Single high bytes between ASCII letters are Western text; runs of them are another script or a double-byte encoding.
+    Several encodings may read the bytes as one text; then it is the most usual of them.
     """
     marked = next((name for mark, name in BOMS if sample.startswith(mark)), None)
     if marked is not None and marked != tried:
         return marked
-    high = [index for index, byte in enumerate(sample) if byte >= 0x80]
-    if not high:
+    if sample.isascii():
         return None
-    in_runs = sum(1 for index in high if (index and sample[index - 1] >= 0x80) or (index + 1 < len(sample) and sample[index + 1] >= 0x80))
-    western = ["cp1252", "mac_roman"] if not set(sample) & {0x81, 0x8D, 0x8F, 0x90, 0x9D} else ["cp850"]
-    candidates = ["utf-8", *western] if in_runs < 0.6 * len(high) else ["utf-8", "shift_jis", "gb18030", "cp1251", *western]
-    for candidate in candidates:
-        if candidate == tried:
-            continue
-        try:
-            codecs.getincrementaldecoder(candidate)().decode(sample)
-        except UnicodeError:
-            continue
-        return candidate
-    return None
+    if tried != "utf-8" and _is_utf8(sample):
+        return "utf-8"
+    from charset_normalizer import from_bytes
+
+    others = [name for name in USUAL if name != tried]
+    best = from_bytes(sample, cp_isolation=others, enable_fallback=False, preemptive_behaviour=False).best()
+    if best is None:
+        return None
+    return next((name for name in others if name in (best.encoding, *best.could_be_from_charset)), best.encoding)
+
+
+def _is_utf8(sample: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -12,6 +12,12 @@ from crmctl.bulk.sources.decoding import Encoding, open_text, read_lines
 from crmctl.bulk.sources.records import Record, split_records
 from crmctl.bulk.sources.rows import Dialect, Row
 from crmctl.errors import RejectedError, UsageError
+from crmctl.models.delimited_text import without_guard
+
+RESULT_MARK = "_row"
+"""A column of result files."""
+
+REPEATED_HEADER = Finding("repeated_header", "the header once more: were files joined?", hint="delete the line")
 
 SEPARATOR_LINE = "sep="
 """A first line `sep=;` is a spreadsheet's way to name the delimiter; it is not data."""
@@ -22,7 +28,7 @@ class DelimitedSource:
 
     header_complete = True
 
-    def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
+    def __init__(self, path: Path, name: str, dialect: Dialect, *, pad_short: bool = False, excel_safe: bool = False) -> None:
         if dialect.delimiter is None:
             raise ValueError("a delimited file needs a delimiter")
         self.path = path
@@ -32,6 +38,8 @@ class DelimitedSource:
         self._quote = dialect.quote
         self._encoding = Encoding(dialect.encoding, dialect.bom)
         self._compressed = dialect.compressed
+        self._pad_short = pad_short
+        self._excel_safe = excel_safe
         header = next((record for record in self._records() if record.cells is not None), None)
         if header is None or header.cells is None:
             raise UsageError(f"{name} is empty", hint="the first line must name the columns", code="empty_file")
@@ -46,10 +54,16 @@ class DelimitedSource:
             self.header.pop()
         if not self.header:
             raise UsageError(f"{name}: the first line names no column", hint="the first line must name the columns", code="empty_header")
+        if pad_short and RESULT_MARK in self.header:
+            raise UsageError(
+                f"--pad-short would shift the columns that a result file adds: {name} has a column {RESULT_MARK}",
+                hint="add the missing cells in the file",
+            )
         self.dialect = replace(dialect, header=self.header)
 
     def rows(self) -> Iterator[Row]:
         width, named = self._width, len(self.header)
+        last_name = self.header[-1]
         ordinal, blank = 0, 0
         header_seen = False
         for first, last, raw, cells, problem in self._records():
@@ -63,13 +77,24 @@ class DelimitedSource:
                 if len(cells) == 1 and not cells[0].strip():
                     blank += 1
                     continue
-                problem = _ragged(len(cells), width)
+                if self._pad_short and len(cells) < width:
+                    raw += self._delimiter * (width - len(cells))
+                    cells = cells + [""] * (width - len(cells))
+                else:
+                    problem = _ragged(len(cells), width)
             elif problem is None and named != width:
                 problem = _unnamed(cells, named)
                 cells = cells[:named] if problem is None else cells
+            if problem is None and cells[-1] == last_name and self._repeats_header(cells):
+                problem = REPEATED_HEADER
+            if self._excel_safe:
+                cells = [without_guard(cell) for cell in cells]
             ordinal += 1
             yield Row(ordinal, first, last, raw, cells, None, problem.at(ordinal, first, last) if problem else None)
         self.blank_lines = blank
+
+    def _repeats_header(self, cells: list[str]) -> bool:
+        return cells[1:] == self.header[1:] and cells[0].lstrip("\ufeff") == self.header[0]
 
     def _records(self) -> Iterator[Record]:
         with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:

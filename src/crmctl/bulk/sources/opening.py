@@ -66,7 +66,16 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         delimiter = detect_delimiter(lines, quote, shown)
     if delimiter == quote:
         raise UsageError("the delimiter and the quote are the same character", hint="give --delimiter and --quote")
-    return DelimitedSource(path, shown, Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes))
+    if not compressed and not _ends_a_line(path):
+        notes.append("the last line has no line end: was the file cut off?")
+    dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes)
+    return DelimitedSource(path, shown, dialect, pad_short=options.pad_short, excel_safe=options.excel_safe)
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4))
+        return file.read().rstrip(b"\0").endswith((b"\n", b"\r"))
 
 
 def _lines(path: Path, name: str, encoding: Encoding, compressed: bool) -> Iterator[str]:
@@ -118,6 +127,6 @@ def _refuse_other_options(options: SourceOptions, format: Format) -> None:
 
 
 def _refuse_dialect_options(options: SourceOptions, format: Format) -> None:
-    for option, value in (("--delimiter", options.delimiter), ("--quote", options.quote)):
+    for option, value in (("--delimiter", options.delimiter), ("--quote", options.quote), ("--pad-short", options.pad_short or None)):
         if value is not None:
             raise UsageError(f"{option} has no meaning for {format}", hint="give --format csv if the file is CSV")

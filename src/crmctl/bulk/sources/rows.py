@@ -56,13 +56,16 @@ class Row(NamedTuple):
 @dataclass(frozen=True)
 class SourceOptions:
     """What the user says about a file; None means: find out. `delimiter` may be a name (tab, comma, semicolon, pipe, space); `sheet` is one
-    of a workbook, else the first."""
+    of a workbook, else the first. With `pad_short` a row with too few cells has blank ones at its end; with `excel_safe` the apostrophes
+    that an export with --excel-safe puts before formulas are taken away."""
 
     format: str | None = None
     encoding: str | None = None
     delimiter: str | None = None
     quote: str | None = None
     sheet: str | None = None
+    pad_short: bool = False
+    excel_safe: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,18 @@ class Dialect:
     quote: str | None = None
     header: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def told(self) -> list[str]:
+        """What a person is told before rows are read: nothing that was found out by itself stays unsaid."""
+        return [f"read as {self.described}", *self.notes]
+
+    @property
+    def described(self) -> str:
+        """The dialect in words, for example `csv, separated by ';', utf-8 with a byte order mark, gzip`."""
+        separated = f"separated by {self.delimiter!r}" if self.delimiter and self.format.is_text else ""
+        encoded = f"{self.encoding}{' with a byte order mark' if self.bom else ''}" if self.format.is_text else ""
+        return ", ".join(part for part in (self.format, separated, encoded, "gzip" if self.compressed else "") if part)
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""

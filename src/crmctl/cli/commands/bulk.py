@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,11 +54,15 @@ def import_records(
     max_failures: given.MaxFailuresOption = None,
     failed: given.FailedOption = None,
     again: given.AgainOption = False,
-    blank: given.BlankOption = "skip",
+    blank: given.BlankOption = None,
     null_strings: given.NullOption = None,
+    clear_tokens: given.ClearOption = None,
     list_separator: given.SeparatorOption = ";",
     decimal_comma: given.CommaOption = False,
+    decimal_marks: given.MarkOption = None,
     date_formats: given.DateOption = None,
+    default_region: given.RegionOption = None,
+    pad_short: given.PadOption = False,
     format: given.FormatOption = None,
     encoding: given.EncodingOption = None,
     delimiter: given.DelimiterOption = None,
@@ -77,11 +81,15 @@ def import_records(
     Every row is checked against the object's attributes before anything is sent. The journal of the job makes sure that no row is written
     twice, whatever happens; crmctl bulk resume goes on with a job that was interrupted.
     """
+    _import(ctx.obj, object_name, file, ctx.params)
+
+
+def _import(runtime: Runtime, object_name: str, file: str, given: dict[str, Any]) -> None:
     from crmctl.cli.bulk_request import read_request
     from crmctl.cli.bulk_runs import import_file
 
     _require_file(file)
-    import_file(ctx.obj, object_name, file, read_request(ctx.params))
+    import_file(runtime, object_name, file, read_request({**given, "excel_safe": runtime.flags.get("excel_safe")}))
 
 
 def _require_file(file: str) -> None:
@@ -287,6 +295,7 @@ def inspect_file(
     delimiter: given.DelimiterOption = None,
     quote: given.QuoteOption = None,
     sheet: given.SheetOption = None,
+    pad_short: given.PadOption = False,
 ) -> None:
     """Show how a file is read, what its columns hold, and what they would fill."""
     from crmctl.bulk.sources.rows import SourceOptions
@@ -294,4 +303,6 @@ def inspect_file(
 
     one_of("--mode", mode, ("create", "upsert"))
     _require_file(file)
-    inspect_input(ctx.obj, file, object_name, mode, SourceOptions(format, encoding, delimiter, quote, sheet))
+    excel_safe = bool(ctx.obj.flags.get("excel_safe"))
+    options = SourceOptions(format, encoding, delimiter, quote, sheet, pad_short=pad_short, excel_safe=excel_safe)
+    inspect_input(ctx.obj, file, object_name, mode, options)
