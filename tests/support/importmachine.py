@@ -60,12 +60,11 @@ class WatchedJournal(MortalJournal):
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Any:
-        with MortalJournal._transaction(self, durable=durable):
-            yield
-        counts = self.counts()
-        assert {state: n for state, n in counts.items() if n and state is not RowState.UNSENT} == Counter(
-            entry.state for entry in self.rows(1, PER_JOB).values()
-        )
+        with self._lock:
+            with MortalJournal._transaction(self, durable=durable):
+                yield
+            told = {state: count for state, count in self.counts().items() if count and state is not RowState.UNSENT}
+            assert told == Counter(entry.state for entry in self.rows(1, PER_JOB).values())
 
 
 @dataclass
