@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from crmctl.client.session import Session
 from crmctl.client.transport import HttpxTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
+from crmctl.models.attributes import Attribute
 from tests.support.bulkjobs import Silent
 from tests.support.keydesk import ATTRIBUTES
 
@@ -49,16 +50,16 @@ class KilledJournal(Journal):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def undo(folder: Path, origin: str, service: UndoService, clock: Clock) -> Undo:
+def undo(folder: Path, origin: str, service: UndoService, clock: Clock, attributes: Sequence[Attribute] = tuple(ATTRIBUTES)) -> Undo:
     """Undo the newest job of a desk's folder."""
     store = JobStore(folder / "state", clock)
-    job = reopen(store, store.list()[0], origin, ATTRIBUTES)
+    job = reopen(store, store.list()[0], origin, attributes)
     job.journal.close()
     with (
         closing(KilledJournal(job.journal.folder, clock)) as journal,
         journal.hold(),
         SeenIds() as ids,
-        Updates(ATTRIBUTES) as updates,
+        Updates(attributes) as updates,
     ):
         again = rows_of(journal, job.input.payloads)
         plan = plan_undo(journal, Reader(service, journal.header.object_id), again, ids, updates)

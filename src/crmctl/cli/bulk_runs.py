@@ -169,7 +169,9 @@ def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findin
     if result.duplicates and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
         hint = f"crmctl bulk repair {result.summary.job}"
         raise PartialError(f"{result.duplicates:,} rows are there more than once", hint=hint, details={"duplicates": result.duplicates})
-    if result.rivals and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
+    if result.rivals and document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
+        runtime.messages.warn(_rivals(result.rivals).message)
+    elif result.rivals:
         raise _rivals(result.rivals)
     if result.exit_code is ExitCode.PARTIAL:
         counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}

@@ -141,7 +141,8 @@ def test_an_error_that_ends_it_leaves_the_rest_for_another_time(desk: KeyDesk) -
 def test_a_killed_undo_is_finished_by_the_next_one(desk: KeyDesk, point: str) -> None:
     before = imported(desk)
     command = [sys.executable, "-m", "tests.support.undochild", str(desk.folder), desk.server.origin, point]
-    process = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60, check=False)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=60, check=False)
     assert process.returncode == -signal.SIGKILL
     assert (shown(desk.server.records) == shown(before)) is point.endswith(":5")
     edited = copy.deepcopy(desk.server.records[0]["data"])  # put back by now, and then changed by somebody

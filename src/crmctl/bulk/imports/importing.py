@@ -239,6 +239,9 @@ def _send(
     if (failure := stages.before_rows(interrupt)) is not None:
         return RunResult(failure)
     error, notes = deliver(service, journal, rows, options.delivery, clock, progress, interrupt)
+    if error is None and stages.frees_rows(interrupt):
+        error, more = deliver(service, journal, rows, options.delivery, clock, progress, interrupt)
+        notes = [*notes, *more]
     counts = journal.counts()
     if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT]:
         failure = stages.after_rows(interrupt)

@@ -1,31 +1,51 @@
-"""The steps of a job besides its rows: keeping what updates overwrite, and refusing what its plan does not say."""
+"""The steps of a job besides its rows: keeping what updates overwrite, refusing what its plan does not say, a second look by key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from crmctl.bulk.delivery.pipeline import DeliveryOptions
+from crmctl.bulk.imports.afterwards import RIVALS_UNKNOWN, Afterwards
 from crmctl.bulk.imports.applying import Expectation
 from crmctl.bulk.imports.before import must_be_read, read_before
-from crmctl.bulk.imports.resolving import Resolver
+from crmctl.bulk.imports.importing import Service, rows_of
+from crmctl.bulk.imports.links import link_rows
+from crmctl.bulk.imports.parents import make_parents
+from crmctl.bulk.imports.phases import Crew
+from crmctl.bulk.imports.resolving import Resolver, resolver_of
 from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.keys.index import KeyIndex
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.records.reading import Getter, Reader
-from crmctl.errors import CrmctlError
+from crmctl.bulk.records.reading import Reader
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, InterruptedByUser
 
 
 @dataclass(frozen=True)
 class JobStages:
     """The `Stages` of a job in a folder."""
 
-    service: Getter
+    service: Service
     job: Job
+    options: DeliveryOptions
+    clock: Clock
     progress: Progress
-    changes_rows: bool = False
+
+    @property
+    def changes_rows(self) -> bool:
+        references = self.job.input.references
+        return references is not None and bool(references.groups())
+
+    @property
+    def unlinked(self) -> int:
+        """How many rows were written without their links."""
+        references = self.job.input.references
+        return references.unlinked_count if references is not None else 0
 
     def approve(self, entries: Iterable[Entry], interrupt: Interrupt) -> CrmctlError | None:
         journal = self.job.journal
@@ -45,10 +65,46 @@ class JobStages:
         return self._refused(Expectation.of(self.job.journal).refuse_by_key(resolver, index))
 
     def before_rows(self, interrupt: Interrupt) -> CrmctlError | None:
-        return None
+        references = self.job.input.references
+        return make_parents(self._crew(interrupt), references) if references is not None and self.changes_rows else None
+
+    def frees_rows(self, interrupt: Interrupt) -> bool:
+        with self._afterwards(interrupt) as afterwards:
+            try:
+                return afterwards is not None and afterwards.free_refused() > 0
+            except CrmctlError as failure:
+                self.job.journal.note("not looked again", failure.message)
+                return False
 
     def after_rows(self, interrupt: Interrupt) -> CrmctlError | None:
+        references = self.job.input.references
+        if references is not None and references.link_count:
+            again = rows_of(self.job.journal, self.job.input.to_send)
+            if (failure := link_rows(self._crew(interrupt), references, again)) is not None:
+                return failure
+        with self._afterwards(interrupt) as afterwards:
+            try:
+                if afterwards is not None:
+                    afterwards.find_rivals()
+            except InterruptedByUser as failure:
+                return failure
+            except CrmctlError as failure:
+                self.job.journal.remember(RIVALS_UNKNOWN, failure.message)
         return None
+
+    @contextmanager
+    def _afterwards(self, interrupt: Interrupt) -> Iterator[Afterwards | None]:
+        """The second look at an import by key."""
+        journal = self.job.journal
+        resolver = resolver_of(self.job.input, journal.header.object_id)
+        reader = Reader(self.service, journal.header.object_id, lambda: interrupt.requested)
+        try:
+            yield Afterwards(resolver, journal, reader, self.job.input.payloads) if resolver is not None else None
+        finally:
+            journal.add_effort(reader.requests, 0.0)
+
+    def _crew(self, interrupt: Interrupt) -> Crew:
+        return Crew(self.service, self.job, self.options, self.clock, self.progress, interrupt)
 
     def _refused(self, refusal: CrmctlError | None) -> CrmctlError | None:
         if refusal is not None:

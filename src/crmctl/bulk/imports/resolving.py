@@ -27,6 +27,9 @@ AMBIGUOUS = "ambiguous_key"
 AS_OF = "keys as of"
 """The journal's fact: up to which moment the keys of the service are known."""
 
+SINCE = "keys first as of"
+"""The same when they were looked up for the first time."""
+
 
 class DuplicateKeys(StrEnum):
     """What becomes of rows that share a key: all but the first are wrong, or only the first, or the last, counts."""
@@ -64,6 +67,8 @@ class Resolver:
     rule: KeyRule
     attributes: Sequence[Attribute]
     duplicates: DuplicateKeys = DuplicateKeys.ERROR
+    is_later: Callable[[int], bool] = lambda _: False
+    """Whether a row is not complete yet, so that its record cannot hold all of it."""
 
     def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
         return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
@@ -81,6 +86,8 @@ class Resolver:
         while chunk := list(islice(outcomes, CHUNK_ROWS)):
             rejected = write_down(journal, chunk, report) or rejected
         journal.remember(AS_OF, lookup.as_of)
+        if journal.recall(SINCE) is None:
+            journal.remember(SINCE, lookup.as_of)
         return rejected
 
     def refresh(self, journal: Journal, index: KeyIndex, lookup: Lookup, unsettled: Iterable[Payload]) -> None:
@@ -116,7 +123,7 @@ class Resolver:
             message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
             return self._reject(row, "required_missing", message, f"fill the cell, or give --set {missing}=VALUE", missing)
         record_id, current = found[0]
-        if is_unchanged(row.data, current, known):
+        if is_unchanged(row.data, current, known) and not self.is_later(row.ordinal):
             return Outcome(row.ordinal, Action.UNCHANGED, record_id)
         return Outcome(row.ordinal, Action.UPDATE, record_id, before=before_image(row.data, current))
 
@@ -135,7 +142,9 @@ def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
     mapping = planned.mapping
     if not mapping.keys:
         return None
-    return Resolver(object_id, key_rule(mapping.keys, planned.attributes), planned.attributes, DuplicateKeys(mapping.on_duplicate_key))
+    later = planned.references.is_later if planned.references is not None else lambda _: False
+    rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
+    return Resolver(object_id, rule, planned.attributes, duplicates, later)
 
 
 def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[Finding], None]) -> bool:

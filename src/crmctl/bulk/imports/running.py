@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.imports.afterwards import RIVALS_UNKNOWN
 from crmctl.bulk.imports.capturing import capture_ids
 from crmctl.bulk.imports.guards import Guard
 from crmctl.bulk.imports.importing import ImportOptions, Service, rows_of, run_import
@@ -34,7 +36,7 @@ ANYTHING = Guard()
 class JobResult:
     """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do.
 
-    `duplicates`: how many rows are there more than once.
+    `duplicates`: how many rows are there more than once. `rivals`: rows whose key somebody else's record has too, each with all of them.
     """
 
     summary: Summary
@@ -43,6 +45,7 @@ class JobResult:
     notes: tuple[str, ...] = ()
     resumable: bool = False
     duplicates: int = 0
+    rivals: Sequence[dict[str, Any]] = ()
 
     @property
     def hint(self) -> str | None:
@@ -72,17 +75,20 @@ def run_job(
         plan = ImportPlan.from_document(journal.header.plan)
         wishes = ImportOptions(plan.stop_on_error, guard, options)
         resolver = resolver_of(job.input, journal.header.object_id)
-        stages = JobStages(service, job, progress)
+        stages = JobStages(service, job, options, clock, progress)
         result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver, stages)
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
         write_results(journal, job.input.source, failed_copy)
         summary = summarize(journal)
         code = exit_code(summary.counts, result.error)
-        duplicates = known_duplicates(journal)
-        if duplicates and code is ExitCode.OK:
+        if (unlinked := stages.unlinked) and code is ExitCode.REJECTED:
+            code = ExitCode.PARTIAL
+        notes += [f"{unlinked:,} rows were written without their link to another row: the failed file names the records"] if unlinked else []
+        duplicates, rivals = known_duplicates(journal), known_rivals(journal)
+        if (duplicates or rivals) and code is ExitCode.OK:
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN)
-        return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates))
+        return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates), rivals)
 
 
 def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:
@@ -91,6 +97,8 @@ def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Cloc
     if error is not None or journal.state is not JobState.FINISHED:
         return []
     notes = []
+    if (unknown := journal.recall(RIVALS_UNKNOWN)) is not None:
+        notes.append(f"nobody can say whether somebody else created records with the same keys meanwhile: {unknown}")
     reader = Reader(service, journal.header.object_id)
     again = rows_of(journal, job.input.to_send)
     try:
@@ -111,9 +119,15 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
     if job.is_resumable or job.is_running:
         return None
     with closing(store.open(job)) as journal:
-        duplicates = len(known_duplicates(journal))
-        finished = ExitCode.PARTIAL if duplicates else ExitCode.OK
-        return JobResult(summarize(journal), ExitCode.REJECTED if job.state is JobState.REJECTED else finished, duplicates=duplicates)
+        duplicates, rivals = len(known_duplicates(journal)), known_rivals(journal)
+        finished = ExitCode.PARTIAL if duplicates or rivals else ExitCode.OK
+        code = ExitCode.REJECTED if job.state is JobState.REJECTED else finished
+        return JobResult(summarize(journal), code, duplicates=duplicates, rivals=rivals)
+
+
+def known_rivals(journal: Journal) -> list[dict[str, Any]]:
+    """Rows whose key somebody else's record has too: the row, the key, and all records that have it."""
+    return [{"row": row, "key": key, "ids": ids} for row, (key, ids) in journal.rivals().items()]
 
 
 def _check_writable(path: Path, journal: Journal) -> None:

@@ -32,6 +32,10 @@ class Stages(Protocol):
         """Rows are about to be sent, for the first time or again."""
         ...
 
+    def frees_rows(self, interrupt: Interrupt) -> bool:
+        """Every row was sent: whether some that were refused may be sent again."""
+        ...
+
     def after_rows(self, interrupt: Interrupt) -> CrmctlError | None:
         """Every row has its outcome."""
         ...
@@ -50,6 +54,9 @@ class RowsOnly:
 
     def before_rows(self, interrupt: Interrupt) -> CrmctlError | None:
         return None
+
+    def frees_rows(self, interrupt: Interrupt) -> bool:
+        return False
 
     def after_rows(self, interrupt: Interrupt) -> CrmctlError | None:
         return None

@@ -85,29 +85,41 @@ class JournalDatabase:
             )
         )
 
+    def overrule(self, ordinal: int, why: str) -> None:
+        """A row that was written counts as failed all the same; it keeps its record."""
+        with self._transaction():
+            query = (
+                "SELECT row.state, batch, record_id, batch.state = 'CONFIRMED', created, updated FROM row LEFT JOIN batch ON no = batch "
+                "WHERE ordinal = ?"
+            )
+            state, batch, record_id, is_counted, created, updated = self._db.execute(query, (ordinal,)).fetchone()
+            if state is None and is_counted:
+                column = "updated" if updated and (record_id or not created) else "created"
+                self._db.execute(f"UPDATE batch SET {column} = {column} - 1 WHERE no = ?", (batch,))  # noqa: S608
+            self._db.execute("UPDATE row SET state = ?, error = ? WHERE ordinal = ?", (RowState.FAILED, why, ordinal))
+
     # -- keys that somebody else used meanwhile --------------------------------------------------------------------------------------
 
-    def record_rivals(self, records: Iterable[tuple[int, str]]) -> None:
-        """Rows, each with a record that has its key: all of them, where there is more than one."""
+    def record_rivals(self, records: Iterable[tuple[int, str, str]]) -> None:
+        """Rows, each with a record that has its key, and the key: all of them, where there is more than one."""
         with self._transaction(durable=False):
-            self._db.executemany("INSERT OR IGNORE INTO rival VALUES (?, ?)", records)
+            self._db.executemany("INSERT OR IGNORE INTO rival VALUES (?, ?, ?)", records)
 
-    def rivals(self) -> dict[int, list[str]]:
-        """Rows whose key several records have, with those records."""
-        found: dict[int, list[str]] = {}
+    def rivals(self) -> dict[int, tuple[str, list[str]]]:
+        """Rows whose key several records have: the key, and those records."""
+        found: dict[int, tuple[str, list[str]]] = {}
         with self._lock:
-            for ordinal, record_id in self._db.execute("SELECT ordinal, record_id FROM rival ORDER BY ordinal, record_id"):
-                found.setdefault(ordinal, []).append(record_id)
+            for ordinal, record_id, key in self._db.execute("SELECT ordinal, record_id, key FROM rival ORDER BY ordinal, record_id"):
+                found.setdefault(ordinal, (key, []))[1].append(record_id)
         return found
 
-    def release(self, rows: Iterable[tuple[int, str | None]]) -> None:
-        """Rows the service refused may be sent again: ordinal, and the record that it updates (None: it creates one)."""
+    def release(self, ordinals: Iterable[int]) -> None:
+        """Rows the service refused may be sent again, whatever they were to do."""
         with self._transaction():
-            for ordinal, record_id in rows:
+            for ordinal in ordinals:
                 if self._db.execute("DELETE FROM row WHERE ordinal = ? AND state = ?", (ordinal, RowState.FAILED)).rowcount:
                     self._db.execute("DELETE FROM target WHERE ordinal = ?", (ordinal,))
-                    if record_id is not None:
-                        self._db.execute("INSERT INTO target VALUES (?, ?)", (ordinal, record_id))
+                    self._db.execute("DELETE FROM before WHERE ordinal = ?", (ordinal,))
 
     # -- the database ----------------------------------------------------------------------------------------------------------------
 

@@ -65,8 +65,8 @@ class Lookup:
                     index.see(records)
         self.refresh(index)
 
-    def refresh(self, index: Seer) -> None:
-        """Let the index see what has changed since `as_of`."""
+    def refresh(self, index: Seer) -> bool:
+        """Let the index see what has changed since `as_of`; False where the service cannot say."""
         since = self.as_of - MARGIN
         for field in ("updated_at", "created_at"):
             listing = Listing(self.object_id, field=field, descending=True, until=since)
@@ -75,9 +75,10 @@ class Lookup:
                     index.see(records)
                     moments = (micros_of(record.updated_at) or 0 for record in records)
                     self.as_of = max(self.as_of, *moments, 0)
-                return
+                return True
             except Unsorted:
                 continue
+        return False
 
     def list_records(
         self,
