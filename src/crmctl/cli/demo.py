@@ -1,141 +1,139 @@
-"""The demonstration: real `crmctl` processes against a real, throw-away service, each command shown before it runs."""
+"""The demonstration: what is played on the stage, in order."""
 
 from __future__ import annotations
 
-import os
-import shlex
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from crmctl.cli.demo_comparison import compare
-from crmctl.errors import CrmctlError, ServiceError
+from crmctl.cli.demo_stage import Stage
+from crmctl.clock import Clock
+from crmctl.errors import ServiceError
 from crmctl.models import jsontext
 
-CRMCTL = (sys.executable, "-m", "crmctl")
-COUNT_COUNTRIES = (
-    'import collections, json, sys; count = collections.Counter(person["data"]["address"]["country"] for person in json.load(sys.stdin)); '
-    'print(*(f"{country} {n}" for country, n in count.most_common()), sep=", ")'
-)
-STARTED_SECONDS = 60
-STOP_SECONDS = 15
+COUNT = "import collections, json, sys; print(*collections.Counter(json.load(sys.stdin)).most_common(5))"
+EVENTS = {"activity.created": 2, "workflow.completed": 1}
+"""What the webhook hears, and how often: the activity that is logged, the one that the workflow makes, the workflow's end."""
 
 
 @dataclass
 class Demo:
-    """One run in `folder`; `say` gets everything there is to see, a line or several at a time."""
+    """One run on a stage; `clock` stamps what is not done by a command."""
 
-    folder: Path
-    say: Callable[[str], None]
-    width: int = 100
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    _service: subprocess.Popen[str] | None = None
+    stage: Stage
+    clock: Clock
 
     def play(self) -> dict[str, Any]:
-        """All of it; returns `{"imported", "exported", "cells", "differences"}`. Raises the error of the first command that fails."""
-        base_url, key = self.start_service()
-        self.title("Sign in. The key comes from stdin, never from the command line.")
-        self.run("auth", "login", "--base-url", base_url, "--with-key", "--insecure-storage", given=key)
-        self.title("Prepare: one more attribute, and a company that everybody works for.")
-        self.run("attributes", "create", "people", "--name", "Annual spend", "--type", "currency", quiet=True)
-        company = jsontext.loads(self.run("records", "create", "companies", "--set", "name=Acme", "-o", "json", quiet=True))["id"]
-        data = self.folder / "people.csv"
-        data.write_bytes(files("crmctl.cli").joinpath("demo_data", "people.csv").read_bytes())
-        self.title("Import 300 people from a CSV: first a look, then for real.")
-        self.run("bulk", "import", "people", "people.csv", "--set", f"company={company}", "--dry-run")
-        self.run("bulk", "import", "people", "people.csv", "--set", f"company={company}")
-        self.title("List them, filtered, as a table.")
+        """All of it; returns `{"imported", "exported", "cells", "differences", "events"}`. Raises the first error of a command."""
+        with ExitStack() as running:
+            self.start_service(running)
+            company = self.prepare()
+            result = self.bulk(company)
+            listener = self.start_listening(running)
+            self.work(company)
+            return result | {"events": self.hear(listener)}
+
+    def start_service(self, running: ExitStack) -> None:
+        stage = self.stage
+        stage.title("Start a Customer Records Service on a free port, with its data in a temporary folder.")
+        ready = jsontext.loads(_next_line(running.enter_context(stage.background("serve", "--data", "service", "--port", "0", "--dev"))))
+        stage.say(f"listening on {ready['baseUrl']}\n")
+        stage.title("Sign in. The key comes from stdin, never from the command line.")
+        stage.run("auth", "login", "--base-url", ready["baseUrl"], "--with-key", "--insecure-storage", given=ready["apiKey"])
+
+    def prepare(self) -> str:
+        """The id of the company that everybody works for."""
+        stage = self.stage
+        for name in ("people.csv", "crm.yaml"):
+            (stage.folder / name).write_bytes(files("crmctl.cli").joinpath("demo_data", name).read_bytes())
+        stage.title("Prepare: one more attribute, a report and a workflow from a file; and a company that everybody works for.")
+        stage.run("service", "load", "crm.yaml", "--data", "service")
+        return str(stage.ask("records", "create", "companies", "--set", "name=Acme")["id"])
+
+    def bulk(self, company: str) -> dict[str, Any]:
+        stage = self.stage
+        stage.title("Import 300 people from a CSV: first a look, then for real.")
+        stage.run("bulk", "import", "people", "people.csv", "--set", f"company={company}", "--dry-run")
+        stage.run("bulk", "import", "people", "people.csv", "--set", f"company={company}")
+        stage.title("List them, filtered, as a table.")
         shown = ("--fields", "name,email,score,annual_spend,birthday")
-        self.run("records", "list", "people", "--filter", "email endsWith @acme.com", "--filter", "score>=60", "--limit", "6", *shown)
-        self.title("Pipe JSON into another program.")
-        self.pipe(("records", "list", "people", "--all", "-o", "json"), COUNT_COUNTRIES)
-        self.title("Export everything, and compare it with the file that was imported.")
-        self.run("bulk", "export", "people", "-O", "export.csv")
-        result = compare(data, self.folder / "export.csv", company)
-        self.say(f"{result['cells']:,} cells compared, {result['differences']:,} differences\n")
+        stage.run("records", "list", "people", "--filter", "email endsWith @acme.com", "--filter", "score>=60", "--limit", "6", *shown)
+        stage.title("Pipe JSON into another program.")
+        stage.pipe(("records", "list", "people", "--all", "-o", "json", "-q", "[].data.address.country"), COUNT)
+        stage.title("Export everything, and compare it with the file that was imported.")
+        stage.run("bulk", "export", "people", "-O", "export.csv")
+        result = compare(stage.folder / "people.csv", stage.folder / "export.csv", company)
+        stage.say(f"{result['cells']:,} cells compared, {result['differences']:,} differences\n")
+        stage.title("Run a report, and draw it.")
+        stage.run("reports", "run", "People by status", "--fields", "status,resultCount")
+        stage.run("reports", "results", "People by status", "--chart")
         return result
 
-    def start_service(self) -> tuple[str, str]:
-        """Start the embedded service; its address and the key of its first start."""
-        self.title("Start a Customer Records Service on a free port, with its data in a temporary folder.")
-        command = ("serve", "--data", "service", "--port", "0")
-        self.show(command)
-        self._service = subprocess.Popen(  # noqa: S603 - this very program
-            [*CRMCTL, *command],
-            cwd=self.folder,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
+    def start_listening(self, running: ExitStack) -> subprocess.Popen[str]:
+        """A receiver, and an endpoint with its address; the console's pages do the same with a form."""
+        stage = self.stage
+        stage.title("Receive webhooks: only what is signed with the endpoint's secret is taken.")
+        endpoint, secret = self._add_endpoint()
+        command = ("webhooks", "listen", "--port", "0")
+        listener = running.enter_context(stage.background(*command, then=" > events.jsonl", CRMCTL_WEBHOOK_SECRET=secret))
+        said = listener.stderr.readline() if listener.stderr else ""
+        address = next((word.strip(";,") for word in said.split() if word.startswith("http://")), None)
+        if address is None:
+            raise ServiceError(f"the receiver did not start: {said.strip() or 'it said nothing'}")
+        stage.say(said)
+        self._write(lambda webhooks, tx: webhooks.update_endpoint(tx, endpoint, {"url": address}, now=self.clock.now()))
+        return listener
+
+    def work(self, company: str) -> None:
+        stage = self.stage
+        stage.title("Log a call, let a workflow plan the next one, upload a file.")
+        about = ("--title", "First call", "--date", "yesterday 15:30", "--link", f"companies:{company}")
+        stage.run("activities", "create", *about, "--fields", "title,activityDate")
+        stage.run("workflows", "run", "Call again", "--wait", "--fields", "title,status,completedAt")
+        stage.run("files", "upload", "people.csv", "--bucket", "demo", "--fields", "path,bytes,contentType")
+
+    def hear(self, listener: subprocess.Popen[str]) -> int:
+        """How many events came, once all of them have."""
+        stage = self.stage
+        stage.title("What the receiver heard meanwhile, each delivery's signature verified.")
+        missing = Counter(EVENTS)
+        while missing.total():
+            event = jsontext.loads(_next_line(listener))
+            missing -= Counter([event["type"]])
+            about = event["data"].get("title") or event["data"].get("workflowName") or ""
+            stage.say(f"{event['timestamp']}  {event['type']:<18}  {about}\n")
+        return sum(EVENTS.values())
+
+    def _add_endpoint(self) -> tuple[str, str]:
+        """Id and signing secret of a new endpoint, still without a receiver."""
+        from uuid import uuid4
+
+        made = self._write(
+            lambda webhooks, tx: webhooks.create_endpoint(
+                tx, url="http://127.0.0.1/", event_types=list(EVENTS), ids=lambda: str(uuid4()), now=self.clock.now()
+            )
         )
-        line = self._service.stdout.readline() if self._service.stdout else ""
-        if not line:
-            raise ServiceError(f"the service did not start: {self._complaint()}")
-        ready = jsontext.loads(line)
-        self.say(f"listening on {ready['baseUrl']}\n")
-        return ready["baseUrl"], ready["apiKey"]
+        return made["id"], self._write(lambda webhooks, tx: webhooks.reveal_secret(tx, made["id"]))
 
-    def _complaint(self) -> str:
-        said = self._service.stderr.read() if self._service and self._service.stderr else ""
-        return said.strip().splitlines()[0] if said.strip() else "it said nothing"
+    def _write(self, work: Callable[[Any, Any], Any]) -> Any:
+        """In the service's own data, beside the service: `work(webhooks, transaction)`."""
+        from crmctl.service.settings import ServiceSettings
+        from crmctl.service.store import webhooks
+        from crmctl.service.store.engine import open_engine
 
-    def stop_service(self) -> None:
-        """End the service, if it runs; again is harmless."""
-        if self._service is None:
-            return
-        self._service.terminate()
-        try:
-            self._service.communicate(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._service.kill()
-            self._service.communicate()
-        self._service = None
+        with closing(open_engine(ServiceSettings(data_dir=self.stage.folder / "service").engine_url)) as engine:
+            return engine.write(lambda tx: work(webhooks, tx))
 
-    def environment(self) -> dict[str, str]:
-        """The user's own, without their crmctl settings: the demonstration touches nothing of theirs."""
-        kept = {name: value for name, value in self.environ.items() if not name.startswith("CRMCTL_")}
-        homes = {f"CRMCTL_{kind}_DIR": str(self.folder / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
-        return kept | homes | {"COLUMNS": str(self.width), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONUTF8": "1"}
 
-    def title(self, text: str) -> None:
-        self.say(f"\n# {text}\n")
-
-    def show(self, command: tuple[str, ...], then: str = "") -> None:
-        self.say(f"$ crmctl {shlex.join(command)}{then}\n")
-
-    def run(self, *command: str, given: str = "", quiet: bool = False) -> str:
-        """Show and run one command and print what it prints; returns its stdout. Raises when it fails."""
-        self.show(command, " < key.txt" if given else "")
-        format_asked = () if "-o" in command else ("-o", "table")
-        done = subprocess.run(  # noqa: S603 - this very program
-            [*CRMCTL, *command, *format_asked],
-            cwd=self.folder,
-            env=self.environment(),
-            input=given,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=False,
-        )
-        if not quiet or done.returncode:
-            self.say(done.stderr + done.stdout)
-        if done.returncode:
-            raise CrmctlError(f"crmctl {command[0]} {command[1]} ended with {done.returncode}", hint="what it said is above")
-        return done.stdout
-
-    def pipe(self, command: tuple[str, ...], program: str) -> None:
-        """Show and run a command whose stdout goes into a Python one-liner."""
-        self.show(command, f" | python -c {shlex.quote(program)}")
-        environ = self.environment()
-        with subprocess.Popen([*CRMCTL, *command], cwd=self.folder, env=environ, stdout=subprocess.PIPE) as source:  # noqa: S603
-            reader = [sys.executable, "-c", program]
-            counted = subprocess.run(reader, stdin=source.stdout, env=environ, capture_output=True, text=True, check=False)  # noqa: S603
-        self.say(counted.stdout)
-        if source.returncode or counted.returncode:
-            raise CrmctlError("the pipe failed", hint=counted.stderr.strip().splitlines()[-1] if counted.stderr.strip() else None)
+def _next_line(process: subprocess.Popen[str]) -> str:
+    """The next line on a process's stdout. Raises ServiceError with what it complains about when there is none."""
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        complaint = process.stderr.read().strip() if process.stderr else ""
+        raise ServiceError(f"it ended too early: {complaint.splitlines()[0] if complaint else 'it said nothing'}")
+    return line

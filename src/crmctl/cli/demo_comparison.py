@@ -53,9 +53,14 @@ def _money(text: str, cell: str) -> bool:
     return Decimal(str(value["amount"])) == Decimal(amount) and value["currency"] == currency
 
 
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdigit, text))
+
+
 READINGS: dict[str, Callable[[str, str], bool]] = {
     "Score": lambda text, cell: Decimal(text) == Decimal(cell),
     "Tags": lambda text, cell: bool(text.split(";") == jsontext.loads(cell)),
     "Subscribed": lambda text, cell: (text == "yes") == (cell == "true"),
     "Annual spend": _money,
+    "Phone": lambda text, cell: _digits(text) == _digits(cell),
 }

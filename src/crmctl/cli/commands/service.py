@@ -134,7 +134,7 @@ def load_definitions(
         from crmctl.service.server import new_id
 
         summary = load_document(engine, parse_document(text), clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
-    runtime.emitter.emit_result(summary)
+    runtime.emitter.emit_result(summary, text="\n".join(f"{section:<12}{_counted(counts)}" for section, counts in summary.items()))
 
 
 @app.command("dump", examples=["crmctl service dump > crm.yaml"])
@@ -185,6 +185,10 @@ def _describe(key: Key) -> dict[str, Any]:
     from crmctl.models.scopes import SCOPES
 
     return key.wire() | {"scopes": sorted(SCOPES if key.scopes is None else key.scopes)}
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count) or "none"
 
 
 def _read_text(runtime: Runtime, file: str) -> str:
