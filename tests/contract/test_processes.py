@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ pytestmark = pytest.mark.needs("initdb", "postgres")
 
 PROCESSES = 4
 LIMIT, WINDOW = 20, 2
-IMPORTED = 200
+IMPORTED = 400
+BATCH = 100
+STEADY = 30
+"""People who are there from the beginning, and whom nobody touches."""
 KILLED = (2, 3)
 WRITES_BEFORE_A_KILL = 15
 
@@ -88,7 +92,10 @@ class Overlaps:
 
 
 class Hammer(threading.Thread):
-    """Asks one process as fast as it answers, with the key that all hammers share, until it is told to stop or the process is gone."""
+    """Asks one process for filtered lists as fast as it answers, until it is told to stop or the process is gone; checks each answer.
+
+    All hammers share a key. Whom nobody touches is always listed in full; imports only ever add whole requests of people.
+    """
 
     def __init__(self, base_url: str, key: str, path: str, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -96,13 +103,16 @@ class Hammer(threading.Thread):
         self.accepted: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.strange: list[str] = []
+        self.imported = 0
 
     def run(self) -> None:
         base_url, key, path, stop = self.target
         with make_client(base_url, key) as client:
-            while not stop.is_set():
+            for query, is_right in cycle([(STEADY_QUERY, self.is_steady), (IMPORTED_QUERY, self.is_growing)]):
+                if stop.is_set():
+                    return
                 try:
-                    answer = client.get(path, params={"limit": 1})
+                    answer = client.get(path, params=query)
                 except httpx.TransportError:
                     return
                 if answer.status_code == 200:
@@ -110,8 +120,36 @@ class Hammer(threading.Thread):
                 elif answer.status_code == 429:
                     self.refused[answer.headers["x-ratelimit-reset"]] += 1
                     stop.wait(0.02)  # leaves some of the machine to the others
-                else:
+                    continue
+                if answer.status_code != 200 or not is_right(answer.json()):
                     self.strange.append(answer.text)
+
+    def is_steady(self, page: Any) -> bool:
+        scores = [record["data"]["score"] for record in page["records"]]
+        return scores == list(range(10, STEADY)) and page["pagination"]["total"] == len(scores)
+
+    def is_growing(self, page: Any) -> bool:
+        total, before = page["pagination"]["total"], self.imported
+        self.imported = total
+        right = all(record["data"]["email"].startswith("import") for record in page["records"])
+        return right and total >= before and total % BATCH == 0 and len(page["records"]) == min(total, 5)
+
+
+STEADY_QUERY = {
+    "filter[email][endsWith]": "@steady.example",
+    "filter[score][greaterThanOrEqual]": "10",
+    "sort": "created_at",
+    "order": "asc",
+    "limit": "100",
+}
+IMPORTED_QUERY = {"filter[notes][equals]": "imported", "limit": "5"}
+
+
+def add_steady_people(fleet: Fleet) -> None:
+    people = [{"data": {"email": f"p{number}@steady.example", "score": number}} for number in range(STEADY)]
+    with make_client(fleet.services[0].base_url, fleet.key()) as client:
+        made = client.post(f"/api/v1/objects/{fleet.people}/records/bulk", json={"records": people}).json()
+    assert made["created"] == STEADY
 
 
 def import_people(fleet: Fleet, number: int, key: str) -> dict[str, Any]:
@@ -160,6 +198,14 @@ def wait_until_done(fleet: Fleet) -> None:
         threading.Event().wait(0.1)
 
 
+def wait_until_imports_are_seen(hammers: list[Hammer]) -> None:
+    """Until every process lists people who were imported: the load is there."""
+    deadline = time.monotonic() + 60
+    while not all(hammer.imported for hammer in hammers):
+        assert time.monotonic() < deadline, "nothing imported is listed"
+        threading.Event().wait(0.02)
+
+
 def wait_until_used_up(hammers: list[Hammer]) -> None:
     """Until there is a whole window in which requests were refused."""
     deadline = time.monotonic() + 60
@@ -198,6 +244,7 @@ def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
         fleet.engine.write(
             lambda tx: webhooks.create_endpoint(tx, url=receiver.url, event_types=["record.created"], ids=new_id, now=time.time())
         )
+        add_steady_people(fleet)
         hammers = [Hammer(service.base_url, shared, path, stop) for service in fleet.services]
         acknowledged = threading.Semaphore(0)
         writers = [Writer(number, number) for number in KILLED]
@@ -209,6 +256,7 @@ def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
         for _ in range(WRITES_BEFORE_A_KILL):
             assert acknowledged.acquire(timeout=60), "the services stopped answering"
             make_due(fleet)
+        wait_until_imports_are_seen(hammers)
         for writer in writers:
             fleet.services[writer.number].kill()
         for writer in writers:
@@ -230,6 +278,7 @@ def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
     assert len([email for email in found if email.startswith("import")]) == 2 * IMPORTED
     assert not overlaps.seen
     made = fleet.engine.read(lambda tx: tx.all("SELECT id FROM outbox WHERE type = 'record.created'"))
+    assert len(made) > 2 * IMPORTED
     assert arrived.keys() == {event for (event,) in made}
     states = fleet.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state"))
     assert states == [("succeeded", len(arrived))]
