@@ -66,6 +66,14 @@ def test_one_bad_row_stops_everything_unless_told_otherwise(crm: RunningService)
     assert run_crmctl("bulk", "import", "people", "again.csv").ok().json()["created"] == 1
 
 
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_a_doubtful_value_is_written_and_warned_about(crm: RunningService, output: str) -> None:
+    write("companies.csv", "Name\n1.23E+11\n")
+    done = run_crmctl("bulk", "import", "companies", "companies.csv", "-o", output).ok()
+    assert "warning: line 2, column Name: a spreadsheet has probably turned a long number into this" in done.err
+    assert run_crmctl("records", "list", "companies", "-q", "[].data.name").ok().json() == ["1.23E+11"]
+
+
 def test_the_same_content_is_not_imported_twice(crm: RunningService) -> None:
     write("companies.csv", "Name\nAcme\n")
     run_crmctl("bulk", "import", "companies", "companies.csv").ok()

@@ -45,8 +45,6 @@ class Findings:
     def show(self) -> None:
         """Say the first ones, each with its place, its reason and what helps."""
         said = self._runtime.messages
-        if said.machine:
-            return
         for finding in self.kept[:SHOWN_FINDINGS]:
             said.warn(finding.to_text() + (f"; {finding.hint}" if finding.hint else ""))
         if self.count > SHOWN_FINDINGS:
