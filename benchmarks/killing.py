@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -15,11 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measuring import CRMCTL
 from tests.support.faultruns import Outcome
 from tests.support.service import ServiceProcess, service_process
+
+from crmctl.bulk.journal.jobs import JobInfo, JobStore
+from crmctl.bulk.journal.states import RowState
+from crmctl.clock import SystemClock
 
 ROWS = 1500
 TRIES = 12
@@ -28,9 +30,6 @@ PATIENCE = 0.5
 
 STRIDE = 7
 """An import has about 2,100 steps; runs are so many apart."""
-
-LONGEST = 2.5
-"""Seconds within which a client is killed; an import on a calm machine takes about two."""
 
 AT_A_STEP = """
 import os, signal, sqlite3, sys
@@ -95,26 +94,24 @@ class Run:
         self.story.append(f"-> {process.returncode}: {b' '.join(said).decode(errors='replace')}")
         return process.returncode
 
-    def jobs(self) -> list[dict[str, Any]]:
-        listed = subprocess.run([CRMCTL, "bulk", "jobs", "-o", "json"], env=self.env, capture_output=True, check=True)
-        found: list[dict[str, Any]] = json.loads(listed.stdout)
-        return found
+    def jobs(self) -> list[JobInfo]:
+        return JobStore(self.folder / f"{self.tag}-state", SystemClock()).list()
 
     def outcome(self) -> Outcome:
         """Go on until nothing is left to do, then count every row on the service. What is not named in doubt by a job is lost."""
         for turn in range(TRIES):
             jobs = self.jobs()
-            if jobs and not any(job["resumable"] for job in jobs):
+            if jobs and not any(job.is_resumable for job in jobs):
                 break
             time.sleep(PATIENCE * turn)
             self.finish(self.start())
         jobs = self.jobs()
-        self.story.append(json.dumps(jobs))
-        in_doubt = sum(job["inDoubt"] for job in jobs)
+        self.story += [str(job.to_document()) for job in jobs]
+        in_doubt = sum(job.counts[RowState.IN_DOUBT] for job in jobs)
         there = self._there()
         missing = sum(f"{self.tag}-{n}@acme.com" not in there for n in range(ROWS))
         outcome = Outcome(max(0, missing - in_doubt), sum(there.values()) - len(there), in_doubt, 0, 0)
-        accounted = len(jobs) == 1 and jobs[0]["created"] + in_doubt == jobs[0]["rows"] == ROWS
+        accounted = len(jobs) == 1 and jobs[0].counts[RowState.CREATED] + in_doubt == sum(jobs[0].counts.values()) == ROWS
         if not outcome.is_right or not accounted:
             print(f"{self.tag} {outcome}:", *self.story, sep="\n  ", file=sys.stderr, flush=True)
         return outcome
@@ -136,12 +133,13 @@ class Run:
 def kill_clients(numbers: Sequence[int]) -> Iterator[Outcome]:
     """Each run imports a file whose client is killed once to three times on its way, then resumed to the end."""
     with _service() as (folder, service):
+        whole = _duration(folder, service)
         for number in numbers:
             chance = random.Random(number)
             run = Run(folder, service, f"run{number}")
             for _ in range(chance.randint(1, 3)):
                 client = run.start()
-                _wait(client, chance.random() * LONGEST)
+                _wait(client, chance.random() * whole)
                 client.kill()
                 if run.finish(client) != -signal.SIGKILL:
                     break
@@ -160,14 +158,23 @@ def kill_at_steps(numbers: Sequence[int]) -> Iterator[Outcome]:
 def kill_services(numbers: Sequence[int]) -> Iterator[Outcome]:
     """Each run imports a file while the service is killed and started again on the same data and port."""
     with _service() as (folder, service):
+        whole = _duration(folder, service)
         for number in numbers:
             chance = random.Random(-1 - number)
             run = Run(folder, service, f"run{number}")
             client = run.start()
-            _wait(client, 0.3 + chance.random() * LONGEST)
+            _wait(client, chance.random() * whole)
             _restart(service, folder)
             run.finish(client)
             yield run.outcome()
+
+
+def _duration(folder: Path, service: ServiceProcess) -> float:
+    """Seconds that an import takes on this machine today: it is killed within them."""
+    started = time.monotonic()
+    run = Run(folder, service, "whole")
+    run.finish(run.start())
+    return time.monotonic() - started
 
 
 @contextmanager
