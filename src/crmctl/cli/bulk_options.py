@@ -32,7 +32,7 @@ ReferenceOption = Annotated[
     typer.Option("--ref", metavar="ATTR=OBJECT.KEY", help="A column names the record it refers to by this attribute instead of its id."),
 ]
 MissingReferenceOption = Annotated[
-    str, typer.Option("--on-missing-ref", metavar="error|null", help="What a reference to no record is: a wrong row, or no value.")
+    str, typer.Option("--on-missing-ref", metavar="error|null|create", help="A reference to no record is wrong, no value, or makes one.")
 ]
 ExpectOption = Annotated[
     int | None, typer.Option("--expect", metavar="N", min=0, help="Send nothing unless exactly so many rows would be written.")

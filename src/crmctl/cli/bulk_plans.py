@@ -137,7 +137,7 @@ def _save(
 def summary_of(found: DryRun) -> dict[str, Any]:
     """The numbers of a plan."""
     document = found.to_document()
-    return {name: document[name] for name in ("rows", "predicted", "requests", "estimatedSeconds")}
+    return {name: document[name] for name in ("rows", "predicted", "parents", "requests", "estimatedSeconds")}
 
 
 def apply_plan(runtime: Runtime, file: Path, request: ApplyRequest) -> None:
@@ -198,6 +198,7 @@ def _plan_text(path: Path, file: str, document: Mapping[str, Any], shown: Sequen
     width = max((len(f"{count:,}") for count in counts.values()), default=1)
     lines = [f"{path}: {file} into {document['object']}, {planned['rows']:,} rows, planned {document['createdAt']}"]
     lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
+    lines += [f"  first      {one['create']:,} records of {one['object']}, by {one['key']}" for one in planned["parents"]]
     lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]
     if shown:
         rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
@@ -215,6 +216,7 @@ def _preview_text(found: DryRun, file: str) -> str:
     return (
         f"{file} has {report.rows:,} rows: {report.valid:,} valid, {report.rejected:,} invalid\n"
         + (f"{known}\n" if known and found.summary.mode == "upsert" else "")
+        + "".join(f"{one.size:,} records of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents)
         + f"importing takes {found.summary.requests:,} requests, about {duration(found.seconds)}; nothing was sent"
     )
 

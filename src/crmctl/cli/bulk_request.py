@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CHOICES = {
     "mode": ("create", "upsert"),
     "on_duplicate_key": ("error", "first", "last"),
-    "on_missing_ref": ("error", "null"),
+    "on_missing_ref": ("error", "null", "create"),
     "on_error": ("stop", "continue"),
     "before_images": ("auto", "yes", "no"),
 }
@@ -112,4 +112,4 @@ def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
         pad_short=given["pad_short"],
         excel_safe=bool(given["excel_safe"]),
     )
-    return ImportPlan(source, mapping, values, given["on_error"] == "stop", (), given["on_missing_ref"] == "null")
+    return ImportPlan(source, mapping, values, given["on_error"] == "stop", (), given["on_missing_ref"])

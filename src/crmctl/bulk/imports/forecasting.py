@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from crmctl.bulk.imports.starting import Target, with_references
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.journal.summary import Summary
 from crmctl.bulk.keys.index import KeyIndex, Wanted
+from crmctl.bulk.keys.meanings import ParentGroup
 from crmctl.bulk.payloads.batches import Batcher, Entry, entry_of
 from crmctl.bulk.payloads.mapping import Mode
 from crmctl.bulk.payloads.validation import Payload, ValidationReport, validate
@@ -25,6 +26,7 @@ from crmctl.bulk.records.fetching import reading_cost
 from crmctl.bulk.records.reading import Getter, Reader
 from crmctl.clock import Clock
 from crmctl.errors import ExitCode
+from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,14 @@ class Limit:
 @dataclass(frozen=True)
 class DryRun:
     """What an import would do. Its summary counts rows that would be written as unsent; `requests` is exact unless the service refuses
-    something. `predicted` counts rows by what they would do; without a key nothing is known of records that are there."""
+    something. `predicted` counts rows by what they would do; without a key nothing is known of records that are there. `parents` are the
+    records that would be created for rows to refer to."""
 
     summary: Summary
     report: ValidationReport
     seconds: float
     predicted: Mapping[str, int] = field(default_factory=dict)
+    parents: Sequence[ParentGroup] = ()
 
     @property
     def changes(self) -> int:
@@ -59,12 +63,13 @@ class DryRun:
         return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
 
     def to_document(self) -> dict[str, Any]:
-        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `predicted`, `report`."""
+        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `predicted`, `parents`, `report`."""
         return {
             **self.summary.to_document(),
             "dryRun": True,
             "estimatedSeconds": round(self.seconds, 1),
             "predicted": dict(self.predicted),
+            "parents": [{"object": one.reference.object, "key": one.reference.key, "create": one.size} for one in self.parents],
             "report": self.report.to_document(),
         }
 
@@ -86,7 +91,9 @@ def dry_run(
     With a key the records are read through `lister`, as the import will; for `decisions` those that rows name by id as well.
     """
     started = clock.monotonic()
-    planned, reads = with_references(planned, plan, lister) if plan is not None and lister is not None else (planned, 0)
+    reads = 0
+    if plan is not None and lister is not None:
+        planned, reads = with_references(planned, plan, lister, target.object_id)
     forecast = _Forecast(planned, decisions)
     resolver = resolver_of(planned, target.object_id)
     if resolver is None or lister is None:
@@ -100,10 +107,21 @@ def dry_run(
         reads += lookups
     if lister is not None and must_be_read(before_images, planned.mapping.mode, planned.mapping.keys):
         reads += 1 + reading_cost(lister, target.object_id, forecast.updates).requests
-    requests = forecast.requests + reads
+    requests = forecast.requests + reads + _around(planned, forecast)
     counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
     summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
-    return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected))
+    parents = planned.references.groups() if planned.references is not None else ()
+    return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected), parents)
+
+
+def _around(planned: PlannedInput, forecast: _Forecast) -> int:
+    """Requests for records that are made before the rows, and links that are set after them."""
+    references = planned.references
+    if references is None:
+        return 0
+    made = sum(-(-group.size // BULK_LIMIT) + 1 + -(-group.size // PAGE_LIMIT) for group in references.groups())
+    links = references.link_count
+    return made + (-(-links // BULK_LIMIT) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
 
 
 def _check(planned: PlannedInput, report: Callable[[Finding], None], each: Callable[[Payload], None]) -> ValidationReport:
@@ -174,6 +192,10 @@ class _Forecast:
     def _write(self, action: Action, entry: Entry) -> None:
         self._actions[action] += 1
         self._batches += self._batcher.feed(entry) is not None
+
+    @property
+    def creates(self) -> int:
+        return self._actions[Action.CREATE]
 
     @property
     def updates(self) -> int:

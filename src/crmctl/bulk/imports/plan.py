@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.keys.references import Reference, ReferenceMap, columns_of, stand_ins
+from crmctl.bulk.keys.meanings import ReferenceMap
+from crmctl.bulk.keys.references import Reference, columns_of, stand_ins
 from crmctl.bulk.payloads.batches import EncodedRow
 from crmctl.bulk.payloads.forms import learn_form
 from crmctl.bulk.payloads.mapfile import parse_pairs, read_map_file
@@ -28,7 +29,8 @@ from crmctl.models.typed_text import COMPOSITE_TYPES
 class ImportPlan:
     """How the input is read, mapped and typed, and whether one invalid row stops everything.
 
-    `references` are attributes given by a key of the record they point to; with `null_references` one that is not there becomes null.
+    `references` are attributes given by a key of the record they point to; `missing_references` says what one is that means no record:
+    `error`, `null`, or `create`.
     """
 
     source: SourceOptions = field(default_factory=SourceOptions)
@@ -36,7 +38,7 @@ class ImportPlan:
     values: ValueOptions = field(default_factory=ValueOptions)
     stop_on_error: bool = True
     references: tuple[Reference, ...] = ()
-    null_references: bool = False
+    missing_references: str = "error"
 
     def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
         """The plan without anything that may change or need not be kept: no map file, and of sample records only their form."""
@@ -74,7 +76,7 @@ class ImportPlan:
             },
             "stop_on_error": self.stop_on_error,
             "references": [reference.to_document() for reference in self.references],
-            "null_references": self.null_references,
+            "missing_references": self.missing_references,
         }
 
     @classmethod
@@ -99,8 +101,8 @@ class ImportPlan:
                 }
             ),
             document["stop_on_error"],
-            tuple(Reference(**reference) for reference in document["references"]),
-            document["null_references"],
+            tuple(Reference.from_document(reference) for reference in document["references"]),
+            document["missing_references"],
         )
 
 

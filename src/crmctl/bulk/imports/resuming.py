@@ -10,7 +10,7 @@ from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open
 from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.journal.jobs import JobInfo, JobStore
 from crmctl.bulk.journal.journal import Header
-from crmctl.bulk.keys.references import ReferenceMap
+from crmctl.bulk.keys.meanings import ReferenceMap
 from crmctl.bulk.payloads.mapping import schema_digest
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute
@@ -70,7 +70,7 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
     if planned.mapping.digest != header.mapping:
         raise _changed(header, "its columns map to other attributes than before")
     if plan.references:
-        return replace(planned, references=ReferenceMap(plan.references, folder, nulls=plan.null_references))
+        return replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
     return planned
 
 

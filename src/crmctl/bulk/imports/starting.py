@@ -15,7 +15,7 @@ from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open
 from crmctl.bulk.imports.planfile import keep_plan
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
-from crmctl.bulk.keys.references import ReferenceMap
+from crmctl.bulk.keys.meanings import OwnRows, ReferenceMap
 from crmctl.bulk.keys.rules import key_rule
 from crmctl.bulk.payloads.mapping import Column, Mode, schema_digest
 from crmctl.bulk.payloads.markers import check_marker
@@ -82,7 +82,7 @@ def start_import(
         sha256, size = file_digest(path, file)
         requests = 0
         if lister is not None:
-            planned, requests = with_references(planned, frozen, lister, folder)
+            planned, requests = with_references(planned, frozen, lister, target.object_id, folder)
         if plan.mapping.mode is Mode.CREATE and not again:
             _refuse_repetition(store, sha256, target, file)
         facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
@@ -115,12 +115,16 @@ def _facts(target: Target, planned: PlannedInput, plan: ImportPlan) -> dict[str,
     }
 
 
-def with_references(planned: PlannedInput, plan: ImportPlan, lister: Lister, folder: Path | None = None) -> tuple[PlannedInput, int]:
-    """The input with its references looked up (kept in `folder`), and how many requests that took."""
+def with_references(
+    planned: PlannedInput, plan: ImportPlan, lister: Lister, object_id: str, folder: Path | None = None
+) -> tuple[PlannedInput, int]:
+    """The input with its references looked up (kept in `folder`), and how many requests that took. `object_id` is what is imported into."""
     if not plan.references:
         return planned, 0
-    references = ReferenceMap(plan.references, folder, nulls=plan.null_references)
-    requests = references.learn(planned.payloads, lister)
+    references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
+    mapping = planned.mapping
+    own = OwnRows(object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
+    requests = references.learn(planned.payloads, lister, own)
     return replace(planned, references=references), requests
 
 

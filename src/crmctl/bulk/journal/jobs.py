@@ -15,7 +15,7 @@ from typing import Any
 from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.journal.states import RESULT_FILES, JobState, RowState
 from crmctl.bulk.journal.summary import Summary
-from crmctl.clock import Clock
+from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError
 
 LAST = "last"
@@ -135,5 +135,8 @@ def summarize(journal: Journal) -> Summary:
     """The summary of a job as its journal and folder have it."""
     header = journal.header
     requests, elapsed = journal.effort()
+    for path in journal.folder.glob(f"*/{FILE_NAME}"):
+        with closing(Journal(path.parent, SystemClock())) as phase:
+            requests += phase.effort()[0]
     files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
     return Summary(header.job, header.object, header.mode, journal.counts(), requests, elapsed, files)

@@ -1,31 +1,21 @@
-"""References given by what tells a record apart (`companies.domain`) instead of its id: looked up once, kept with the job."""
+"""References given by what tells a record apart (`companies.domain`) instead of its id. What their values mean is in `meanings`."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.findings import Finding
-from crmctl.bulk.keys.index import KeyIndex
-from crmctl.bulk.keys.lookups import Lookup
 from crmctl.bulk.keys.rules import KeyRule, key_rule
 from crmctl.bulk.payloads.forms import fold
-from crmctl.bulk.payloads.validation import Payload
-from crmctl.bulk.records.listing import Lister
 from crmctl.errors import UsageError
-from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
-
-FILE_NAME = "references.sqlite"
-NAMED_IDS = 5
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The attribute `slug` is given by the attribute `key` (of this `type` and `config`) of the object it points to."""
+    """The attribute `slug` is given by the attribute `key` (of this `type` and `config`) of the object it points to. `required`: what else
+    a record of that object cannot be without."""
 
     slug: str
     object: str
@@ -33,6 +23,17 @@ class Reference:
     key: str
     type: str
     config: dict[str, Any] | None = None
+    required: tuple[str, ...] = ()
+    is_required: bool = False
+    """Whether a record cannot be without the reference itself."""
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Reference:
+        return cls(**{**document, "required": tuple(document.get("required", ()))})
+
+    @property
+    def told(self) -> str:
+        return f"{self.object}.{self.key}"
 
     @property
     def rule(self) -> KeyRule:
@@ -66,7 +67,8 @@ def parse_references(given: Iterable[str], attributes: Sequence[Attribute], targ
         if attribute.target_object_id not in (None, object_id):
             raise UsageError(f"--ref: {slug} does not point to {name}", code="wrong_object")
         (told,) = key_rule([key], of_target, "--ref").attributes
-        found[slug] = Reference(slug, name, object_id, key, str(told.type), told.config)
+        required = tuple(each.slug for each in of_target if each.is_required and each.is_active is not False and each.slug != key)
+        found[slug] = Reference(slug, name, object_id, key, str(told.type), told.config, required, bool(attribute.is_required))
     return tuple(found.values())
 
 
@@ -93,76 +95,3 @@ def stand_ins(attributes: Sequence[Attribute], references: Sequence[Reference]) 
     """The attributes as the file fills them."""
     by_slug = {reference.slug: reference for reference in references}
     return [found.stand_in(each) if (found := by_slug.get(each.slug)) is not None else each for each in attributes]
-
-
-class ReferenceMap:
-    """Which record each value means; in the job's folder, or, without one, gone when closed. `nulls`: what means none becomes null."""
-
-    def __init__(self, references: Sequence[Reference], folder: Path | None = None, *, nulls: bool = False) -> None:
-        self._references = [(reference, reference.rule) for reference in references]
-        self._nulls = nulls
-        path = folder / FILE_NAME if folder is not None else None
-        if path is not None:
-            path.touch(mode=0o600)
-        self._db = sqlite3.connect(path or "", isolation_level=None)
-        self._db.execute("CREATE TABLE IF NOT EXISTS meant (slug TEXT, key TEXT, ids TEXT NOT NULL, PRIMARY KEY (slug, key)) WITHOUT ROWID")
-
-    def close(self) -> None:
-        self._db.close()
-
-    def learn(self, payloads: Callable[[], Iterable[Payload]], lister: Lister) -> int:
-        """Look up every value of the input. Returns how many requests that took; raises what reading raises."""
-        requests = 0
-        for reference, rule in self._references:
-            with KeyIndex(rule) as index:
-                number = 0
-                for payload in payloads():
-                    for value in _values(payload.data.get(reference.slug)):
-                        number += 1
-                        index.want(number, payload.first_line, payload.last_line, {reference.key: value})
-                lookup = Lookup(lister, reference.object_id)
-                lookup.fill(index)
-                requests += lookup.requests
-                self._db.execute("BEGIN")
-                for key in index.distinct():
-                    ids = [record_id for record_id, _ in index.found(key)]
-                    self._db.execute("INSERT OR REPLACE INTO meant VALUES (?, ?, ?)", (reference.slug, key, jsontext.dumps(ids)))
-                self._db.execute("COMMIT")
-        return requests
-
-    def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """The rows with ids in place of values; a value that means no record, or several, is an error of its row."""
-        for payload in payloads:
-            yield self._translated(payload)
-
-    def _translated(self, payload: Payload) -> Payload:
-        data, findings = dict(payload.data), list(payload.findings)
-        for reference, rule in self._references:
-            value = data.get(reference.slug)
-            if value is None:
-                continue
-            meant = [self._meaning(reference, rule, one, findings, payload) for one in _values(value)]
-            data[reference.slug] = [one for one in meant if one is not None] if isinstance(value, list) else meant[0]
-        return payload._replace(data=data, findings=findings)
-
-    def _meaning(self, reference: Reference, rule: KeyRule, value: Any, findings: list[Finding], payload: Payload) -> str | None:
-        key = rule.key({reference.key: value})
-        row = self._db.execute("SELECT ids FROM meant WHERE slug = ? AND key = ?", (reference.slug, key)).fetchone()
-        ids: list[str] = jsontext.loads(row[0]) if row is not None else []
-        if len(ids) == 1:
-            return ids[0]
-        told = f"{reference.object}.{reference.key}"
-        if not ids and self._nulls:
-            return None
-        if ids:
-            named = ", ".join(ids[:NAMED_IDS]) + (", ..." if len(ids) > NAMED_IDS else "")
-            finding = Finding("ambiguous_reference", f"{len(ids)} records have this {told}: {named}", hint="merge or delete the duplicates")
-        else:
-            hint = f"create it first, or --on-missing-ref null leaves {reference.slug} empty"
-            finding = Finding("missing_reference", f"no record has this {told}", hint=hint)
-        findings.append(finding.at(payload.ordinal, payload.first_line, payload.last_line).on(reference.slug, value))
-        return None
-
-
-def _values(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]

@@ -1,0 +1,118 @@
+"""Records that rows refer to and that are not there: made before the rows, each once, and then known by the ids the service gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from crmctl.bulk.imports.phases import Crew, failures, phase_journal, send_phase
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobState, RowState
+from crmctl.bulk.keys.index import KeyIndex
+from crmctl.bulk.keys.lookups import Lookup
+from crmctl.bulk.keys.meanings import ParentGroup, ReferenceMap
+from crmctl.bulk.payloads.batches import Entry
+from crmctl.client.session import encode_json
+from crmctl.errors import CrmctlError, ServiceError
+from crmctl.models.attributes import AttributeType
+
+FOLDER = "parents"
+CHUNK_ROWS = 500
+TELLING = (AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE)
+"""Types of which no two different keys look alike however a service spells them."""
+
+GAPS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds between looks for records that were just created."""
+
+
+def make_parents(crew: Crew, references: ReferenceMap) -> CrmctlError | None:
+    """Make all parents that are missing, or what is left of that, and reject the rows that get none. Returns why it is not over."""
+    journal = crew.job.journal
+    for number, group in enumerate(references.groups(), 1):
+        reference = group.reference
+        unique = reference.key if reference.type in TELLING else None
+        facts = {"object": reference.object, "object_id": reference.object_id, "mode": "create", "unique": unique}
+        with phase_journal(crew, f"{FOLDER}-{number}", **facts) as phase:
+            if phase.state is JobState.FINISHED:
+                continue
+            try:
+                failure = _make(crew, references, group, phase)
+            except CrmctlError as error:
+                failure = error
+            if failure is not None:
+                return failure
+    for ordinal, why in references.orphans():
+        if ordinal not in journal.taken(ordinal, ordinal):
+            journal.conclude([(ordinal, RowState.REJECTED, None, f"no record could be created that it refers to: {why}")])
+    return None
+
+
+def _make(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: Journal) -> CrmctlError | None:
+    reference = group.reference
+    lookup = Lookup(crew.service, reference.object_id, lambda: crew.interrupt.requested, as_of=references.as_of(reference.object_id))
+    try:
+        if phase.state is JobState.CHECKING:
+            phase.restart_check()
+            phase.record_check(group.size, ())
+            phase.set_state(JobState.OPEN)
+        _leave_out_known(references, group, phase, lookup)
+
+        def entries() -> Iterator[Entry]:
+            return (Entry(number, encode_json({"data": data})) for number, data, _ in references.parents(group))
+
+        failure = send_phase(crew, phase, group.size, entries, f"records of {reference.object}")
+        if failure is not None:
+            return failure
+        numbers = [number for number, _, _ in references.parents(group)]
+        errors = {number: f"{reference.told}: {error}" for number, error in failures(phase, numbers).items()}
+        references.know_parents({}, errors)
+        _read_back(crew, references, group, phase, lookup, set(errors))
+        phase.set_state(JobState.FINISHED)
+        return None
+    finally:
+        phase.add_effort(lookup.requests, 0.0)
+
+
+def _leave_out_known(references: ReferenceMap, group: ParentGroup, phase: Journal, lookup: Lookup) -> None:
+    """What somebody else has created since is not made again."""
+    with KeyIndex(group.rule) as index:
+        open_numbers = {}
+        parents = references.parents(group)
+        while chunk := list(islice(parents, CHUNK_ROWS)):
+            taken = phase.taken(chunk[0][0], chunk[-1][0])
+            for number, data, _ in chunk:
+                if number not in taken:
+                    index.want(number, 0, 0, data)
+                    open_numbers[number] = group.rule.key(data)
+        if not open_numbers:
+            return
+        if not lookup.refresh(index):
+            lookup.fill(index)
+        found = {number: ids for number, key in open_numbers.items() if key is not None and (ids := index.found(key))}
+        references.know_parents({number: ids[0][0] for number, ids in found.items()}, {})
+        phase.conclude((number, RowState.UNCHANGED, ids[0][0], None) for number, ids in found.items())
+
+
+def _read_back(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: Journal, lookup: Lookup, failed: set[int]) -> None:
+    """Learn the ids of what was created. Raises ServiceError when the service does not show them."""
+    for attempt, gap in enumerate((*GAPS, 0.0)):
+        with KeyIndex(group.rule) as index:
+            unknown = {}
+            for number, data, record_id in references.parents(group):
+                if record_id is None and number not in failed:
+                    index.want(number, 0, 0, data)
+                    unknown[number] = group.rule.key(data)
+            if not unknown:
+                return
+            if attempt or not lookup.refresh(index):
+                lookup.fill(index)
+            found = {number: ids[0][0] for number, key in unknown.items() if key is not None and (ids := index.found(key))}
+        references.know_parents(found, {})
+        phase.name_rows(found)
+        if len(found) == len(unknown):
+            return
+        crew.clock.sleep(gap)
+    missing = len(unknown) - len(found)
+    raise ServiceError(
+        f"{missing:,} records of {group.reference.object} were created, and the service does not show them", code="not_shown"
+    )

@@ -1,0 +1,61 @@
+"""Parents, rows and links in a process that is killed at every step: each record is there once, and refers to the one it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crmctl.bulk.journal.jobs import JobStore, summarize
+from crmctl.bulk.journal.states import RowState
+from crmctl.clock import SystemClock
+from tests.support.bulkserver import BulkServer
+
+ROOT = Path(__file__).parents[3]
+ROWS, GHOSTS = 130, 20
+
+
+def managers() -> dict[str, str | None]:
+    """Everybody of the file: rings of three, and every fifth has a manager who is neither in the file nor there."""
+    found: dict[str, str | None] = {}
+    for n in range(ROWS):
+        ring = n - n % 3 + (n + 1) % 3
+        found[f"p{n}@x.com"] = f"ghost{n % GHOSTS}@x.com" if n % 5 == 0 else f"p{min(ring, ROWS - 1)}@x.com" if n % 7 else None
+    return found
+
+
+def run(folder: Path, server: BulkServer, point: str, *keys: str) -> int:
+    command = [sys.executable, "-m", "tests.support.relationchild", str(folder), server.origin, point, *keys]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=60, check=False).returncode
+
+
+POINTS = ["begun:1", "begun:2", "begun:4", "answered:1", "answered:4", "settled:1", "settled:3", "begin:4"]
+
+
+@pytest.mark.parametrize("point", [*POINTS, "know_parents:2", "name_rows:1", "name_rows:2"])
+def test_a_killed_import_makes_and_links_everybody_once(tmp_path: Path, point: str) -> None:
+    everybody = managers()
+    lines = [f"{email},{manager or ''}\n" for email, manager in everybody.items()]
+    (tmp_path / "people.csv").write_text("Email,Manager\n" + "".join(lines), encoding="utf-8")
+    keys = ("email",) if point.endswith(("1", "4")) else ()
+    with BulkServer() as server:
+        assert run(tmp_path, server, point, *keys) == -signal.SIGKILL
+        assert run(tmp_path, server, "never", *keys) == 0
+        people = {record["id"]: record["data"] for record in server.records}
+    ghosts = {manager for manager in everybody.values() if manager is not None and manager.startswith("ghost")}
+    assert sorted(data["email"] for data in people.values()) == sorted([*everybody, *ghosts])
+    for data in people.values():
+        boss = people[data["manager"]]["email"] if data.get("manager") else None
+        assert boss == everybody.get(data["email"])
+    clock = SystemClock()
+    store = JobStore(tmp_path / "state", clock)
+    (job,) = store.list()
+    with closing(store.open(job)) as journal:
+        summary = summarize(journal)
+    assert (summary.counts[RowState.CREATED], summary.rows) == (ROWS, ROWS)
