@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import dropwhile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -70,10 +71,8 @@ class EntrySpool:
             at = self._file.tell()
             if not lines:
                 return
-            for line in lines:
-                entry = _entry(line)
-                if entry.ordinal >= ordinal:
-                    yield entry
+            entries = map(_entry, lines)
+            yield from entries if _entry(lines[0]).ordinal >= ordinal else dropwhile(lambda entry: entry.ordinal < ordinal, entries)
 
     def _place(self, ordinal: int) -> int:
         """Where a line begins, with no row from `ordinal` on before it."""

@@ -148,12 +148,13 @@ def _read_all(
     progress.start("checking")
     rejected = fatal = False
     for chunk in chunks(payloads()):
-        errors = {payload.ordinal: text for payload in chunk if payload.findings and (text := rejection(payload)) is not None}
-        for finding in (finding for payload in chunk for finding in payload.findings):
+        remarkable = [payload for payload in chunk if payload.findings]
+        errors = {payload.ordinal: text for payload in remarkable if (text := rejection(payload)) is not None}
+        for finding in (finding for payload in remarkable for finding in payload.findings):
             report(finding)
             fatal = fatal or finding.severity is Severity.FATAL
         journal.record_check(len(chunk), errors.items())
-        keep([payload for payload in chunk if payload.ordinal not in errors])
+        keep([payload for payload in chunk if payload.ordinal not in errors] if errors else chunk)
         rejected = rejected or bool(errors)
         progress.advance(len(chunk))
         if interrupt.requested:
@@ -344,6 +345,9 @@ def _left(journal: Journal, rows: Rows, reconciler: Reconciler) -> Iterator[Entr
         first, last = chunk[0].ordinal, chunk[-1].ordinal
         taken = journal.taken(first, last)
         doubtful = journal.doubtful(first, last) if doubts else {}
+        if not taken and not doubtful:
+            yield from chunk
+            continue
         for entry in chunk:
             number = doubtful.get(entry.ordinal)
             if number is not None:

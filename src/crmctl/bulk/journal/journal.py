@@ -198,8 +198,8 @@ class Journal(JournalDatabase):
             )
             ordinals = jsontext.dumps(batch.ordinals)  # one statement, half the time of a hundred
             self._db.execute("INSERT OR REPLACE INTO row (ordinal, batch) SELECT value, ? FROM json_each(?)", (number, ordinals))
-            given = [(entry.id, entry.ordinal) for entry in batch.entries if entry.id]
-            self._db.executemany("UPDATE row SET record_id = ? WHERE ordinal = ?", given)
+            if given := [(entry.id, entry.ordinal) for entry in batch.entries if entry.id]:
+                self._db.executemany("UPDATE row SET record_id = ? WHERE ordinal = ?", given)
 
     def again(self, number: int) -> None:
         """Another attempt of a batch whose last one was definitely refused, or which may be written twice."""

@@ -34,6 +34,7 @@ class EncodedRow(NamedTuple):
 
     ordinal: int
     encoded: bytes
+    findings: Sequence[Finding] = ()
 
     @property
     def data(self) -> dict[str, Any]:
@@ -43,10 +44,6 @@ class EncodedRow(NamedTuple):
     @property
     def id(self) -> str | None:
         return None
-
-    @property
-    def findings(self) -> Sequence[Finding]:
-        return ()
 
 
 class Entry(NamedTuple):
@@ -70,7 +67,7 @@ class Batch:
     def ordinals(self) -> list[int]:
         return [entry.ordinal for entry in self.entries]
 
-    @property
+    @cached_property
     def records(self) -> list[bytes]:
         return [entry.encoded for entry in self.entries]
 
@@ -82,7 +79,7 @@ class Batch:
     @cached_property
     def digest(self) -> bytes:
         """Fingerprint of what is sent, without saying it."""
-        return hashlib.blake2b(b"\n".join(entry.encoded for entry in self.entries), digest_size=16).digest()
+        return hashlib.blake2b(b"\n".join(self.records), digest_size=16).digest()
 
     def halves(self) -> tuple[Batch, Batch]:
         middle = len(self.entries) // 2
@@ -94,7 +91,7 @@ def entry_of(row: Row, *, with_id: bool, marker: Marker | None = None, target: s
     `target` is the id of a row that has none of its own."""
     if with_id and (record_id := row.id or target):
         return Entry(row.ordinal, encode_json({"data": row.data, "id": record_id}), record_id)
-    encoded = row.encoded if isinstance(row, EncodedRow) else encode_json(row.data)
+    encoded = row.encoded if type(row) is EncodedRow else encode_json(row.data)
     if marker is not None:
         mark = encode_json({marker.slug: marker.text(row.ordinal)})
         encoded = mark if encoded == b"{}" else b"%s,%s" % (encoded[:-1], mark[1:])
