@@ -217,7 +217,7 @@ def read_email(text: str) -> str:
     address = text.strip()
     domain = address.rpartition("@")[2]
     well_formed = address.isprintable() and _EMAIL.fullmatch(address)
-    if not well_formed or domain.startswith((".", "-")) or domain.endswith((".", "-")) or ".." in domain:
+    if not well_formed or domain.startswith((".", "-")) or domain.endswith((".", "-", "'")) or ".." in domain:
         raise RejectedError("not an email address", hint="for example ada@example.com", code="invalid_email")
     return address
 

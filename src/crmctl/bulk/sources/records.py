@@ -36,19 +36,22 @@ def split_records(lines: Iterator[str], delimiter: str, quote: str | None, *, li
     number = lines_before
     strict = csv.reader([], delimiter=delimiter, quotechar=quote, strict=True).dialect if quote else None
     parse: Any = csv.reader
+    new = tuple.__new__  # half the time of calling Record, for nearly every line
     for line in lines:
         number += 1
         text = line.rstrip("\r\n")
         if not text:
             yield Record(number, number, text, None)
         elif quote is None or quote not in text:
-            yield Record(number, number, text, text.split(delimiter))
+            yield new(Record, (number, number, text, text.split(delimiter), None))
         else:
             record = None
             if len(text) <= CSV_FIELD_LIMIT:
                 try:
-                    record = Record(number, number, text, next(parse((text,), strict)))
+                    record = new(Record, (number, number, text, next(parse((text,), strict)), None))
                 except csv.Error:
+                    record = None
+                if record is not None and text.count(quote) % 2 and any(_opens_late(cell, quote) for cell in record.cells or ()):
                     record = None
             if record is None:
                 record = _Scan(lines, delimiter, quote, number).read(line)
@@ -68,6 +71,8 @@ class _Scan:
         self.raw: list[str] = []
         self.length = 0
         self.cells: list[str] = []
+        self.problem: Finding | None = None
+        self.is_torn = False
 
     def read(self, line: str) -> Record:
         self._take(line)
@@ -82,7 +87,12 @@ class _Scan:
                 if pos == len(self._body()):
                     return self._record()
                 if not self.text.startswith(self.delimiter, pos):
-                    return self._record(_after_quote(self.number, len(self.cells), self._body()[pos : pos + 20]))
+                    # Reading goes on all the same: a later cell may hold line ends, and its lines are no records of their own.
+                    self.problem = self.problem or _after_quote(self.number, len(self.cells), self._body()[pos : pos + 20])
+                    self.is_torn = self.is_torn or opened != self.number
+                    pos = self.text.find(self.delimiter, pos)
+                    if pos < 0:
+                        return self._record()
                 pos += 1
             else:
                 end = self.text.find(self.delimiter, pos)
@@ -103,16 +113,7 @@ class _Scan:
                 line = next(self.lines, None)
                 if line is None:
                     return None
-                self.number += 1
-                self._take(line)
-                if self.length > RECORD_LIMIT:
-                    problem = _unclosed(opened)
-                    raise RejectedError(
-                        f"{problem.message} within {RECORD_LIMIT // 1024 // 1024} MB",
-                        hint=problem.hint,
-                        code=problem.code,
-                        details={"line": opened},
-                    )
+                self._go_on(line, opened)
                 pos = 0
             elif self.text.startswith(quote, end + 1):
                 pieces.append(self.text[pos : end + 1])
@@ -127,11 +128,44 @@ class _Scan:
         self.length += len(line)
         self.raw.append(line)
 
+    def _go_on(self, line: str, opened: int) -> None:
+        """Take one more line. Raises RejectedError when that is too much for what began on the line `opened`."""
+        self.number += 1
+        self._take(line)
+        if self.length > RECORD_LIMIT:
+            problem = _unclosed(opened)
+            raise RejectedError(
+                f"{problem.message} within {RECORD_LIMIT // 1024 // 1024} MB",
+                hint=problem.hint,
+                code=problem.code,
+                details={"line": opened},
+            )
+
     def _body(self) -> str:
         return self.text.rstrip("\r\n")
 
     def _record(self, problem: Finding | None = None) -> Record:
+        """The record as read. Where quotes do not pair nobody can tell which lines after it are inside of one, so it takes them all."""
+        problem = self.problem or problem
+        unpaired = sum(line.count(self.quote) for line in self.raw) % 2 == 1
+        if problem is None and unpaired and any(_opens_late(cell, self.quote) for cell in self.cells):
+            problem = _late_quote(self.number)
+        if problem is not None and (unpaired or self.is_torn):
+            for line in self.lines:
+                self._go_on(line, self.first)
         return Record(self.first, self.number, "".join(self.raw).rstrip("\r\n"), self.cells, problem)
+
+
+def _opens_late(cell: str, quote: str) -> bool:
+    return cell[:1].isspace() and cell.lstrip().startswith(quote)
+
+
+def _late_quote(line: int) -> Finding:
+    return Finding(
+        "text_before_quote",
+        f"a blank before a quote on line {line} that no other one closes",
+        hint="take the blank away, or give --quote none if quotes have no meaning in this file",
+    )
 
 
 def _unclosed(line: int) -> Finding:

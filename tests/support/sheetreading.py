@@ -1,0 +1,105 @@
+"""Reads a spoiled sheet as an import does and compares the outcome with the truth: every fault found is a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.payloads.mapping import MappingOptions, build_mapping
+from crmctl.bulk.payloads.validation import Payload, payloads
+from crmctl.bulk.payloads.values import ValueOptions
+from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.sources.rows import SourceOptions
+from crmctl.errors import RejectedError, UsageError
+from tests.support.sheets import ATTRIBUTES, Sheet
+
+DOUBTS = {"quoted_text", "stray_mark"}
+"""Warnings that name a value which is not what it should be."""
+
+
+@dataclass
+class Outcome:
+    """What became of a file: rows that came through, rows that were named, the code of a refusal, and what must not have happened."""
+
+    exact: int = 0
+    named: int = 0
+    refusal: str | None = None
+    faults: list[str] = field(default_factory=list)
+
+
+def read_sheet(sheet: Sheet, path: Path) -> Outcome:
+    """Write the sheet to `path`, import it up to the point of sending, and judge."""
+    data, lines = sheet.write()
+    path.write_bytes(data)
+    outcome = Outcome()
+    seen: list[Payload] = []
+    notes: list[str] = []
+    try:
+        source = open_source(path, SourceOptions(**sheet.source), name="sheet.csv")
+        notes = source.dialect.notes
+        mapping = build_mapping(source.header, ATTRIBUTES, MappingOptions(**sheet.mapping))
+        for payload in payloads(source, mapping, ATTRIBUTES, ValueOptions(**sheet.values)):
+            seen.append(payload)
+    except (UsageError, RejectedError) as error:
+        outcome.refusal = error.code
+        if error.code not in sheet.refusals:
+            outcome.faults.append(f"the whole file was refused without a reason: {error.code}: {error}")
+        if not str(error):
+            outcome.faults.append("a refusal without words")
+        return outcome
+    _judge(sheet, lines, seen, any("cut off" in note for note in notes), outcome)
+    return outcome
+
+
+def _judge(sheet: Sheet, lines: dict[str, tuple[int, int]], seen: list[Payload], may_be_cut: bool, outcome: Outcome) -> None:
+    truth = {row.data["ref"]: row for row in sheet.rows}
+    rejected = [finding for payload in seen if payload.rejected for finding in payload.findings]
+    came = set()
+    for payload in seen:
+        if payload.rejected:
+            if payload.first_line < 1 or not all(finding.message for finding in payload.findings):
+                outcome.faults.append(f"row {payload.ordinal} was rejected without a place or a reason")
+            continue
+        ref = payload.data.get("ref")
+        row = truth.get(ref)
+        doubted = any(finding.code in DOUBTS for finding in payload.findings)
+        is_last = payload is seen[-1]
+        if row is not None and ref not in came and _same(payload.data, row.data):
+            came.add(ref)
+            outcome.exact += 1
+            if row.lost and not doubted:
+                outcome.faults.append(f"row {ref} came through although it was spoiled beyond reading")
+        elif doubted or ("cut off" in sheet.refusals and is_last and may_be_cut):
+            came.add(ref)
+            outcome.named += 1
+        else:
+            outcome.faults.append(f"CORRUPTED: {payload.data} instead of {row.data if row else 'nothing'}")
+    last_line = max((payload.last_line for payload in seen), default=1)
+    for ref, row in truth.items():
+        if ref in came:
+            continue
+        if any(_covers(finding, lines[ref]) for finding in rejected):
+            outcome.named += 1
+            if not row.lost and not sheet.refusals:
+                outcome.faults.append(f"row {ref} was rejected without a reason: {rejected}")
+        elif not ("cut off" in sheet.refusals and lines[ref][1] >= last_line):
+            outcome.faults.append(f"LOST: row {ref} of lines {lines[ref]} is neither there nor named")
+
+
+def _covers(finding: Finding, lines: tuple[int, int]) -> bool:
+    first, last = finding.first_line or 0, finding.last_line or finding.first_line or 0
+    return first <= lines[1] and last >= lines[0]
+
+
+def _same(data: dict[str, Any], truth: dict[str, Any]) -> bool:
+    """To the character; a number is the same however it is held."""
+    return data.keys() == truth.keys() and all(
+        _number(data[slug]) == _number(truth[slug]) if slug == "score" else data[slug] == truth[slug] for slug in truth
+    )
+
+
+def _number(value: Any) -> Decimal | None:
+    return None if value is None else Decimal(str(value))
