@@ -110,6 +110,9 @@ class Afterwards:
         """Whether a refused row would do something else now."""
         target = self.journal.target(outcome.ordinal)
         if target is None:
+            # A refused row may have a record all the same, which could not be linked.
+            if self.journal.rows(outcome.ordinal, outcome.ordinal)[outcome.ordinal].record_id is not None:
+                return False
             return outcome.action in (Action.UPDATE, Action.UNCHANGED)
         return target.lower() not in there and outcome.action in (Action.CREATE, Action.UPDATE, Action.UNCHANGED)
 

@@ -117,7 +117,8 @@ class JournalDatabase:
         """Rows the service refused may be sent again, whatever they were to do."""
         with self._transaction():
             for ordinal in ordinals:
-                if self._db.execute("DELETE FROM row WHERE ordinal = ? AND state = ?", (ordinal, RowState.FAILED)).rowcount:
+                query = "DELETE FROM row WHERE ordinal = ? AND state = ? AND created_id IS NULL"
+                if self._db.execute(query, (ordinal, RowState.FAILED)).rowcount:
                     self._db.execute("DELETE FROM target WHERE ordinal = ?", (ordinal,))
                     self._db.execute("DELETE FROM before WHERE ordinal = ?", (ordinal,))
 
