@@ -31,6 +31,7 @@ TEXTS = {
     "unclosed quote takes the rest": ('a,b\n1,2\n3,"x\n5,6\n', [["1", "2"], "unclosed_quote"]),
     "one column, nothing splits": ("email\na@x.com\n\nb@x.com\n", [["a@x.com"], ["b@x.com"]]),
     "one column with a quoted empty cell": ('a\n""\nx\n', [[""], ["x"]]),
+    "one column of lists": ("tags\na;b\nc\n", [["a;b"], ["c"]]),
     "one column, one row splits": ("email\na@x.com\nb@x.com,extra\n", [["a@x.com"], "too_many_cells"]),
     "all cells empty is a row": ("a,b\n,\n", [["", ""]]),
     "a spreadsheet's sep line": ("sep=;\na;b\n1;2,5\n", [["1", "2,5"]]),

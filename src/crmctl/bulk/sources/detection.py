@@ -30,9 +30,10 @@ def detect_delimiter(lines: Callable[[], Iterator[str]], quote: str | None, name
     readings = [_read(lines(), candidate, quote) for candidate in CANDIDATES]
     splitting = sorted((reading for reading in readings if reading.width > 1), key=lambda reading: -reading.consistency)
     if not splitting:
-        # A one-column file. A candidate that splits only rows makes them ragged, which is reported row by row.
+        # A one-column file. Where commas split no row, each is the one cell that the header promises (a list `a;b`); where they
+        # do, those rows are ragged, which is reported row by row.
         splitting = [reading for reading in readings if reading.splits_rows]
-        if not splitting:
+        if "," not in [reading.delimiter for reading in splitting]:
             return ","
         if len(splitting) > 1:
             raise _tie(name, splitting)
