@@ -1,8 +1,9 @@
 """An import whose rows refer to one another, and to records that are not there, in a process of its own, to be killed at a step.
 
-`python -m tests.support.relationchild FOLDER ORIGIN POINT`; makes the job in FOLDER or goes on with it, and exits as an import does. POINT is
-`NAME:N`: at the N-th time, counted over parents, rows and links, the process kills itself before a batch is written down (`begin`), after that
-(`begun`), with the answer in hand (`answered`), after it was written down (`settled`), or before ids (`know_parents`, `name_rows`) are.
+`python -m tests.support.relationchild FOLDER ORIGIN POINT [KEY...]`; makes the job in FOLDER or goes on with it, and exits as an import
+does. POINT is `NAME:N`: at the N-th time, counted over parents, rows and links, the process kills itself before a batch is written down
+(`begin`), after that (`begun`), with the answer in hand (`answered`), after it was written down (`settled`), or before ids (`know_parents`,
+`name_rows`) are.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ class JournalDatabase:
     def conclude(self, outcomes: Iterable[tuple[int, RowState, str | None, str | None]]) -> None:
         """Give rows that were never sent their last state: ordinal, state, the record's id, and why."""
         with self._transaction(durable=False):
-            self._db.executemany("INSERT INTO row (ordinal, state, record_id, error) VALUES (?, ?, ?, ?)", outcomes)
+            # A row of a batch that was refused for the time being is down already.
+            self._db.executemany("INSERT OR REPLACE INTO row (ordinal, state, record_id, error) VALUES (?, ?, ?, ?)", outcomes)
 
     # -- what was there before, and what was taken back ------------------------------------------------------------------------------
 

@@ -54,11 +54,13 @@ class OwnRows:
 
 
 class Link(NamedTuple):
-    """One value of a reference that is set later: a record, or the record of a row. `rival`: another record that has the same key."""
+    """One value of a reference that is set later: a record, the record of a row, or a parent by its number. `rival`: another record with
+    the key of the row."""
 
     id: str | None = None
     row: int | None = None
     rival: str | None = None
+    parent: int | None = None
 
 
 class Links(NamedTuple):
@@ -197,7 +199,7 @@ class ReferenceMap:
                     if reference.is_required:
                         message = f"{reference.slug} is required, so no row can wait for the record it refers to"
                         raise RejectedError(message, hint="import the rows they refer to first", code="required_link")
-                    every = [Link(one.ids[0] if one.ids else None, one.row, one.rival) for one in meanings]
+                    every = [Link(one.ids[0] if one.ids else None, one.row, one.rival, one.parent) for one in meanings]
                     links[reference.slug] = Links(isinstance(value, list), every)
             if links or parents:
                 values = (payload.ordinal, jsontext.dumps(links), jsontext.dumps(sorted(parents)))
@@ -209,6 +211,10 @@ class ReferenceMap:
     def is_later(self, ordinal: int) -> bool:
         """Whether a row is not complete before others are there."""
         return bool(self._db.execute("SELECT EXISTS (SELECT 1 FROM later WHERE ordinal = ?)", (ordinal,)).fetchone()[0])
+
+    def later_slugs(self, ordinal: int) -> frozenset[str]:
+        """The references that a row may get only then."""
+        return frozenset(reference.slug for reference, _ in self._references) if self.is_later(ordinal) else frozenset()
 
     def groups(self) -> list[ParentGroup]:
         """The parents that are to be made, by object and attribute."""
@@ -251,8 +257,13 @@ class ReferenceMap:
         while found := self._db.execute(query, (last,)).fetchall():
             for ordinal, links in found:
                 every = jsontext.loads(links).items()
-                yield ordinal, {slug: Links(many, [Link(*one) for one in values]) for slug, (many, values) in every}
+                yield ordinal, {slug: Links(many, [self._link(*one) for one in values]) for slug, (many, values) in every}
             last = found[-1][0]
+
+    def _link(self, record_id: str | None, row: int | None, rival: str | None, parent: int | None) -> Link:
+        if parent is not None:
+            record_id = self._db.execute("SELECT id FROM parent WHERE no = ?", (parent,)).fetchone()[0]
+        return Link(record_id, row, rival, parent)
 
     def know_unlinked(self, ordinal: int) -> None:
         """A row was written, and its links were not."""

@@ -28,6 +28,7 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv --dry-run",
         "crmctl bulk import people people.csv --key email",
         "crmctl bulk import people people.csv --key email --ref company=companies.domain",
+        "crmctl bulk import people people.csv --ref company=companies.name --on-missing-ref create",
         "crmctl bulk import people people.csv --key email --expect 2 --dry-run",
         "crmctl bulk import people people.csv --key email --dry-run --plan people.plan",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
