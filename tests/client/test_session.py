@@ -190,6 +190,7 @@ def test_silence_is_a_timeout_of_unknown_outcome_for_a_write(scene: Play) -> Non
     with scene(Hang(), timeout=0.2) as here, pytest.raises(NetworkError) as caught:
         here.crm.create_record(ID, {})
     assert (caught.value.code, caught.value.outcome_unknown, int(caught.value.exit_code)) == ("timeout", True, 6)
+    assert caught.value.hint == "the service may have done it all the same: look before you repeat it; --timeout SECONDS allows more"
 
 
 ERRORS: list[tuple[Reply, type[CrmctlError], int, str | None, str]] = [

@@ -250,7 +250,7 @@ class Session:
         """The error as the caller gets it: what may have been done already is not to be repeated blindly, by nobody."""
         if error.outcome_unknown and not call.repeatable:
             error.retryable = False
-            error.hint = error.hint or "the service may have done it all the same: look before you repeat it"
+            error.hint = "; ".join(filter(None, ("the service may have done it all the same: look before you repeat it", error.hint)))
         return self._redactor.error(error)
 
     def _pause(self, wait: float, failure: Failure) -> None:
