@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from crmctl.client.answers import Answer
-from crmctl.client.shapes import read_bulk, read_deleted, read_holder, read_list, read_loose, read_object, read_one, read_page
+from crmctl.client.shapes import (
+    read_bulk,
+    read_deleted,
+    read_holder,
+    read_list,
+    read_loose,
+    read_made,
+    read_object,
+    read_one,
+    read_page,
+)
 from crmctl.errors import ServiceError
 from crmctl.models.activities import Activity
 from crmctl.models.attributes import Attribute
@@ -216,6 +226,22 @@ def test_a_bulk_answer_without_counts_leaves_the_outcome_unknown(content: bytes)
 def test_the_count_of_a_bulk_delete(document: Any, expected: int | None) -> None:
     assert read_deleted(answer(document)) == expected
     assert read_deleted(Answer(204)) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "sent"),
+    [
+        (Object, {"slug": "things", "pluralName": "Things"}),
+        (Attribute, {"name": "Kind", "type": "text"}),
+        (Record, {"data": {"email": "a@b.c"}}),
+        (Activity, {"title": "Call"}),
+    ],
+)
+def test_what_was_made_without_a_word_about_it_is_what_was_sent(model: type[Resource], sent: dict[str, Any]) -> None:
+    assert read_made(Answer(204, wrote=True), "it", model, sent).wire == sent
+    assert read_made(answer({"data": {"id": ID, "slug": "x"}}), "it", model, sent).wire == {"id": ID, "slug": "x"}
+    with pytest.raises(ServiceError):
+        read_made(answer({"message": "accepted"}), "it", model, sent)
 
 
 def test_results_beside_a_run_stay_with_it() -> None:

@@ -8,7 +8,18 @@ from urllib.parse import quote
 
 from crmctl.client.answers import Answer
 from crmctl.client.session import Session, encode_json
-from crmctl.client.shapes import Page, read_bulk, read_deleted, read_holder, read_list, read_loose, read_object, read_one, read_page
+from crmctl.client.shapes import (
+    Page,
+    read_bulk,
+    read_deleted,
+    read_holder,
+    read_list,
+    read_loose,
+    read_made,
+    read_object,
+    read_one,
+    read_page,
+)
 from crmctl.client.transport import Upload
 from crmctl.client.watch import Watch
 from crmctl.errors import NotFoundError
@@ -47,7 +58,7 @@ class Crm:
         return read_object(self.session.request("GET", path_of("objects", object_id)))
 
     def create_object(self, fields: Fields) -> Object:
-        return read_one(self.session.request("POST", "/objects", body=fields), "object", Object)
+        return read_made(self.session.request("POST", "/objects", body=fields), "object", Object, fields)
 
     def update_object(self, object_id: str, fields: Fields) -> Object:
         answer = self.session.request("PATCH", path_of("objects", object_id), body=fields)
@@ -66,7 +77,8 @@ class Crm:
         return read_one(self.session.request("GET", path_of("objects", object_id, "attributes", attribute_id)), "attribute", Attribute)
 
     def create_attribute(self, object_id: str, fields: Fields) -> Attribute:
-        return read_one(self.session.request("POST", path_of("objects", object_id, "attributes"), body=fields), "attribute", Attribute)
+        answer = self.session.request("POST", path_of("objects", object_id, "attributes"), body=fields)
+        return read_made(answer, "attribute", Attribute, fields)
 
     def update_attribute(self, object_id: str, attribute_id: str, fields: Fields) -> Attribute:
         answer = self.session.request("PATCH", path_of("objects", object_id, "attributes", attribute_id), body=fields)
@@ -116,7 +128,8 @@ class Crm:
         return read_one(self.session.request("GET", path_of("objects", object_id, "records", record_id)), "record", Record)
 
     def create_record(self, object_id: str, data: Fields) -> Record:
-        return read_one(self.session.request("POST", path_of("objects", object_id, "records"), body={"data": data}), "record", Record)
+        body = {"data": data}
+        return read_made(self.session.request("POST", path_of("objects", object_id, "records"), body=body), "record", Record, body)
 
     def update_record(self, object_id: str, record_id: str, data: Fields) -> Record:
         """The service merges `data` into what the record holds."""
@@ -168,7 +181,7 @@ class Crm:
         return read_one(self.session.request("GET", path_of("activities", activity_id)), "activity", Activity)
 
     def create_activity(self, fields: Fields) -> Activity:
-        return read_one(self.session.request("POST", "/activities", body=fields), "activity", Activity)
+        return read_made(self.session.request("POST", "/activities", body=fields), "activity", Activity, fields)
 
     def update_activity(self, activity_id: str, fields: Fields) -> Activity:
         answer = self.session.request("PATCH", path_of("activities", activity_id), body=fields)

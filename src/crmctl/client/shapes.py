@@ -44,6 +44,15 @@ def read_one(answer: Answer, name: str, model: type[R], *, whole: bool = False) 
     return _parse(model, find_one(answer, name, has_id, whole=whole), answer)
 
 
+def read_made(answer: Answer, name: str, model: type[R], sent: Mapping[str, Any]) -> R:
+    """What was created. A success without a body leaves what was `sent`: id and slug are then "", and missing in `wire`."""
+    if not answer.is_empty:
+        return read_one(answer, name, model)
+    resource = _parse(model, {"id": "", "slug": "", **sent}, answer)
+    resource._wire = dict(sent)
+    return resource
+
+
 def read_list(answer: Answer, key: str, model: type[R]) -> list[R]:
     """A list of resources, documented under `key`."""
     return _parse_items(model, _find_items(answer.json(), key, answer)[0], answer)
