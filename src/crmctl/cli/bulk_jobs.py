@@ -26,7 +26,9 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
         if remove:
             raise UsageError("say which job to remove", hint="crmctl bulk jobs JOB --remove")
         rows = [job.to_document() for job in store.list()]
-        runtime.emitter.emit_items(rows, generic_view(rows, "jobs"))
+        runtime.emitter.emit_items(
+            rows, generic_view(rows, "jobs", first=("job", "object", "input", "state", "rows", "created", "updated", "failed"))
+        )
         return
     job = store.find(reference)
     if not remove:
