@@ -44,7 +44,7 @@ def test_formats(crm: RunningService) -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["objects", "lst"], "crmctl objects --help"),
+        (["objects", "lst"], "did you mean: crmctl objects list"),
         (["object", "list"], "did you mean: crmctl objects"),
         (["objects", "list", "--nope"], "crmctl objects list --help"),
         (["objects", "list", "-o", "xml"], "--output"),

@@ -225,6 +225,15 @@ def check_rates(hammers: list[Hammer]) -> None:
     assert min(used_up) >= LIMIT - len(KILLED)
 
 
+def check_deliveries(fleet: Fleet, arrived: Counter[str]) -> None:
+    """Every record that was created was heard of."""
+    made = fleet.engine.read(lambda tx: tx.all("SELECT id FROM outbox WHERE type = 'record.created'"))
+    assert len(made) > 2 * IMPORTED
+    assert arrived.keys() == {event for (event,) in made}
+    states = fleet.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state"))
+    assert states == [("succeeded", len(arrived))]
+
+
 def check_schedule(fleet: Fleet) -> None:
     """However often the processes found it due: one run for each minute, and one activity for each run."""
     runs = fleet.engine.read(lambda tx: tx.all("SELECT due_at, status FROM workflow_run"))
@@ -277,11 +286,7 @@ def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
         writer.settle(found)
     assert len([email for email in found if email.startswith("import")]) == 2 * IMPORTED
     assert not overlaps.seen
-    made = fleet.engine.read(lambda tx: tx.all("SELECT id FROM outbox WHERE type = 'record.created'"))
-    assert len(made) > 2 * IMPORTED
-    assert arrived.keys() == {event for (event,) in made}
-    states = fleet.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state"))
-    assert states == [("succeeded", len(arrived))]
+    check_deliveries(fleet, arrived)
     check_rates(hammers)
     check_schedule(fleet)
     assert not any(service.stderr for service in fleet.services)

@@ -136,6 +136,17 @@ class Group(TyperGroup):
         settings["context_settings"] = CONTEXT
         super().__init__(**settings)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], names)
+            did_you_mean = f"did you mean: {ctx.command_path} {near[0]}" if near else f"{ctx.command_path} --help lists the commands"
+            wanted = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
+            raise UsageError(f"there is no command '{wanted}'", hint=did_you_mean)
+        return super().resolve_command(ctx, args)
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _summary(command)) for name, command in sorted(self.commands.items()) if not command.hidden]
         page = help_text.Page(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
@@ -152,15 +163,6 @@ class RootGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return load_command(cmd_name) if cmd_name in BY_NAME else None
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in BY_NAME and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], BY_NAME)
-            did_you_mean = f"did you mean: crmctl {near[0]}" if near else "crmctl --help lists the commands"
-            raise UsageError(f"there is no command '{args[0]}'", hint=did_you_mean)
-        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(help_text.render(help_text.root_page(COMMANDS, _option_rows(_common_parameters())), formatter.width))
@@ -251,7 +253,7 @@ def _option_rows(parameters: Sequence[Any]) -> list[tuple[str, str]]:
             continue
         names = ", ".join(sorted(parameter.opts, key=len) + sorted(parameter.secondary_opts, key=len))
         value = "" if parameter.is_flag or parameter.count else f" {_metavar(parameter)}"
-        default = f" (default: {parameter.default})" if _has_visible_default(parameter) else ""
+        default = f" (default: {_shown_default(parameter)})" if _has_visible_default(parameter) else ""
         required = " (required)" if parameter.required else ""
         rows.append((names + value, (parameter.help or "") + default + required))
     return rows
@@ -259,6 +261,11 @@ def _option_rows(parameters: Sequence[Any]) -> list[tuple[str, str]]:
 
 def _has_visible_default(parameter: TyperOption) -> bool:
     return bool(parameter.show_default) and parameter.default not in (None, False, (), []) and not callable(parameter.default)
+
+
+def _shown_default(parameter: TyperOption) -> str:
+    """120, not 120.0."""
+    return f"{parameter.default:g}" if isinstance(parameter.default, float) else str(parameter.default)
 
 
 def _metavar(parameter: Parameter) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,12 +55,15 @@ def value_at(item: Any, path: Path) -> Any:
     return item
 
 
-def generic_view(items: Iterable[Mapping[str, Any]], noun: str = "results") -> View:
-    """A view of items whose shape nobody specified: every top-level key of the given ones, in order of appearance."""
+def generic_view(items: Iterable[Mapping[str, Any]], noun: str = "results", *, first: Sequence[str] = ()) -> View:
+    """A view of items whose shape nobody specified: every top-level key of the given ones, in order of appearance.
+
+    A table begins with the columns named `first`, so that a narrow one has room for them.
+    """
     names = list(dict.fromkeys(key for item in items for key in item))
-    return View(
-        noun, tuple(Column((name,), name, _KINDS.get(name, "text")) for name in names), {name: (name,) for name in names}, tuple(names)
-    )
+    shown = dict.fromkeys([*(name for name in first if name in names), *names])
+    columns = tuple(Column((name,), name, _KINDS.get(name, "text")) for name in shown)
+    return View(noun, columns, {name: (name,) for name in names}, tuple(names))
 
 
 _TYPE_KINDS = {

@@ -87,5 +87,5 @@ class Names:
         choices.pop("", None)
         folded = fold(name)
         contained = [key for key in choices if len(key) > 3 and (key in folded or (len(folded) > 3 and folded in key))]
-        close = difflib.get_close_matches(folded, list(choices), n=count, cutoff=0.6)
+        close = difflib.get_close_matches(folded, list(choices), n=count, cutoff=0.7)
         return list(dict.fromkeys(choices[key] for key in [*close, *contained]))[:count]

@@ -10,9 +10,13 @@ from crmctl.cli.framework import CommandApp
 from crmctl.errors import ExitCode
 
 if TYPE_CHECKING:
+    from crmctl.cli.diagnosis import Check
     from crmctl.cli.runtime import Runtime
 
 app = CommandApp()
+
+COLORS = {"ok": "green", "warning": "yellow", "failed": "red"}
+BEFORE_DETAIL = " " * 27
 
 
 @app.command("doctor", local=True, examples=["crmctl doctor", "crmctl doctor --network -o json"])
@@ -30,6 +34,22 @@ def examine(
 
     runtime: Runtime = ctx.obj
     checks = list(diagnose(runtime, network=network))
-    rows = [check.to_document() for check in checks]
-    Emitter(runtime.streams, runtime.message_format, messages=runtime.messages).emit_items(rows, generic_view(rows, "checks"))
+    if runtime.message_format == "table":
+        runtime.streams.write_out("".join(_described(runtime, check) for check in checks))
+    else:
+        rows = [check.to_document() for check in checks]
+        Emitter(runtime.streams, runtime.message_format, messages=runtime.messages).emit_items(rows, generic_view(rows, "checks"))
     return next((check.exit_code for check in checks if check.status == "failed"), ExitCode.OK)
+
+
+def _described(runtime: Runtime, check: Check) -> str:
+    """A check for a person: nothing is cut, long details go on below their beginning."""
+    import textwrap
+
+    from crmctl.output.cleaning import clean
+
+    width = max(60, runtime.streams.width or 120) - len(BEFORE_DETAIL)
+    texts = [clean(check.detail), *([f"hint: {clean(check.hint)}"] if check.hint else [])]
+    lines = [line for text in texts for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)]
+    status = runtime.streams.paint(check.status, COLORS.get(check.status, "bold"))
+    return f"{status}{' ' * (9 - len(check.status))}{check.name:<18}" + f"\n{BEFORE_DETAIL}".join(lines) + "\n"

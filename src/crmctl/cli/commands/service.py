@@ -62,12 +62,15 @@ def create_key(
 @keys.command("list", examples=["crmctl service keys list"])
 def list_keys(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the API keys, never the keys themselves; revoked ones too."""
+    from crmctl.output.views import generic_view
+
     runtime: Runtime = ctx.obj
     with _opened(runtime, data, database_url) as engine:
         from crmctl.service.store import keys as store
 
         found = engine.read(store.list_keys)
-    runtime.emitter.emit_items([_describe(key) for key in found])
+    rows = [_describe(key) for key in found]
+    runtime.emitter.emit_items(rows, generic_view(rows, "keys", first=("id", "name", "expiresAt", "revokedAt", "createdAt")))
 
 
 @keys.command("revoke", writes=None, examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
