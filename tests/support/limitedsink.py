@@ -9,16 +9,14 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from tests.client.ratesim import Limiter, TokenBucket
 from tests.support.bulkserver import OBJECT_ID
 
 OBJECT = {"id": OBJECT_ID, "slug": "people", "singularName": "Person", "pluralName": "People", "isActive": True, "type": "standard"}
-ATTRIBUTES = [
-    {"id": f"{OBJECT_ID[:-2]}{number}0", "objectId": OBJECT_ID, "slug": slug, "name": slug, "type": kind, "isActive": True, "config": None}
-    for number, (slug, kind) in enumerate({"email": "email", "score": "number"}.items())
-]
+COLUMNS = {"email": "email", "score": "number"}
 
 
 class Asked(NamedTuple):
@@ -32,8 +30,12 @@ class Asked(NamedTuple):
 class LimitedSink:
     """`with LimitedSink(limiter) as sink:` serves at `sink.origin` until the block ends."""
 
-    def __init__(self, limiter: Limiter) -> None:
+    def __init__(self, limiter: Limiter, columns: Mapping[str, str] = COLUMNS) -> None:
         self.limiter = limiter
+        self._attributes = [
+            {"id": f"{OBJECT_ID[:-2]}{number}0", "objectId": OBJECT_ID, "slug": slug, "name": slug, "type": kind, "isActive": True}
+            for number, (slug, kind) in enumerate(columns.items())
+        ]
         if isinstance(limiter, TokenBucket):
             limiter.at = time.time()
         self.asked: list[Asked] = []
@@ -72,7 +74,7 @@ class LimitedSink:
         if path.endswith(b"/records"):
             return _http(200, {"records": [], "pagination": {"total": 0, "limit": 50, "offset": 0}}, headers)
         if path.endswith(b"/attributes"):
-            return _http(200, {"attributes": ATTRIBUTES}, headers)
+            return _http(200, {"attributes": self._attributes}, headers)
         return _http(200, {"objects": [OBJECT]}, headers)
 
 
