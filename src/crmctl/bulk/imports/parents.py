@@ -13,7 +13,7 @@ from crmctl.bulk.keys.lookups import Lookup
 from crmctl.bulk.keys.meanings import ParentGroup, ReferenceMap
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.client.session import encode_json
-from crmctl.errors import CrmctlError, ServiceError
+from crmctl.errors import CrmctlError, InterruptedByUser, ServiceError
 from crmctl.models.attributes import AttributeType
 
 FOLDER = "parents"
@@ -21,6 +21,7 @@ CHUNK_ROWS = 500
 TELLING = (AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE)
 """Types of which no two different keys look alike however a service spells them."""
 
+TICK_SECONDS = 0.5
 GAPS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds between looks for records that were just created."""
 
@@ -111,8 +112,16 @@ def _read_back(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: 
         phase.name_rows(found)
         if len(found) == len(unknown):
             return
-        crew.clock.sleep(gap)
+        _wait(crew, gap)
     missing = len(unknown) - len(found)
     raise ServiceError(
         f"{missing:,} records of {group.reference.object} were created, and the service does not show them", code="not_shown"
     )
+
+
+def _wait(crew: Crew, seconds: float) -> None:
+    while seconds > 0:
+        if crew.interrupt.requested:
+            raise InterruptedByUser("interrupted")
+        crew.clock.sleep(min(seconds, TICK_SECONDS))
+        seconds -= TICK_SECONDS

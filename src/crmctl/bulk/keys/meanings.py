@@ -184,7 +184,8 @@ class ReferenceMap:
         return int(self._db.execute(query, identity).fetchone()[0])
 
     def _plan_later(self, payloads: Iterable[Payload]) -> None:
-        """Write down which rows are not complete before others are there."""
+        """Write down which rows are not complete before others are there. Raises RejectedError for rows that cannot wait."""
+        waiting = None
         self._db.execute("BEGIN")
         for payload in payloads:
             if payload.findings and payload.rejected:
@@ -196,15 +197,16 @@ class ReferenceMap:
                 meanings = [self._meaning(reference, rule, one) for one in _values(value)]
                 parents.update(one.parent for one in meanings if one.parent is not None)
                 if any(one.row is not None for one in meanings):
-                    if reference.is_required:
-                        message = f"{reference.slug} is required, so no row can wait for the record it refers to"
-                        raise RejectedError(message, hint="import the rows they refer to first", code="required_link")
+                    waiting = reference.slug if reference.is_required else waiting
                     every = [Link(one.ids[0] if one.ids else None, one.row, one.rival, one.parent) for one in meanings]
                     links[reference.slug] = Links(isinstance(value, list), every)
             if links or parents:
                 values = (payload.ordinal, jsontext.dumps(links), jsontext.dumps(sorted(parents)))
                 self._db.execute("INSERT OR REPLACE INTO later VALUES (?, ?, ?)", values)
         self._db.execute("COMMIT")
+        if waiting is not None:
+            message = f"{waiting} is required, so no row can wait for the record it refers to"
+            raise RejectedError(message, hint="import the rows they refer to first", code="required_link")
 
     # -- parents and links -----------------------------------------------------------------------------------------------------------
 
