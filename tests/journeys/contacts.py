@@ -110,7 +110,7 @@ def _row_differences(row: dict[str, str], came: dict[str, str]) -> list[str]:
     expected = {
         "title": row["Title"],
         "amount": row["Amount"] and Decimal(row["Amount"]),
-        "phone": row["Phone"],
+        "phone": row["Phone"].replace(" ", ""),
         "active": row["Active"] and (row["Active"].lower() in ("yes", "true", "1")),
         "full_name": {"first": row["full_name.first"], "last": row["full_name.last"]},
         "home": {name: row[f"home.{name}"] for name in ("street", "city", "country")} if row["home.city"] else "",

@@ -30,25 +30,51 @@ LISTED_FINDINGS = 100
 
 
 class Findings:
-    """Hears the findings of a check: the first ones are shown to a person, and kept for a program."""
+    """Hears the findings of a check: the first ones are shown to a person, and kept for a program.
+
+    A value that is no option of a select is told once, with the number of its rows.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.count = 0
         self.kept: list[Finding] = []
+        self._options: dict[tuple[str | None, str | None], tuple[Finding, int]] = {}
 
     def __call__(self, finding: Finding) -> None:
         self.count += 1
+        if finding.code == "unknown_option":
+            option = (finding.column, finding.value)
+            first, rows = self._options.get(option, (finding, 0))
+            if rows or len(self._options) < LISTED_FINDINGS:
+                self._options[option] = (first, rows + 1)
         if len(self.kept) < LISTED_FINDINGS:
             self.kept.append(finding)
+
+    @property
+    def unknown_options(self) -> list[dict[str, Any]]:
+        """Values that are no options, the most frequent first: column, value, rows, the first line, and what may be meant."""
+        found = sorted(self._options.values(), key=lambda pair: -pair[1])
+        return [
+            {"column": first.column, "value": first.value, "rows": rows, "line": first.first_line, "hint": first.hint}
+            for first, rows in found
+        ]
 
     def show(self) -> None:
         """Say the first ones, each with its place, its reason and what helps."""
         said = self._runtime.messages
-        for finding in self.kept[:SHOWN_FINDINGS]:
+        single = [finding for finding in self.kept if finding.code != "unknown_option"][:SHOWN_FINDINGS]
+        for finding in single:
             said.warn(finding.to_text() + (f"; {finding.hint}" if finding.hint else ""))
-        if self.count > SHOWN_FINDINGS:
-            said.warn(f"and {self.count - SHOWN_FINDINGS:,} more findings")
+        several = self.unknown_options[:SHOWN_FINDINGS]
+        for option in several:
+            rows = f"{option['rows']:,} rows, the first" if option["rows"] > 1 else "one row,"
+            said.warn(
+                f"column {option['column']}: {option['value']!r} is not an option ({rows} on line {option['line']}); {option['hint']}"
+            )
+        left = self.count - len(single) - sum(option["rows"] for option in several)
+        if left:
+            said.warn(f"and {left:,} more findings")
 
 
 def resolve_target(runtime: Runtime, object_name: str) -> tuple[Target, list[Attribute]]:
@@ -230,11 +256,15 @@ def _refused(document: dict[str, Any]) -> RejectedError:
 
 def rejected_rows(count: int, findings: Findings | None) -> RejectedError:
     """The error of an import whose input has invalid rows."""
-    listed = [finding.to_document() for finding in findings.kept] if findings is not None else None
+    details: dict[str, Any] = {}
+    if findings is not None and findings.kept:
+        details["findings"] = [finding.to_document() for finding in findings.kept]
+        if findings.unknown_options:
+            details["unknownOptions"] = findings.unknown_options
     rows = "row is" if count == 1 else "rows are"
     return RejectedError(
         f"{count:,} {rows} invalid; nothing was sent",
         hint="correct the file, or --on-error continue imports the valid rows",
         code="invalid_rows",
-        details={"findings": listed} if listed else None,
+        details=details or None,
     )

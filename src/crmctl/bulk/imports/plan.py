@@ -98,6 +98,7 @@ class ImportPlan:
                     **values,
                     "null_strings": tuple(values["null_strings"]),
                     "clear_tokens": tuple(values["clear_tokens"]),
+                    "samples": tuple(values["samples"]),
                 }
             ),
             document["stop_on_error"],

@@ -32,6 +32,7 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv --key email --expect 2 --dry-run",
         "crmctl bulk import people people.csv --key email --dry-run --plan people.plan",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
+        "crmctl bulk import people people.csv --default-region GB --null-string NULL --blank 'Job title=clear'",
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
     ],
 )
@@ -126,9 +127,7 @@ def apply_plan(
     from crmctl.cli.bulk_request import assumption
 
     assume = assumption(assume_applied, assume_lost)
-    delivery = DeliveryOptions(
-        concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids
-    )
+    delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
     guard, source, copy = Guard.parse(expect, max_changes), Path(input) if input else None, Path(failed) if failed else None
     apply_plan(ctx.obj, Path(file), ApplyRequest(delivery, guard, source, copy, again))
 
