@@ -128,3 +128,44 @@ def test_what_cannot_hold_a_marker_is_refused(crm: RunningService) -> None:
         assert refused.error()["code"] == "bad_marker"
     run_crmctl("bulk", "import", "people", "people.csv", "--assume-lost", "--assume-applied").exits(2)
     assert run_crmctl("bulk", "jobs").ok().json() == []
+
+
+def test_undo_takes_back_the_parents_it_made_unless_somebody_uses_them(crm: RunningService) -> None:
+    run_crmctl("records", "create", "companies", "--set", "name=Umbrella").ok()
+    umbrella = run_crmctl("records", "list", "companies").ok().json()[0]["id"]
+    run_crmctl("records", "create", "people", "--set", "email=old@x.com", "--set", f"company={umbrella}").ok()
+    write("people.csv", "Email,Company\na@x.com,Acme\nb@x.com,Umbrella\nold@x.com,Acme\nc@x.com,Used\nd@x.com,Edited\n")
+    options = ("--key", "email", "--ref", "company=companies.name", "--on-missing-ref", "create")
+    job = str(run_crmctl("bulk", "import", "people", "people.csv", *options).ok().json()["job"])
+    made = {record["data"]["name"]: record["id"] for record in run_crmctl("records", "list", "companies").ok().json()}
+    assert set(made) == {"Umbrella", "Acme", "Used", "Edited"}
+    run_crmctl("records", "create", "people", "--set", "email=late@x.com", "--set", f"company={made['Used']}").ok()
+    run_crmctl("records", "update", "companies", made["Edited"], "--set", "domain=edited.org").ok()
+    shown = run_crmctl("bulk", "undo", job, "--dry-run").ok().json()
+    assert (shown["found"], shown["restorable"], shown["parents"], shown["conflicts"]) == (4, 1, 2, 0)
+    done = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
+    assert (done["deleted"], done["restored"], done["parentsDeleted"], done["parentsKept"]) == (4, 1, 1, 2)
+    assert set(done["rows"]["parents"]) == {made["Used"], made["Edited"]}
+    left = run_crmctl("records", "list", "companies").ok().json()
+    assert {record["data"]["name"] for record in left} == {"Umbrella", "Used", "Edited"}
+    people = {record["data"]["email"]: record["data"].get("company") for record in run_crmctl("records", "list", "people").ok().json()}
+    assert people == {"old@x.com": umbrella, "late@x.com": made["Used"]}
+    again = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
+    assert (again["deleted"], again["restored"], again["parentsDeleted"], again["parentsKept"]) == (0, 0, 0, 2)
+
+
+def test_undo_of_rows_that_refer_to_one_another(crm: RunningService) -> None:
+    people = crm.object_id("people")
+    manager = {"name": "Manager", "type": "reference", "isRequired": False, "isUnique": False, "config": {"allowed_object_id": people}}
+    assert crm.client.post(f"/api/v1/objects/{people}/attributes", json=manager).status_code == 201
+    run_crmctl("records", "create", "people", "--set", "email=boss@x.com").ok()
+    boss = run_crmctl("records", "list", "people").ok().json()[0]["id"]
+    run_crmctl("records", "create", "people", "--set", "email=old@x.com", "--set", f"manager={boss}").ok()
+    write("people.csv", "Email,Manager\na@x.com,b@x.com\nb@x.com,a@x.com\nold@x.com,a@x.com\nlast@x.com,old@x.com\n")
+    job = str(run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--ref", "manager=people.email").ok().json()["job"])
+    linked = {record["data"]["email"]: record["data"].get("manager") for record in run_crmctl("records", "list", "people").ok().json()}
+    assert all(linked[email] not in (None, boss) for email in ("a@x.com", "b@x.com", "old@x.com", "last@x.com"))
+    done = run_crmctl("bulk", "undo", job, "--yes").ok().json()
+    assert (done["deleted"], done["restored"]) == (3, 1)
+    people_left = run_crmctl("records", "list", "people").ok().json()
+    assert {record["data"]["email"]: record["data"].get("manager") for record in people_left} == {"boss@x.com": None, "old@x.com": boss}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from crmctl.errors import CrmctlError, PartialError, UsageError
 if TYPE_CHECKING:
     from crmctl.bulk.imports.starting import Job
     from crmctl.bulk.journal.jobs import JobInfo, JobStore
-    from crmctl.bulk.payloads.batches import Entry
     from crmctl.bulk.undo.undoing import Undo
     from crmctl.cli.runtime import Runtime
 
@@ -81,20 +79,25 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
 
 def undo(runtime: Runtime, reference: str) -> None:
     """Show what an undo would do, ask, do it. Raises PartialError when something of the job is left."""
-    from crmctl.bulk.imports.importing import rows_of
     from crmctl.bulk.records.reading import Reader
     from crmctl.bulk.records.seen import SeenIds
+    from crmctl.bulk.undo.parents import Parents
     from crmctl.bulk.undo.undoing import carry_out, plan_undo
     from crmctl.bulk.undo.updates import Updates
+    from crmctl.bulk.undo.written import written_rows
 
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
     job = _reopened(runtime, _finished(_store(runtime).find(reference)))
     service = runtime.connect(lane="bulk")
+    references = job.input.references
+    unlinked = references.is_unlinked if references is not None else lambda _: False
     attributes = runtime.directory.attributes(job.journal.header.object_id)
-    with closing(job.journal) as journal, journal.hold(), SeenIds() as ids, Updates(attributes) as updates:
-        again: Callable[[], Iterable[Entry]] = rows_of(journal, job.input.payloads)
-        plan = plan_undo(journal, Reader(service, journal.header.object_id), again, ids, updates)
+    with closing(job.journal) as journal, journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
+        parents = Parents(job, attributes, runtime.clock)
+        parents.find(service)
+        reader = Reader(service, journal.header.object_id)
+        plan = plan_undo(journal, reader, written_rows(job, runtime.clock), ids, updates, parents)
         if runtime.dry_run or runtime.prompter.can_ask:
             plan.seconds = current_limit(runtime).time_for(plan.requests)
         if runtime.dry_run:
@@ -119,13 +122,15 @@ _LEFT = {
     "unknown": "not found, or not to be told from others",
     "gone": "deleted by somebody since",
     "updatesKept": "updates: what the records held before was not kept, so they stay",
+    "parentsKept": "records that rows refer to: changed since, or still referred to, kept",
     "inDoubt": "in doubt: resume the job first",
 }
 
 
 def _undo_question(plan: Undo) -> str:
     parts = [f"put back {plan.restorable:,} records"] if plan.restorable else []
-    parts += [f"delete {plan.found:,} that it created"] if plan.found else []
+    created = plan.work - plan.restorable
+    parts += [f"delete {created:,} that it created"] if created else []
     text = " and ".join(parts)
     return f"{text[0].upper()}{text[1:]}, of {plan.object}, and so undo job {plan.job}"
 
@@ -134,13 +139,15 @@ def _undo_text(plan: Undo) -> str:
     from crmctl.output.progress import duration
 
     document = plan.to_document()
-    if plan.deleted is None and plan.restored is None:
+    if not plan.carried_out:
+        parents = f", {document['parents']:,} to delete that they refer to" if document["parents"] else ""
         takes = f"; {plan.requests:,} requests, about {duration(plan.seconds)}" if plan.requests else ""
-        lines = [f"job {plan.job}: {plan.found:,} records to delete, {plan.restorable:,} to put back{takes}"]
+        lines = [f"job {plan.job}: {plan.found:,} records to delete, {plan.restorable:,} to put back{parents}{takes}"]
     else:
         lines = [
             f"job {plan.job}: {document['deleted']:,} of {plan.found:,} records deleted, "
             f"{document['restored']:,} of {plan.restorable:,} put back"
+            + (f", {document['parentsDeleted']:,} deleted that they referred to" if document["parentsDeleted"] else "")
         ]
     lines += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
     return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in _LEFT.items() if document[name])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from typing import Any
@@ -16,6 +16,13 @@ from crmctl.bulk.records.reading import Reader
 from crmctl.bulk.records.recognising import data_of
 from crmctl.bulk.records.seen import SeenIds
 
+Later = Callable[[int], Collection[str]]
+"""The attributes that a row gets only after it was written."""
+
+
+def _nothing(_: int) -> Collection[str]:
+    return ()
+
 
 class BeforeImages(StrEnum):
     """Whether what updates overwrite is kept. `auto`: where it costs no request, which is by key."""
@@ -25,9 +32,10 @@ class BeforeImages(StrEnum):
     NO = "no"
 
 
-def before_image(sent: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record holds in the attributes that `sent` would change; None where it holds nothing."""
-    return {slug: current.get(slug) for slug, value in sent.items() if current.get(slug) != value}
+def before_image(sent: Mapping[str, Any], current: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:
+    """What a record holds in the attributes that `sent` would change, and in those written `later`; None where it holds nothing."""
+    changed = {slug: current.get(slug) for slug, value in sent.items() if current.get(slug) != value}
+    return changed | {slug: current.get(slug) for slug in later if slug not in sent}
 
 
 def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
@@ -35,8 +43,8 @@ def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
     return wish == BeforeImages.YES and mode == "upsert" and not keys
 
 
-def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], progress: Progress) -> None:
-    """Read what the rows with an id will overwrite. Can be repeated; raises what reading raises.
+def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], progress: Progress, later: Later = _nothing) -> None:
+    """Read what the rows with an id will overwrite, also by what is written `later`. Can be repeated; raises what reading raises.
 
     Of a record that is not there nothing is kept: its row will be refused.
     """
@@ -52,8 +60,10 @@ def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], prog
         try:
             for page in fetch(reader, ids):
                 given = [db.execute("SELECT ordinal, record FROM given WHERE id = ?", (record.id.lower(),)).fetchone() for record in page]
-                images = (before_image(data_of(Entry(*one)), record.data) for one, record in zip(given, page, strict=True))
-                journal.keep_before((ordinal, image) for (ordinal, _), image in zip(given, images, strict=True))
+                journal.keep_before(
+                    (ordinal, before_image(data_of(Entry(ordinal, encoded)), record.data, later(ordinal)))
+                    for (ordinal, encoded), record in zip(given, page, strict=True)
+                )
                 progress.advance(len(page))
         finally:
             progress.finish()

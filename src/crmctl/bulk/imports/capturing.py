@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from crmctl.bulk.delivery.reconciling import recognitions
-from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.markers import Marker
@@ -83,7 +83,7 @@ def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterab
         known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         for entry in chunk:
             row = known.get(entry.ordinal)
-            if entry.id is not None or row is None or row.state is not RowState.CREATED:
+            if entry.id is not None or row is None or not _is_there(row):
                 continue
             if any_undone and journal.is_undone(row.record_id):
                 continue
@@ -99,6 +99,11 @@ def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterab
             db.execute("INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?)", (entry.ordinal, row.record_id, key, jsontext.dumps(written)))
 
 
+def _is_there(row: RowEntry) -> bool:
+    """A row that was written and could not be linked has failed, and has its record all the same."""
+    return row.state is RowState.CREATED or (row.state is RowState.FAILED and row.record_id is not None)
+
+
 def _keyed(slugs: str, key: str, recognition: Recognition | None) -> str:
     """Rows that give different attributes are told apart by those as well, where content is all there is."""
     return key if recognition is not None else f"{slugs}\n{key}"
@@ -112,7 +117,7 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
     for record in _records(journal, reader):
         by_id = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (record.id,)).fetchone()
         if by_id is not None:
-            _mark_seen(db, record, by_id[1], _is_edited(record, by_id[0], marker))
+            _mark_seen(db, record, by_id[1], is_edited(record, by_id[0], marker))
             continue
         keys = (
             [recognition.key(record.data)]
@@ -123,7 +128,7 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
             found = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone() if key is not None else None
             if found is not None:
                 # By a unique attribute alone it may be somebody else's, however new it is.
-                edited = _is_edited(record, found[0], marker, sure=recognition is None or marker is not None)
+                edited = is_edited(record, found[0], marker, sure=recognition is None or marker is not None)
                 _mark_seen(db, record, key or "", edited)
 
 
@@ -160,7 +165,7 @@ def _walk(reader: Reader, filters: Sequence[Condition], since: float | None) -> 
         walk.rows.clear()
 
 
-def _is_edited(record: Record, sent: str, marker: str | None, *, sure: bool = True) -> bool:
+def is_edited(record: Record, sent: str, marker: str | None, *, sure: bool = True) -> bool:
     """Whether somebody changed it since: the service says so, and it holds something else, or more, than was written.
 
     Unless it is `sure` that it is the job's, it must hold what was written, whatever the service says.

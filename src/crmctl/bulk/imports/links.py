@@ -39,10 +39,10 @@ def link_rows(crew: Crew, references: ReferenceMap, again: Callable[[], Iterable
                 return error
             _fail_unlinkable(references, journal)
             phase.restart_check()
-            phase.record_check(sum(1 for _ in _entries(references, journal)), ())
+            phase.record_check(sum(1 for _ in second_writes(references, journal)), ())
             phase.set_state(JobState.OPEN)
         count = sum(phase.counts().values())
-        failure = send_phase(crew, phase, count, lambda: _entries(references, journal), "links between rows")
+        failure = send_phase(crew, phase, count, lambda: second_writes(references, journal), "links between rows")
         if failure is not None:
             return failure
         for ordinal, why in failures(phase, (ordinal for ordinal, _ in references.links())).items():
@@ -54,8 +54,7 @@ def link_rows(crew: Crew, references: ReferenceMap, again: Callable[[], Iterable
 def _learn_ids(crew: Crew, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
     """The ids of the records that are linked, where the service has not told them. Raises what reading raises."""
     journal = crew.job.journal
-    rows = {row for ordinal, links in references.links() for row in (ordinal, *_rows_in(links))}
-    entries = (_row(journal, row) for row in rows)
+    entries = (_row(journal, row) for ordinal, links in references.links() for row in (ordinal, *_rows_in(links)))
     if all(entry.record_id is not None for entry in entries if entry.state is RowState.CREATED):
         return
     reader = Reader(crew.service, journal.header.object_id, lambda: crew.interrupt.requested)
@@ -76,7 +75,7 @@ def _fail_unlinkable(references: ReferenceMap, journal: Journal) -> None:
                 _fail(references, journal, ordinal, str(problem))
 
 
-def _entries(references: ReferenceMap, journal: Journal) -> Iterator[Entry]:
+def second_writes(references: ReferenceMap, journal: Journal) -> Iterator[Entry]:
     """The second writes: of every row that was written and can be linked."""
     for ordinal, links in references.links():
         row = _row(journal, ordinal)

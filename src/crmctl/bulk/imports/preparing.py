@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.imports.afterwards import RIVALS_UNKNOWN, Afterwards
 from crmctl.bulk.imports.applying import Expectation
-from crmctl.bulk.imports.before import must_be_read, read_before
+from crmctl.bulk.imports.before import Later, must_be_read, read_before
 from crmctl.bulk.imports.importing import Service, rows_of
 from crmctl.bulk.imports.links import link_rows
 from crmctl.bulk.imports.parents import make_parents
@@ -54,7 +54,7 @@ class JobStages:
         try:
             refusal = Expectation.of(journal).refuse_rows(self.job.input, reader)
             if refusal is None and must_be_read(header.before_images, header.mode, header.keys):
-                read_before(journal, reader, entries, self.progress)
+                read_before(journal, reader, entries, self.progress, *self._later)
         except CrmctlError as failure:
             return failure
         finally:
@@ -102,6 +102,11 @@ class JobStages:
             yield Afterwards(resolver, journal, reader, self.job.input.payloads) if resolver is not None else None
         finally:
             journal.add_effort(reader.requests, 0.0)
+
+    @property
+    def _later(self) -> Sequence[Later]:
+        references = self.job.input.references
+        return [references.later_slugs] if references is not None else []
 
     def _crew(self, interrupt: Interrupt) -> Crew:
         return Crew(self.service, self.job, self.options, self.clock, self.progress, interrupt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -67,8 +67,8 @@ class Resolver:
     rule: KeyRule
     attributes: Sequence[Attribute]
     duplicates: DuplicateKeys = DuplicateKeys.ERROR
-    is_later: Callable[[int], bool] = lambda _: False
-    """Whether a row is not complete yet, so that its record cannot hold all of it."""
+    later: Callable[[int], Collection[str]] = lambda _: ()
+    """The attributes that a row gets only later, so that its record cannot hold all of it."""
 
     def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
         return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
@@ -123,9 +123,9 @@ class Resolver:
             message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
             return self._reject(row, "required_missing", message, f"fill the cell, or give --set {missing}=VALUE", missing)
         record_id, current = found[0]
-        if is_unchanged(row.data, current, known) and not self.is_later(row.ordinal):
+        if is_unchanged(row.data, current, known) and not self.later(row.ordinal):
             return Outcome(row.ordinal, Action.UNCHANGED, record_id)
-        return Outcome(row.ordinal, Action.UPDATE, record_id, before=before_image(row.data, current))
+        return Outcome(row.ordinal, Action.UPDATE, record_id, before=before_image(row.data, current, self.later(row.ordinal)))
 
     def _reject(self, row: Wanted, code: str, message: str, hint: str, column: str | None = None) -> Outcome:
         finding = Finding(code, message, hint=hint).at(row.ordinal, row.line, row.last_line)
@@ -142,7 +142,7 @@ def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
     mapping = planned.mapping
     if not mapping.keys:
         return None
-    later = planned.references.is_later if planned.references is not None else lambda _: False
+    later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
     rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
     return Resolver(object_id, rule, planned.attributes, duplicates, later)
 

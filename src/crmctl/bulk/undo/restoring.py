@@ -1,11 +1,12 @@
-"""Puts records back: what an update overwrote is written again, 100 at a time. Writing it twice is the same as writing it once."""
+"""Writes what an undo has decided: what an update overwrote is written again, and what is done is remembered. Twice is as good as once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from crmctl.bulk.deleting import Deleter
 from crmctl.bulk.delivery.sender import Writer
 from crmctl.bulk.interrupts import watch_interrupts
 from crmctl.bulk.journal.states import BatchState
@@ -24,6 +25,22 @@ class Ledger(Protocol):
     """Remembers what is undone; the journal."""
 
     def mark_undone(self, record_ids: Iterable[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Marking:
+    """A deleter that remembers what is deleted as soon as the service has said so."""
+
+    deleter: Deleter
+    ledger: Ledger
+
+    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None:
+        gone = self.deleter.bulk_delete(object_id, ids)
+        self.ledger.mark_undone(ids)
+        return gone
+
+    def get_object(self, object_id: str) -> Any:
+        return self.deleter.get_object(object_id)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Protocol
@@ -18,7 +18,8 @@ from crmctl.bulk.records.fetching import fetch
 from crmctl.bulk.records.reading import Reader
 from crmctl.bulk.records.seen import SeenIds
 from crmctl.bulk.undo.comparing import Standing
-from crmctl.bulk.undo.restoring import Restored, Restorer
+from crmctl.bulk.undo.parents import Parents
+from crmctl.bulk.undo.restoring import Marking, Restored, Restorer
 from crmctl.bulk.undo.updates import Updates
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, UsageError
@@ -66,36 +67,44 @@ class Undo:
     kept: int = 0
     in_doubt: int = 0
     seconds: float = 0.0
+    carried_out: bool = False
     edited: Listed = field(default_factory=Listed)
     changed: Listed = field(default_factory=Listed)
     unknown: Listed = field(default_factory=Listed)
     gone: Listed = field(default_factory=Listed)
     deleted: DeleteSummary | None = None
     restored: Restored | None = None
+    parents: Parents | None = None
 
     @property
     def work(self) -> int:
         """How many records it changes."""
-        return self.found + self.restorable
+        return self.found + self.restorable + (self.parents.found if self.parents is not None else 0)
 
     @property
     def error(self) -> CrmctlError | None:
         """What ended it early."""
-        errors = (run.error for run in (self.restored, self.deleted) if run is not None)
+        errors = (run.error for run in (self.restored, self.deleted, self.parents) if run is not None)
         return next((error for error in errors if error is not None), None)
 
     @property
     def left(self) -> dict[str, int]:
         """What of the job is not taken back, by why; empty when all is."""
         document = self.to_document()
-        return {name: document[name] for name in ("failed", "conflicts", "unknown", "gone", "updatesKept", "inDoubt") if document[name]}
+        return {
+            name: document[name]
+            for name in ("failed", "conflicts", "unknown", "gone", "updatesKept", "parentsKept", "inDoubt")
+            if document[name]
+        }
 
     @property
     def requests(self) -> int:
         """How many requests it took; before that, how many it will take."""
-        if self.deleted is None and self.restored is None:
-            return -(-self.found // BULK_LIMIT) + (1 - (-self.restorable // BULK_LIMIT) if self.restorable else 0)
-        return (self.deleted.requests if self.deleted else 0) + (self.restored.requests if self.restored else 0)
+        if not self.carried_out:
+            parents = self.parents.found if self.parents is not None else 0
+            looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
+            return -(-self.found // BULK_LIMIT) - (-self.restorable // BULK_LIMIT) + looks
+        return sum(run.requests for run in (self.parents, self.deleted, self.restored) if run is not None)
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""
@@ -115,6 +124,9 @@ class Undo:
             "unknown": self.unknown.count,
             "gone": self.gone.count,
             "updatesKept": self.kept,
+            "parents": self.parents.found if self.parents else 0,
+            "parentsDeleted": self.parents.deleted if self.parents else 0,
+            "parentsKept": len(self.parents.edited) + len(self.parents.used) + self.parents.failed if self.parents else 0,
             "inDoubt": self.in_doubt,
             "requests": self.requests,
             "estimatedSeconds": round(self.seconds, 1),
@@ -122,28 +134,38 @@ class Undo:
                 "conflicts": [*self.edited.rows, *self.changed.rows][:LISTED],
                 "unknown": self.unknown.rows,
                 "gone": self.gone.rows,
+                "parents": [*self.parents.edited, *self.parents.used][:LISTED] if self.parents else [],
                 "failed": refused[:LISTED],
             },
         }
 
 
-def plan_undo(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], ids: SeenIds, updates: Updates) -> Undo:
-    """Find what the job created and changed, as it is now: records to delete go to `ids`, those to put back are in `updates`.
+def plan_undo(
+    journal: Journal,
+    reader: Reader,
+    again: Callable[[], Iterable[Entry]],
+    ids: SeenIds,
+    updates: Updates,
+    parents: Parents | None = None,
+) -> Undo:
+    """Find what the job created and changed, as it is now: records to delete go to `ids`, those to put back are in `updates`. `parents`
+    have been found already.
 
     Changes nothing in the service; ids that are learnt are kept. Raises what reading raises, and UsageError for a job that wrote nothing.
     """
     counts = journal.counts()
     undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=journal.undone_count)
-    if not counts[RowState.CREATED] and not counts[RowState.UPDATED]:
-        raise UsageError(f"job {undo.job} wrote nothing", code="nothing_to_undo")
-    if counts[RowState.CREATED]:
+    undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
+    if counts[RowState.CREATED] or counts[RowState.FAILED]:
         _find_created(journal, reader, again, ids, undo)
-    if counts[RowState.UPDATED]:
+    if counts[RowState.UPDATED] or counts[RowState.FAILED]:
         updates.gather(journal, again)
         updates.read(reader)
     undo.found = len(ids)
     undo.kept = updates.lost
     _tell(undo, updates)
+    if not (counts[RowState.CREATED] or counts[RowState.UPDATED] or undo.work or undo.done or undo.left):
+        raise UsageError(f"job {undo.job} wrote nothing", code="nothing_to_undo")
     return undo
 
 
@@ -153,6 +175,7 @@ def carry_out(journal: Journal, service: UndoService, undo: Undo, ids: SeenIds, 
     Raises what reading raises, before anything is written.
     """
     header = journal.header
+    undo.carried_out = True
     if undo.restorable:
         updates.look_again(Reader(service, header.object_id))
         _tell(undo, updates)
@@ -162,8 +185,10 @@ def carry_out(journal: Journal, service: UndoService, undo: Undo, ids: SeenIds, 
         restorer = Restorer(service, header.object_id, journal, clock, progress)
         undo.restored = restorer.put_back(updates.to_put_back(), undo.restorable)
     if undo.found and undo.error is None:
-        marking = _Marking(service, journal)
+        marking = Marking(service, journal)
         undo.deleted = delete_records(marking, header.object, header.object_id, ids, clock, progress, were_there=True)
+    if undo.parents is not None and undo.error is None:
+        undo.parents.delete(service, service, progress)
     if not undo.left and undo.error is None:
         journal.set_state(JobState.UNDONE)
 
@@ -211,19 +236,3 @@ def _tell(undo: Undo, updates: Updates) -> None:
         undo.changed.add({"row": conflict.ordinal, "id": conflict.id, "attributes": list(conflict.attributes)})
     for gone in updates.gone():
         undo.gone.add({"row": gone.ordinal, "id": gone.id})
-
-
-@dataclass(frozen=True)
-class _Marking:
-    """Remembers what is deleted as soon as the service has said so."""
-
-    deleter: Deleter
-    journal: Journal
-
-    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None:
-        gone = self.deleter.bulk_delete(object_id, ids)
-        self.journal.mark_undone(ids)
-        return gone
-
-    def get_object(self, object_id: str) -> Any:
-        return self.deleter.get_object(object_id)

@@ -8,7 +8,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.keys.lookups import Lookup
 from crmctl.bulk.payloads.batches import Entry
@@ -43,10 +43,12 @@ class Conflict(NamedTuple):
 
 
 class Updates:
-    """A private temporary database, so that memory stays flat; gone when closed. `lost`: rows of which nothing was kept."""
+    """A private temporary database, so that memory stays flat; gone when closed. `lost`: rows of which nothing was kept. `unlinked` says
+    which rows failed only because they could not be linked: they were written."""
 
-    def __init__(self, attributes: Sequence[Attribute]) -> None:
+    def __init__(self, attributes: Sequence[Attribute], unlinked: Callable[[int], bool] = lambda _: False) -> None:
         self._attributes: Mapping[str, Attribute] = {attribute.slug: attribute for attribute in attributes}
+        self._unlinked = unlinked
         self.lost = 0
         self._as_of = 0
         # An empty name is a temporary file of SQLite's own; nothing in it has to survive a crash.
@@ -69,13 +71,18 @@ class Updates:
             known, images = journal.rows(first, last), journal.before(first, last)
             for entry in chunk:
                 row = known.get(entry.ordinal)
-                if entry.id is None or row is None or row.state is not RowState.UPDATED or journal.is_undone(entry.id):
+                if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or journal.is_undone(entry.id):
                     continue
                 if (before := images.get(entry.ordinal)) is None:
                     self.lost += 1
                 else:
-                    values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(data_of(entry)), jsontext.dumps(before))
+                    sent = data_of(entry)
+                    overwritten = jsontext.dumps({slug: value for slug, value in before.items() if slug in sent})
+                    values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(sent), overwritten)
                     self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)
+
+    def _is_written(self, row: RowEntry, ordinal: int) -> bool:
+        return row.state is RowState.UPDATED or (row.state is RowState.FAILED and self._unlinked(ordinal))
 
     def read(self, reader: Reader) -> None:
         """See how every record stands. Raises what reading raises."""
