@@ -102,8 +102,8 @@ class Decisions:
         changes = current = None
         if row.key is not None and outcome.record_id is not None:
             current = dict(index.found(row.key)).get(outcome.record_id)
-        attributes = {attribute.slug: attribute for attribute in resolver.attributes}
         if outcome.action is Action.UPDATE and current is not None:
+            attributes = {attribute.slug: attribute for attribute in resolver.attributes}
             changes = tuple(slug for slug, value in row.data.items() if not is_unchanged({slug: value}, current, attributes))
         record = fingerprint(current) if current is not None else None
         self._add(

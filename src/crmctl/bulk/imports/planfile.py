@@ -139,10 +139,10 @@ def write_plan(path: Path, header: PlanHeader, decisions: Iterable[Decision]) ->
             rows += 1
         lines.seek(0)
         with whole_bytes(path, mode=0o600) as file:
-            os.fchmod(file.fileno(), 0o600)
             file.write(jsontext.dumps({**document, "decisions": rows, "sha256": digest.hexdigest()}).encode() + b"\n")
             while block := lines.read(1 << 20):
                 file.write(block)
+        path.chmod(0o600)
 
 
 def read_plan(path: Path) -> SavedPlan:

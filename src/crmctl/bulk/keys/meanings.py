@@ -139,7 +139,7 @@ class ReferenceMap:
                 if payload.findings and payload.rejected:
                     continue
                 if among is not None and (key := rule.key(payload.data)) is not None:
-                    self._db.execute("INSERT INTO own VALUES (?, ?, ?, ?)", (slug, key, payload.ordinal, payload.id))
+                    self._db.execute("INSERT INTO own VALUES (?, ?, ?, ?)", (slug, key, payload.ordinal, (payload.id or "").lower()))
                 for value in _values(payload.data.get(slug)):
                     number += 1
                     data = {reference.key: value}
@@ -170,7 +170,7 @@ class ReferenceMap:
         row, row_id = rows[-1] if own.on_duplicate_key == "last" else rows[0]
         if not ids:
             return _Meaning(row=row)
-        if is_their_key or row_id == ids[0]:
+        if is_their_key or row_id == ids[0].lower():
             return _Meaning(ids)
         if own.creates:
             return _Meaning(problem=f"record {ids[0]} has this {reference.told}, and a row of the file will have it too")
