@@ -66,6 +66,13 @@ def test_one_bad_row_stops_everything_unless_told_otherwise(crm: RunningService)
     assert run_crmctl("bulk", "import", "people", "again.csv").ok().json()["created"] == 1
 
 
+def test_a_file_without_one_readable_record_is_invalid_and_not_misused(crm: RunningService) -> None:
+    write("people.jsonl", '{"email":"a@acme.com","email":"b@acme.com"}\n{"email":\n')
+    stopped = run_crmctl("bulk", "import", "people", "people.jsonl").exits(9)
+    assert [finding["code"] for finding in stopped.error()["details"]["findings"]] == ["duplicate_key", "invalid_json"]
+    assert run_crmctl("bulk", "jobs", "-o", "ids").ok().out == f"{stopped.json()['job']}\n"
+
+
 @pytest.mark.parametrize("output", ["json", "table"])
 def test_a_doubtful_value_is_written_and_warned_about(crm: RunningService, output: str) -> None:
     write("companies.csv", "Name\n1.23E+11\n")

@@ -1,4 +1,4 @@
-"""`-o ids`: one id per line, for `xargs` and `bulk delete --ids`."""
+"""`-o ids`: one id per line, for `xargs` and `bulk delete --ids`. A job's id is called `job`."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def value(value: Any, _how: Rendering) -> str:
 
 
 def _line(item: Any) -> str:
-    found = item.get("id") if isinstance(item, Mapping) else item
+    found = item.get("id", item.get("job")) if isinstance(item, Mapping) else item
     return f"{clean(str(found))}\n" if isinstance(found, str | int) and not isinstance(found, bool) else ""

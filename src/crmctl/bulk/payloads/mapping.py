@@ -150,11 +150,12 @@ def build_mapping(
     _refuse_unknown(columns, names)
     constants = parse_assignments(options.set_values, names.attributes)
     _refuse_shared_targets(columns, constants)
-    if mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
+    readable = bool(header) or header_complete  # else not one of the first records can be read, and each is reported for what it is
+    if readable and mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
         raise UsageError(
             "an upsert needs a column that holds record ids", hint="name it id, or give --map 'COLUMN=id'", code="missing_id_column"
         )
-    if not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
+    if readable and not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
         raise UsageError("no column matches an attribute", hint=f"the attributes are: {', '.join(names.slugs)}", code="unknown_column")
     if header_complete:
         _require_keys(options.keys, columns, constants)
