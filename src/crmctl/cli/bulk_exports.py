@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crmctl.cli.counting import counted
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ def export(
     export = Export(runtime.connect(lane="bulk"), subject, options, runtime.clock, runtime.progress)
     if path is None:
         summary = export.to_stream(runtime.streams.write_out)
-        runtime.messages.note(f"exported {summary.rows:,} records")
+        runtime.messages.note(f"exported {counted(summary.rows, 'record')}")
     else:
         summary = export.to_file(path, replace=True)
-        runtime.done(summary.to_document(), f"exported {summary.rows:,} records to {path}")
+        runtime.done(summary.to_document(), f"exported {counted(summary.rows, 'record')} to {path}")
     for flag in summary.flags:
         runtime.messages.warn(WARNINGS[flag])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.bulk_runs import Findings, binary_stdin, current_limit, rejected_rows, resolve_target, run_job
+from crmctl.cli.counting import counted
 from crmctl.errors import ExitCode, RejectedError, UsageError
 
 if TYPE_CHECKING:
@@ -196,9 +197,9 @@ def _plan_text(path: Path, file: str, document: Mapping[str, Any], shown: Sequen
     planned = document["planned"]
     counts = {name: count for name, count in planned["predicted"].items() if count}
     width = max((len(f"{count:,}") for count in counts.values()), default=1)
-    lines = [f"{path}: {file} into {document['object']}, {planned['rows']:,} rows, planned {document['createdAt']}"]
+    lines = [f"{path}: {file} into {document['object']}, {counted(planned['rows'], 'row')}, planned {document['createdAt']}"]
     lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
-    lines += [f"  first      {one['create']:,} records of {one['object']}, by {one['key']}" for one in planned["parents"]]
+    lines += [f"  first      {counted(one['create'], 'record')} of {one['object']}, by {one['key']}" for one in planned["parents"]]
     lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]
     if shown:
         rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
@@ -214,10 +215,12 @@ def _preview_text(found: DryRun, file: str) -> str:
     report = found.report
     known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
     return (
-        f"{file} has {report.rows:,} rows: {report.valid:,} valid, {report.rejected:,} invalid\n"
+        f"{file} has {counted(report.rows, 'row')}: {report.valid:,} valid, {report.rejected:,} invalid\n"
         + (f"{known}\n" if known and found.summary.mode == "upsert" else "")
-        + "".join(f"{one.size:,} records of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents)
-        + f"importing takes {found.summary.requests:,} requests, about {duration(found.seconds)}; nothing was sent"
+        + "".join(
+            f"{counted(one.size, 'record')} of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents
+        )
+        + f"importing takes {counted(found.summary.requests, 'request')}, about {duration(found.seconds)}; nothing was sent"
     )
 
 

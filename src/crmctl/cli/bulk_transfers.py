@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from crmctl.cli.bulk_runs import binary_stdin, resolve_target
+from crmctl.cli.counting import counted
 from crmctl.errors import PartialError
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: li
             _preview(runtime, object_id, ids)
             return
         if len(ids):
-            runtime.confirm(f"Delete {len(ids):,} records of {object_name}")
+            runtime.confirm(f"Delete {counted(len(ids), 'record')} of {object_name}")
         summary = delete_records(
             runtime.connect(lane="bulk"), object_name, object_id, ids, runtime.clock, runtime.progress, were_there=ids_file is None
         )
-    runtime.done(summary.to_document(), f"deleted {summary.deleted:,} records of {object_name}")
+    runtime.done(summary.to_document(), f"deleted {counted(summary.deleted, 'record')} of {object_name}")
     _raise_for(summary)
 
 
@@ -61,7 +62,9 @@ def _preview(runtime: Runtime, object_id: str, ids: SeenIds) -> None:
     body = {"ids": list(next(iter(ids.chunks(BULK_LIMIT)), []))}
     requests = -(-len(ids) // BULK_LIMIT)
     document = {"dryRun": True, "method": "DELETE", "path": path, "body": body, "records": len(ids), "requests": requests}
-    runtime.emitter.emit_result(document, text=f"DELETE {path}\n{len(ids):,} records in {requests:,} requests; nothing was sent")
+    runtime.emitter.emit_result(
+        document, text=f"DELETE {path}\n{counted(len(ids), 'record')} in {counted(requests, 'request')}; nothing was sent"
+    )
 
 
 def _raise_for(summary: DeleteSummary) -> None:
@@ -89,7 +92,7 @@ def inspect_input(runtime: Runtime, file: str, object_name: str | None, mode: st
         runtime.emitter.emit_result(report.to_document())
         return
     dialect = report.dialect
-    runtime.messages.note(f"{file}: {dialect.described}, {report.rows:,} rows, {report.problems:,} unreadable")
+    runtime.messages.note(f"{file}: {dialect.described}, {counted(report.rows, 'row')}, {report.problems:,} unreadable")
     for note in dialect.notes:
         runtime.messages.note(note)
     shown = ("column", "target", "type", "fillRate", "distinct", "samples", "suggestions", "note")

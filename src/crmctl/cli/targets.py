@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from crmctl.cli.counting import counted
 from crmctl.errors import DeniedError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def on_attribute(runtime: Runtime, text: str, attribute: str, call: Callable[[st
 def records_at_stake(runtime: Runtime, text: str) -> str:
     """How many records a deletion concerns, for the question before it: `its 12,345 records`."""
     total = on_object(runtime, text, lambda target: runtime.crm.list_records(target, limit=1)).total
-    return "all its records" if total is None else "its 1 record" if total == 1 else f"its {total:,} records"
+    return "all its records" if total is None else f"its {counted(total, 'record')}"
 
 
 def known_attributes(runtime: Runtime, text: str) -> list[Attribute] | None:
