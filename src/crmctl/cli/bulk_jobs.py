@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from crmctl.cli.bulk_runs import current_limit, resolve_target
+from crmctl.cli.counting import counted
 from crmctl.errors import CrmctlError, PartialError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
             "duplicates": found.to_document(), "deleted": 0, "cleared": 0,
         }  # fmt: skip
         if extra and delete_duplicates:
-            runtime.confirm(f"Delete {extra:,} records that are there a second time")
+            runtime.confirm(f"Delete {counted(extra, 'record')} that {'is' if extra == 1 else 'are'} there a second time")
             if not runtime.dry_run:
                 document["deleted"] = repairing.delete_duplicates(journal, service, found.duplicates)
                 extra = 0
@@ -128,7 +129,7 @@ _LEFT = {
 
 
 def _undo_question(plan: Undo) -> str:
-    parts = [f"put back {plan.restorable:,} records"] if plan.restorable else []
+    parts = [f"put back {counted(plan.restorable, 'record')}"] if plan.restorable else []
     created = plan.work - plan.restorable
     parts += [f"delete {created:,} that it created"] if created else []
     text = " and ".join(parts)
@@ -141,11 +142,11 @@ def _undo_text(plan: Undo) -> str:
     document = plan.to_document()
     if not plan.carried_out:
         parents = f", {document['parents']:,} to delete that they refer to" if document["parents"] else ""
-        takes = f"; {plan.requests:,} requests, about {duration(plan.seconds)}" if plan.requests else ""
-        lines = [f"job {plan.job}: {plan.found:,} records to delete, {plan.restorable:,} to put back{parents}{takes}"]
+        takes = f"; {counted(plan.requests, 'request')}, about {duration(plan.seconds)}" if plan.requests else ""
+        lines = [f"job {plan.job}: {counted(plan.found, 'record')} to delete, {plan.restorable:,} to put back{parents}{takes}"]
     else:
         lines = [
-            f"job {plan.job}: {document['deleted']:,} of {plan.found:,} records deleted, "
+            f"job {plan.job}: {document['deleted']:,} of {counted(plan.found, 'record')} deleted, "
             f"{document['restored']:,} of {plan.restorable:,} put back"
             + (f", {document['parentsDeleted']:,} deleted that they referred to" if document["parentsDeleted"] else "")
         ]
