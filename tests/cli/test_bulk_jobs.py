@@ -169,3 +169,14 @@ def test_undo_of_rows_that_refer_to_one_another(crm: RunningService) -> None:
     assert (done["deleted"], done["restored"]) == (3, 1)
     people_left = run_crmctl("records", "list", "people").ok().json()
     assert {record["data"]["email"]: record["data"].get("manager") for record in people_left} == {"boss@x.com": None, "old@x.com": boss}
+
+
+def test_a_key_somebody_else_used_meanwhile_is_looked_for_and_the_dry_run_counts_that(crm: RunningService) -> None:
+    write("firms.csv", "Name\n" + "".join(f"Firm {n}\n" for n in range(120)))
+    options = ("companies", "firms.csv", "--key", "name")
+    predicted = run_crmctl("bulk", "import", *options, "--dry-run").ok().json()["requests"]
+    done = run_crmctl("bulk", "import", *options).ok().json()
+    assert done["created"] == 120
+    assert predicted <= done["requests"] <= predicted + 1  # records of one moment may take a page more to join
+    ok = list(csv.DictReader(Path(done["files"]["ok"]).read_text(encoding="utf-8").splitlines()))
+    assert len({row["_id"] for row in ok}) == 120  # the look has shown which record each row became

@@ -12,7 +12,7 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.keys.index import KeyIndex, Wanted
 from crmctl.bulk.payloads.batches import Row
-from crmctl.bulk.records.fetching import fetch, reading_cost
+from crmctl.bulk.records.fetching import PAGE_STEP, fetch, reading_cost
 from crmctl.bulk.records.reading import Reader
 from crmctl.bulk.records.recognising import Recognition
 from crmctl.bulk.records.seen import SeenIds
@@ -72,7 +72,7 @@ class Afterwards:
 
         Raises what reading raises, and ServiceError where the service cannot list what is new.
         """
-        if any(attribute.is_unique for attribute in self.resolver.rule.attributes) or not self.journal.counts()[RowState.CREATED]:
+        if not looking_afterwards(self.resolver, self.journal.counts()[RowState.CREATED]):
             return
         with KeyIndex(self.resolver.rule) as index:
             for row, target in self._rows(RowState.CREATED):
@@ -118,6 +118,12 @@ class Afterwards:
 
     def _spelling(self, row: Wanted) -> str:
         return ", ".join(str(row.data.get(slug)) for slug in self.resolver.rule.slugs)
+
+
+def looking_afterwards(resolver: Resolver, created: int) -> int:
+    """How many requests it takes, about, to see whether somebody else used the keys of so many new records; 0 where nobody can."""
+    enforced = any(attribute.is_unique for attribute in resolver.rule.attributes)
+    return 0 if enforced or not created else -(-created // PAGE_STEP) + (created % PAGE_STEP == 0)
 
 
 def _is_its_own(row: Wanted, records: Sequence[tuple[str, dict[str, Any]]]) -> bool:

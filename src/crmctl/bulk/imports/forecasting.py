@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.imports.afterwards import looking_afterwards
 from crmctl.bulk.imports.before import BeforeImages, must_be_read
 from crmctl.bulk.imports.decisions import Decisions
 from crmctl.bulk.imports.plan import ImportPlan, PlannedInput
@@ -104,7 +105,7 @@ def dry_run(
             reads += reader.requests
     else:
         found, lookups = _look_up(planned, resolver, lister, forecast, report, progress)
-        reads += lookups
+        reads += lookups + looking_afterwards(resolver, forecast.creations)
     if lister is not None and must_be_read(before_images, planned.mapping.mode, planned.mapping.keys):
         reads += 1 + reading_cost(lister, target.object_id, forecast.updates).requests
     requests = forecast.requests + reads + _around(planned, forecast)
@@ -195,6 +196,10 @@ class _Forecast:
 
     @property
     def creates(self) -> int:
+        return self._actions[Action.CREATE]
+
+    @property
+    def creations(self) -> int:
         return self._actions[Action.CREATE]
 
     @property
