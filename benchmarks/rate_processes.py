@@ -83,7 +83,8 @@ def measure(name: str, window: float, windows: int, imports: int) -> Measured:
         for process in started:
             process.kill()
             process.wait()
-        used = sum(one.accepted for one in sink.asked if begin <= one.at < end)
+        first = next(one.at for one in sink.asked if one.at >= begin - window) if name == "sliding window" else begin
+        used = sum(one.accepted for one in sink.asked if first <= one.at < first + windows * window)
         quickest = min(waits)
         return Measured(name, imports + 1, len(sink.asked), sink.refused, used / (LIMIT * windows), [wait - quickest for wait in waits])
 
