@@ -52,7 +52,8 @@ def furnished(crm: RunningService, people: list[str], monkeypatch: pytest.Monkey
     Path("people.csv").write_text("Email,Job title\nnew1@acme.com,Engineer\nnew2@acme.com,Poet\n", encoding="utf-8")
     Path("contacts.csv").write_text("Work Email;Job title\nnew3@acme.com;Engineer\n", encoding="utf-8")
     Path("ids.txt").write_text("\n".join(people[:3]) + "\n", encoding="utf-8")
-    Path("schema.yaml").write_text("objects:\n- slug: people\n  attributes:\n  - {slug: nickname, name: Nickname, type: text}\n", encoding="utf-8")
+    schema = "objects:\n- slug: people\n  attributes:\n  - {slug: nickname, name: Nickname, type: text}\n"
+    Path("schema.yaml").write_text(schema, encoding="utf-8")
     _furnish_the_rest(crm)
     monkeypatch.setenv("PATH", str(CRMCTL.parent), prepend=":")
     monkeypatch.delenv("CRMCTL_BASE_URL")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time
@@ -67,7 +68,7 @@ class TableSource(DelimitedSource):
 
 def text_of(value: Any) -> str:
     """A typed value as the text of a cell: numbers in full, dates ISO, nested values as JSON, nothing as the empty text."""
-    if value is None or (isinstance(value, float) and value != value):  # noqa: PLR0124: not a number is how tables say nothing
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # not a number is how tables say nothing
         return ""
     if isinstance(value, str):
         return value
