@@ -60,8 +60,8 @@ def test_two_processes_share_one_limit(path: Path) -> None:
 
 def test_bulk_leaves_a_few_for_people(path: Path) -> None:
     ledger = Ledger(path)
-    assert spend(ledger, 200, lane=BULK) == 95
-    assert spend(ledger, 200, lane=INTERACTIVE) == 5
+    assert spend(ledger, 200, lane=BULK) == 90
+    assert spend(ledger, 200, lane=INTERACTIVE) == 10
     ledger.close()
 
 

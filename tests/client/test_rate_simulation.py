@@ -59,7 +59,7 @@ def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int
         assert world.accepted[-1] - world.start <= max(1.1 * least, least + (0.05 if workers == 8 else 0.0)), phase
 
 
-@pytest.mark.parametrize(("window", "every"), [(60.0, 15.0), (3.0, 3.7)])
+@pytest.mark.parametrize(("window", "every"), [(60.0, 15.0), (60.0, 6.0), (3.0, 3.7)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_people_wait_less_than_two_seconds(kind: str, window: float, every: float) -> None:
     """Two imports saturate the key; somebody lists records now and then. Short windows are then found out later."""
@@ -103,7 +103,7 @@ def test_a_bucket_smaller_than_the_limit_is_approached_evenly() -> None:
     world = World(TokenBucket(100, 60.0, capacity=20), workers=4).run(seconds=360)
     first, *later = (count for _, count in sorted(Counter(moment // 60.0 for moment in world.refused).items()))
     assert first <= 4  # one for each request under way
-    assert max(later, default=0) <= 2
+    assert max(later, default=0) <= 4
     assert len(world.accepted) >= 500
 
 
@@ -124,4 +124,4 @@ def test_a_service_without_rate_headers_is_not_slowed() -> None:
 def test_people_may_use_what_bulk_work_leaves() -> None:
     bulk = World(SlidingWindow(100, 60.0), start=START).run(seconds=30)
     person = World(SlidingWindow(100, 60.0), lane=INTERACTIVE).run(seconds=30)
-    assert (len(bulk.accepted), len(person.accepted)) == (95, 100)
+    assert (len(bulk.accepted), len(person.accepted)) == (92, 100)  # of ten left, bulk work has taken two by then

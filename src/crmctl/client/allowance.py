@@ -107,6 +107,11 @@ class Learned:
         known = self.sliding or self.bias_high - self.bias_low <= SHARP
         return max(1 if known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12)))
 
+    @property
+    def steady(self) -> int:
+        """Requests that bulk work leaves besides, and takes one by one as the window goes by: who asks again and again finds one."""
+        return min(math.ceil(self.limit * 0.05), int(self.window / 12)) if self.limit >= 10 else 0
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -174,7 +179,7 @@ def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
 
 
 def probe_times(learned: Learned, usage: Usage) -> list[float]:
-    """When bulk work may spend each request of the reserve: where there may be more room already, else shortly before."""
+    """When bulk work may spend each request it leaves: some evenly, the reserve where there may be more room already or just before."""
     sure = min(learned.latest, usage.oldest + learned.window) if not learned.sliding else usage.oldest + learned.window
     tries: list[float] = []
     if not learned.sliding and learned.reset:
@@ -184,7 +189,8 @@ def probe_times(learned: Learned, usage: Usage) -> list[float]:
     first = tries[0] if tries else sure
     early = learned.reserve - len(tries)
     lead = min(LEAD, learned.window * 0.1)
-    return [first - lead * (early - step) / early for step in range(early)] + tries
+    spread = [first - learned.window * step / (learned.steady + 1) for step in range(learned.steady, 0, -1)]
+    return spread + [first - lead * (early - step) / early for step in range(early)] + tries
 
 
 def _likely_ends(learned: Learned) -> list[float]:
