@@ -109,14 +109,14 @@ MUTATIONS = (
         "client/redaction.py",
         "error.message = self.without_key(error.message)",
         "pass",
-        MACHINE,
+        "tests/client/test_session.py::test_the_key_is_never_said",
     ),
     Mutation(
         "undo deletes what somebody has changed since",
         "bulk/undo/undoing.py",
         "    if row.edited:\n",
         "    if False:\n",
-        MACHINE,
+        "tests/bulk/undo/test_undoing.py",
     ),
     Mutation(
         "a page counts although it does not begin with what was read",
