@@ -26,6 +26,7 @@ EXAMPLES = [
     for example in leaf["examples"]
     if not any(leaf["command"].startswith(name) for name in ELSEWHERE)
 ]
+NEED_DEFINITIONS = ("reports", "workflows", "api")
 NEEDS_A_TERMINAL = {"crmctl auth login --base-url https://crm.example.com": "asks for the key"}
 PROJECTS = {"slug": "projects", "singularName": "Project", "pluralName": "Projects", "description": ""}
 
@@ -61,12 +62,10 @@ def furnished(crm: RunningService, people: list[str], monkeypatch: pytest.Monkey
 
 
 def _furnish_the_rest(crm: RunningService) -> None:
-    """An activity, a report that has been run, a workflow, files to upload, a delivery to check."""
+    """An activity, a deal, files to upload, a delivery to check."""
     assert crm.client.post("/api/v1/activities", json={"title": "First call"}).status_code == 201
     deal = crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": {"name": "Deal"}})
     assert deal.status_code == 201
-    load_definitions(crm)
-    run_crmctl("reports", "run", "Deals by stage", env={"CRMCTL_BASE_URL": crm.base_url}).ok()
     Path("logo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     Path("photo.jpg").write_bytes(b"\xff\xd8\xff")
     Path("contracts/signed").mkdir(parents=True)
@@ -80,6 +79,9 @@ def _furnish_the_rest(crm: RunningService) -> None:
 def test_example(furnished: RunningService, command: str, example: str) -> None:
     if example in NEEDS_A_TERMINAL:
         return
+    if command.split()[1] in NEED_DEFINITIONS:
+        load_definitions(furnished)
+        run_crmctl("reports", "run", "Deals by stage").ok()
     if command in ("crmctl bulk resume", "crmctl bulk repair", "crmctl bulk undo"):
         run_crmctl("bulk", "import", "people", "people.csv").ok()
     if command == "crmctl bulk apply":
