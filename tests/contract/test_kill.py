@@ -108,7 +108,11 @@ def stored(service: ServiceProcess, people: str) -> Contents:
     found: Contents = {}
     with service.client() as client:
         while True:
-            page = client.get(f"/api/v1/objects/{people}/records", params={"limit": 100, "offset": len(found), "order": "asc"}).json()
+            params = {"limit": 100, "offset": len(found), "order": "asc"}
+            if (answer := client.get(f"/api/v1/objects/{people}/records", params=params)).status_code == 429:
+                threading.Event().wait(0.1)
+                continue
+            page = answer.json()
             found |= {one["data"]["email"]: one["data"] for one in page["records"]}
             if not page["records"]:
                 assert len(found) == page["pagination"]["total"]
