@@ -17,7 +17,7 @@ demo: install ## Watch crmctl work on a throw-away service
 	@$(BIN)/crmctl demo $(ARGS)
 
 test: install ## Run the tests (ARGS='tests/cli -k help' runs some of them)
-	$(BIN)/python -m pytest --numprocesses=auto $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
 
 lint: install ## Style and formatting
 	$(BIN)/ruff check

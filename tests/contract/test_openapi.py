@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.service import running_service
 
-SECONDS = 45
+SECONDS = 30
 
 # What these take depends on what is stored (the attributes of the object, whether a referenced thing exists), which no schema can say:
 # a 400 is a proper answer to a request that fits the schema. Every other check holds for them as for all operations.
