@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -169,9 +171,20 @@ def test_a_certificate_must_be_trusted(tls: ssl.SSLContext, certificate: Path) -
 
 
 def test_plain_http_where_tls_was_expected(transport: HttpxTransport) -> None:
-    with ScriptedServer() as server:
-        error = failure(transport, server.origin.replace("http://", "https://") + "/x", timeout=1)
+    # Whatever the random bytes of the greeting look like, the answer is plain HTTP.
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as answering:
+        answered = answering.submit(_answer_plainly, listening)
+        error = failure(transport, f"https://127.0.0.1:{listening.getsockname()[1]}/x")
+        answered.result(timeout=5)
     assert (error.code, error.outcome_unknown) in (("tls", False), ("connection_failed", False))
+
+
+def _answer_plainly(listening: socket.socket) -> None:
+    listening.settimeout(5)
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
 @pytest.mark.parametrize("content", [None, "not a certificate"])

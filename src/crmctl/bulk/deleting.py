@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from crmctl.bulk.interrupts import watch_interrupts
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.records.scanning import Lister, ScanStatistics, scan
+from crmctl.bulk.records.listing import Lister
+from crmctl.bulk.records.scanning import ScanStatistics, scan
 from crmctl.bulk.records.seen import SeenIds
 from crmctl.bulk.sources.opening import open_source
 from crmctl.clock import Clock

@@ -105,7 +105,7 @@ def dry_run(
             reads += reader.requests
     else:
         found, lookups = _look_up(planned, resolver, lister, forecast, report, progress)
-        reads += lookups + looking_afterwards(resolver, forecast.creations)
+        reads += lookups + looking_afterwards(resolver, forecast.creates)
     if lister is not None and must_be_read(before_images, planned.mapping.mode, planned.mapping.keys):
         reads += 1 + reading_cost(lister, target.object_id, forecast.updates).requests
     requests = forecast.requests + reads + _around(planned, forecast)
@@ -196,10 +196,6 @@ class _Forecast:
 
     @property
     def creates(self) -> int:
-        return self._actions[Action.CREATE]
-
-    @property
-    def creations(self) -> int:
         return self._actions[Action.CREATE]
 
     @property

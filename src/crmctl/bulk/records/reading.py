@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.markers import Marker
-from crmctl.bulk.records.scanning import Lister
+from crmctl.bulk.records.listing import Lister
 from crmctl.client.shapes import Page
 from crmctl.errors import InterruptedByUser
 from crmctl.models.filters import Condition, Operator
@@ -82,8 +82,7 @@ class Reader:
 
     def page(self, offset: int = 0, *, filters: Sequence[Condition] = (), order: str = "desc") -> Page[Record]:
         """One page of 100. Raises what the call raises, and InterruptedByUser."""
-        page = {"sort": "created_at", "order": order, "limit": PAGE_LIMIT, "offset": offset}
-        return self._wait_for(lambda: self.lister.list_records(self.object_id, filters=filters, **page))  # type: ignore[arg-type]
+        return self.list_records(self.object_id, filters=filters, sort="created_at", order=order, limit=PAGE_LIMIT, offset=offset)
 
     def record(self, record_id: str) -> Record:
         """One record. Raises what the call raises, and InterruptedByUser."""
