@@ -32,7 +32,10 @@ _MONEY = re.compile(r"(?P<before>[A-Z]{3})\s?(?P<amount>[^A-Za-z]+)|(?P<plain>[^
 _DATE = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
-_PLAIN_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]+")
+PLAIN_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]+")
+"""An address that nobody doubts; nothing in it is special in JSON."""
+PLAIN_DATE = re.compile(r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])")
+"""A day that every month has."""
 _EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
 _PHONE = re.compile(r"(?=(?:[^0-9]*[0-9]){2})[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
 _LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
@@ -212,7 +215,7 @@ def read_checkbox(text: str) -> bool:
 
 
 def read_email(text: str) -> str:
-    if _PLAIN_EMAIL.fullmatch(text):
+    if PLAIN_EMAIL.fullmatch(text):
         return text
     address = text.strip()
     domain = address.rpartition("@")[2]
