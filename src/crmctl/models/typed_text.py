@@ -34,8 +34,8 @@ _DATE = re.compile(
 )
 PLAIN_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]+")
 """An address that nobody doubts; nothing in it is special in JSON."""
-PLAIN_DATE = re.compile(r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])")
-"""A day that every month has."""
+PLAIN_DATE = r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+"""A pattern of days that every month has."""
 _EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
 _PHONE = re.compile(r"(?=(?:[^0-9]*[0-9]){2})[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
 _LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crmctl.bulk.payloads.batches import EncodedRow, entry_of
+from crmctl.bulk.payloads import encoding
+from crmctl.bulk.payloads.batches import Entry, entry_of
 from crmctl.bulk.payloads.bycolumn import parse_date_formats
 from crmctl.bulk.payloads.mapping import MappingOptions, Mode, build_mapping
 from crmctl.bulk.payloads.markers import Marker
@@ -97,6 +98,12 @@ def both_ways(directory, rows, values=OPTIONS[0], mapping=MAPPINGS[0], header=CO
     return whole, list(encoded_payloads(source, decided, ATTRIBUTES, values))
 
 
+@pytest.fixture(autouse=True, params=[4096, 2])
+def memory(request, monkeypatch):
+    """Columns whose memory is full read their texts all at once."""
+    monkeypatch.setattr(encoding, "MEMO_CELLS", request.param)
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, values=st.sampled_from(OPTIONS), mapping=st.sampled_from(MAPPINGS))
 def test_the_record_and_the_findings_of_every_row_are_the_same_either_way(tmp_path, rows, values, mapping):
@@ -119,7 +126,7 @@ def test_a_text_that_counts_as_blank_is_no_value_for_a_required_attribute(tmp_pa
 def test_clean_rows_come_encoded_and_no_others(tmp_path):
     rows = [CLEAN, BLANK, ["", "b@x.com", *[""] * 9], ["Eve", "ADA@x.com", *[""] * 9], ["#N/A", *[""] * 10]]
     _, encoded = both_ways(tmp_path, rows)
-    assert [isinstance(row, EncodedRow) for row in encoded] == [True, True, False, False, False]
+    assert [isinstance(row, Entry) for row in encoded] == [True, True, False, False, False]
     assert [[finding.code for finding in row.findings] for row in encoded[2:]] == [
         ["required_missing"],
         ["duplicate_value"],
@@ -136,4 +143,4 @@ def test_a_column_set_for_all_rows_takes_part_in_the_search_for_duplicates(tmp_p
 @pytest.mark.parametrize(("column", "mode"), [("id", Mode.UPSERT), ("person.first", Mode.CREATE)])
 def test_ids_and_parts_of_values_are_left_to_the_builder(tmp_path, column, mode):
     _, encoded = both_ways(tmp_path, [["Ada", TARGET], ["Bob", ""]], mapping=MappingOptions(mode=mode), header=["title", column])
-    assert not any(isinstance(row, EncodedRow) for row in encoded)
+    assert not any(isinstance(row, Entry) for row in encoded)

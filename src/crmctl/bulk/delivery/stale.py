@@ -7,7 +7,7 @@ from datetime import datetime
 
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.records.reading import Reader
-from crmctl.bulk.records.recognising import by_content, data_of
+from crmctl.bulk.records.recognising import by_content
 from crmctl.errors import NotFoundError
 
 CLOCK_MARGIN = 60.0
@@ -28,7 +28,7 @@ def compare(reader: Reader, entries: Sequence[Entry], sent_at: float) -> tuple[s
             repeatable.add(entry.ordinal)
             continue
         content = by_content([entry])
-        if content.key(data_of(entry)) == content.key(record.data):
+        if content.key(entry.data) == content.key(record.data):
             applied.add(entry.ordinal)
         elif (changed_at := _moment(record.updated_at)) is not None and changed_at < sent_at - CLOCK_MARGIN:
             repeatable.add(entry.ordinal)

@@ -13,7 +13,6 @@ from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.records.fetching import fetch
 from crmctl.bulk.records.reading import Reader
-from crmctl.bulk.records.recognising import data_of
 from crmctl.bulk.records.seen import SeenIds
 
 Later = Callable[[int], Collection[str]]
@@ -61,7 +60,7 @@ def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], prog
             for page in fetch(reader, ids):
                 given = [db.execute("SELECT ordinal, record FROM given WHERE id = ?", (record.id.lower(),)).fetchone() for record in page]
                 journal.keep_before(
-                    (ordinal, before_image(data_of(Entry(ordinal, encoded)), record.data, later(ordinal)))
+                    (ordinal, before_image(Entry(ordinal, encoded).data, record.data, later(ordinal)))
                     for (ordinal, encoded), record in zip(given, page, strict=True)
                 )
                 progress.advance(len(page))

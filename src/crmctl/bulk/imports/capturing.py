@@ -15,7 +15,7 @@ from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.markers import Marker
 from crmctl.bulk.records.reading import Baseline, Reader, Unusable, Walk, is_after
-from crmctl.bulk.records.recognising import Recognition, by_content, canonical, data_of
+from crmctl.bulk.records.recognising import Recognition, by_content, canonical
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import Record
@@ -87,7 +87,7 @@ def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterab
                 continue
             if any_undone and journal.is_undone(row.record_id):
                 continue
-            data = data_of(entry)
+            data = entry.data
             key = None
             if recognition is not None:
                 key = recognition.key(data) or ""

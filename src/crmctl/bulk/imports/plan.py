@@ -10,7 +10,7 @@ from typing import Any
 
 from crmctl.bulk.keys.meanings import ReferenceMap
 from crmctl.bulk.keys.references import Reference, columns_of, stand_ins
-from crmctl.bulk.payloads.batches import EncodedRow
+from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.forms import learn_form
 from crmctl.bulk.payloads.mapfile import parse_pairs, read_map_file
 from crmctl.bulk.payloads.mapping import Mapping as ColumnMapping
@@ -117,7 +117,7 @@ class PlannedInput:
     values: ValueOptions
     references: ReferenceMap | None = None
 
-    def to_send(self) -> Iterator[Payload | EncodedRow]:
+    def to_send(self) -> Iterator[Payload | Entry]:
         """The rows for an import; those of which it needs to see nothing come encoded."""
         if self.references is None and not self.mapping.keys:
             return encoded_payloads(self.source, self.mapping, self.attributes, self.values)

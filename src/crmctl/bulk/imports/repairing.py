@@ -15,7 +15,7 @@ from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.markers import Marker
 from crmctl.bulk.records.reading import Baseline, Reader, Unusable
-from crmctl.bulk.records.recognising import Match, Recognition, data_of, match
+from crmctl.bulk.records.recognising import Match, Recognition, match
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.filters import Condition, Operator
@@ -83,7 +83,7 @@ def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Cal
 
         def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, int]:
             """How many further rows of the job are there and are just like these."""
-            others = (recognition.key(data_of(entry)) for entry in again() if entry.ordinal not in mine)
+            others = (recognition.key(entry.data) for entry in again() if entry.ordinal not in mine)
             return Counter(key for key in others if key is not None and key in keys)
 
         try:

@@ -29,29 +29,24 @@ class Row(Protocol):
     def id(self) -> str | None: ...
 
 
-class EncodedRow(NamedTuple):
-    """A valid row without an id, of which nobody needs more than the JSON of its data: that is never an empty object."""
-
-    ordinal: int
-    encoded: bytes
-    findings: Sequence[Finding] = ()
-
-    @property
-    def data(self) -> dict[str, Any]:
-        data: dict[str, Any] = jsontext.loads(self.encoded)
-        return data
-
-    @property
-    def id(self) -> str | None:
-        return None
-
-
 class Entry(NamedTuple):
-    """One row of a batch: its ordinal, the record as the bulk call takes it, as JSON, and the record's id where it is sent."""
+    """One row of a batch: its ordinal, the record as the bulk call takes it, as JSON, and the record's id where it is sent.
+
+    It is a validated row without findings, too, of which nobody needs more.
+    """
 
     ordinal: int
     encoded: bytes
     id: str | None = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        data: dict[str, Any] = jsontext.loads(self.encoded)["data"]
+        return data
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        return ()
 
 
 @dataclass(frozen=True)
@@ -89,13 +84,15 @@ class Batch:
 def entry_of(row: Row, *, with_id: bool, marker: Marker | None = None, target: str | None = None) -> Entry:
     """The record of a row as the bulk call takes it; `with_id` is for upserts, a create sends no id. A new record gets its marker.
     `target` is the id of a row that has none of its own."""
+    entry = row if isinstance(row, Entry) else Entry(row.ordinal, b'{"data":%s}' % encode_json(row.data))
+    encoded = entry.encoded
     if with_id and (record_id := row.id or target):
-        return Entry(row.ordinal, encode_json({"data": row.data, "id": record_id}), record_id)
-    encoded = row.encoded if type(row) is EncodedRow else encode_json(row.data)
+        return Entry(row.ordinal, b'%s,"id":%s}' % (encoded[:-1], encode_json(record_id)), record_id)
     if marker is not None:
         mark = encode_json({marker.slug: marker.text(row.ordinal)})
-        encoded = mark if encoded == b"{}" else b"%s,%s" % (encoded[:-1], mark[1:])
-    return Entry(row.ordinal, b'{"data":%s}' % encoded)
+        comma = b"" if encoded.endswith(b"{}}") else b","
+        return Entry(row.ordinal, b"%s%s%s}" % (encoded[:-2], comma, mark[1:]))
+    return entry
 
 
 class Batcher:

@@ -6,12 +6,12 @@ What a cell means is `building`'s to say, and so is every row that there is some
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from operator import getitem
+from collections.abc import Sequence
 from typing import Any
 
 from crmctl.bulk.payloads.building import MEMO_CELLS, MEMO_LENGTH, Cell, RowBuilder
 from crmctl.bulk.payloads.values import DOUBTFUL_STARTS
+from crmctl.bulk.sources.rows import Row
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
@@ -25,41 +25,43 @@ class _Remarkable(Exception):
     """There is something to say about a text, or may be."""
 
 
-def _same_on_the_wire(cell: Cell) -> Callable[[str], object]:
-    """Tells of a text of a column that it is its own value, with nothing in it that JSON escapes and nothing to say about it.
+def _same_on_the_wire(cell: Cell) -> str | None:
+    """A pattern of texts of a column that are their own values, with nothing in them that JSON escapes and nothing to say about them.
 
     Not of all such texts: of those that nearly all are.
     """
     if cell.read_text is str:
-        return _UNDOUBTED.fullmatch
+        return UNDOUBTED_TEXT
     if cell.read_text is read_email:
-        return PLAIN_EMAIL.fullmatch
+        return PLAIN_EMAIL.pattern
     if cell.attribute.type == AttributeType.DATE and not cell.attribute.is_list and cell.after_good is None:
-        return PLAIN_DATE.fullmatch
-    return lambda _: None
+        return PLAIN_DATE
+    return None
 
 
-_UNDOUBTED = re.compile(rf"""(?![{re.escape("".join(DOUBTFUL_STARTS))}])[^"\\\x00-\x1f]+""")
+UNDOUBTED_TEXT = rf"""(?![{re.escape("".join(DOUBTFUL_STARTS))}])[^"\\\x00-\x1f]+"""
 
 
 class _Column(dict[str, str]):
     """The member of the data that each text of a column becomes, `,"slug":value`; nothing for a blank one."""
 
-    __slots__ = ("_is_odd", "_is_required", "_is_same", "_member", "_read", "_refused")
+    __slots__ = ("_are_same", "_blanks", "_is_odd", "_is_required", "_is_same", "_member", "_read")
 
     def __init__(self, cell: Cell, blanks: frozenset[str], *, is_required: bool) -> None:
         super().__init__({} if is_required else dict.fromkeys(blanks, ""))
-        self._refused = blanks if is_required else frozenset()
-        self._is_same = _same_on_the_wire(cell)
+        same = _same_on_the_wire(cell)
+        self._is_same = re.compile(same).fullmatch if same else None
+        self._are_same = re.compile(f"(?:(?:{same})\n)*+").fullmatch if same else None
+        self._blanks = blanks
         self._read = cell.read_text
         self._is_odd = cell.is_odd
         self._is_required = is_required
         self._member = f",{jsontext.dumps(cell.slug)}:"
 
     def __missing__(self, text: str) -> str:
-        if text in self._refused:
-            raise _Remarkable
-        if self._is_same(text):
+        if text in self._blanks:
+            raise _Remarkable  # of a required attribute: others know what becomes of blanks
+        if self._is_same is not None and self._is_same(text):
             member = f'{self._member}"{text}"'
         else:
             value = self._read(text)
@@ -70,12 +72,21 @@ class _Column(dict[str, str]):
             self[text] = member
         return member
 
+    def members(self, texts: Sequence[str]) -> list[str]:
+        """Of several texts at once. A column whose memory is full repeats itself little, and often nothing in it is special."""
+        if self._are_same is not None and len(self) >= MEMO_CELLS and self._blanks.isdisjoint(texts):
+            lines = "\n".join(texts) + "\n"
+            if lines.count("\n") == len(texts) and self._are_same(lines):
+                opening = f'{self._member}"'
+                return [f'{opening}{text}"' for text in texts]
+        return [self[text] for text in texts]
 
-class _Ignored(dict[str, str]):
+
+class _Ignored:
     """A column that fills nothing."""
 
-    def __missing__(self, text: str) -> str:
-        return ""
+    def members(self, texts: Sequence[str]) -> list[str]:
+        return [""] * len(texts)
 
 
 class RowEncoder:
@@ -84,21 +95,26 @@ class RowEncoder:
     def __init__(self, builder: RowBuilder, width: int) -> None:
         """`width` is the number of columns. Call it for a builder that `can_encode` only."""
         required = {attribute.slug for attribute in builder.required}
-        self._columns: list[dict[str, str]] = [_Ignored() for _ in range(width)]
+        self._columns: list[_Column | _Ignored] = [_Ignored() for _ in range(width)]
         for cell in builder.cells:
             self._columns[cell.place] = _Column(cell, builder.blanks, is_required=cell.slug in required)
         self._places = {cell.slug: (cell.place, cell.read_text) for cell in builder.cells}
         self._constants = builder.constants
-        self._head = jsontext.dumps(builder.constants)[:-1]
+        self._head = f'{{"data":{jsontext.dumps(builder.constants)[:-1]}'
         self._skipped = 0 if builder.constants else 1
 
-    def encode(self, cells: list[str]) -> bytes | None:
-        """The data of a row as JSON, the same as the builder's; None for a row that the builder has to look at."""
+    def encode(self, rows: Sequence[Row]) -> list[bytes | None]:
+        """The records of rows as JSON, their data the same as the builder's; None for a row that the builder has to look at."""
         try:
-            members = "".join(map(getitem, self._columns, cells))
+            if any(row.problem for row in rows):
+                raise _Remarkable
+            columns = zip(*(row.cells for row in rows), strict=True)
+            members = [column.members(texts) for column, texts in zip(self._columns, columns, strict=True)]
         except (_Remarkable, RejectedError, ValueError):
-            return None
-        return f"{self._head}{members[self._skipped :]}}}".encode() if members else None
+            middle = len(rows) // 2
+            return [*self.encode(rows[:middle]), *self.encode(rows[middle:])] if middle else [None]
+        head, skipped = self._head, self._skipped
+        return [f"{head}{text[skipped:]}}}}}".encode() if text else None for text in map("".join, zip(*members, strict=True))]
 
     def values(self, cells: list[str], slugs: Sequence[str]) -> dict[str, Any]:
         """Some of the values of a row that was encoded."""
@@ -106,7 +122,7 @@ class RowEncoder:
         for slug in slugs:
             if slug in self._places:
                 place, read = self._places[slug]
-                if self._columns[place][cells[place]]:
+                if any(self._columns[place].members([cells[place]])):
                     found[slug] = read(cells[place])
         return found
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding, Severity
-from crmctl.bulk.payloads.batches import EncodedRow
+from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.building import RowBuilder
 from crmctl.bulk.payloads.encoding import RowEncoder, can_encode
 from crmctl.bulk.payloads.mapping import Mapping
 from crmctl.bulk.payloads.uniqueness import Seen
 from crmctl.bulk.payloads.values import ValueOptions
 from crmctl.bulk.sources.rows import Row, Source
-from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 
+BLOCK_ROWS = 500
 EXAMPLES = 5
 MAX_FINDINGS = 1000
 MAX_UNKNOWN_OPTIONS = 100
@@ -110,25 +111,25 @@ def payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], 
     return _payloads(source, RowBuilder(mapping, attributes, options), attributes)
 
 
-def encoded_payloads(
-    source: Source, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions
-) -> Iterator[Payload | EncodedRow]:
-    """The same, for those who want no more than the JSON of rows without findings: most of them come as that only."""
+def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> Iterator[Payload | Entry]:
+    """The same, for those who want no more of rows without findings than the record that is sent: most of them come as that only."""
     builder = RowBuilder(mapping, attributes, options)
     if not source.dialect.format.is_delimited or not can_encode(builder):
         yield from _payloads(source, builder, attributes)
         return
     encoder = RowEncoder(builder, len(source.header))
+    new = tuple.__new__  # half the time of calling Entry
     unique = _unique(attributes)
     with Seen() as seen:
-        for row in source.rows():
-            encoded = encoder.encode(row.cells) if row.problem is None else None
-            if encoded is None:
-                yield _payload(row, builder, seen, unique)
-            elif unique and (found := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
-                yield Payload(row.ordinal, row.first_line, row.last_line, jsontext.loads(encoded), None, found, row)
-            else:
-                yield EncodedRow(row.ordinal, encoded)
+        rows = source.rows()
+        while block := list(islice(rows, BLOCK_ROWS)):
+            for row, encoded in zip(block, encoder.encode(block), strict=True):
+                if encoded is None:
+                    yield _payload(row, builder, seen, unique)
+                elif unique and (found := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
+                    yield Payload(row.ordinal, row.first_line, row.last_line, Entry(row.ordinal, encoded).data, None, found, row)
+                else:
+                    yield new(Entry, (row.ordinal, encoded, None))
 
 
 def validate(

@@ -45,7 +45,7 @@ class Recognition:
         return jsontext.dumps(values) if values else None
 
     def keys(self, entries: Sequence[Entry]) -> dict[int, str | None]:
-        return {entry.ordinal: self.key(data_of(entry)) for entry in entries}
+        return {entry.ordinal: self.key(entry.data) for entry in entries}
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,9 @@ class Match:
     strangers: int = 0
 
 
-def data_of(entry: Entry) -> dict[str, Any]:
-    data: dict[str, Any] = jsontext.loads(entry.encoded)["data"]
-    return data
-
-
 def by_content(entries: Sequence[Entry]) -> Recognition:
     """Recognition by everything that was sent."""
-    return Recognition(frozenset(slug for entry in entries for slug in data_of(entry)), unique=False)
+    return Recognition(frozenset(slug for entry in entries for slug in entry.data), unique=False)
 
 
 def without_altered(recognition: Recognition, entries: Sequence[Entry], records: Sequence[Record]) -> Recognition:
@@ -79,7 +74,7 @@ def without_altered(recognition: Recognition, entries: Sequence[Entry], records:
         one = Recognition(frozenset({slug}), unique=False)
         return Counter(key for data in every if (key := one.key(data)) is not None)
 
-    sent, seen = [data_of(entry) for entry in entries], [record.data for record in records]
+    sent, seen = [entry.data for entry in entries], [record.data for record in records]
     return Recognition(frozenset(slug for slug in recognition.slugs if values(slug, sent) <= values(slug, seen)), unique=False)
 
 

@@ -15,7 +15,6 @@ from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.records.fetching import fetch
 from crmctl.bulk.records.moments import micros_of
 from crmctl.bulk.records.reading import Reader
-from crmctl.bulk.records.recognising import data_of
 from crmctl.bulk.records.seen import SeenIds
 from crmctl.bulk.undo.comparing import Standing, as_sent, standing
 from crmctl.client.session import encode_json
@@ -76,7 +75,7 @@ class Updates:
                 if (before := images.get(entry.ordinal)) is None:
                     self.lost += 1
                 else:
-                    sent = data_of(entry)
+                    sent = entry.data
                     overwritten = jsontext.dumps({slug: value for slug, value in before.items() if slug in sent})
                     values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(sent), overwritten)
                     self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)

@@ -11,7 +11,6 @@ from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
-from crmctl.bulk.records.recognising import data_of
 from crmctl.client.session import encode_json
 from crmctl.clock import Clock
 
@@ -39,5 +38,5 @@ def _merged(entry: Entry, link: Entry, phase: Journal) -> Entry:
     row = phase.rows(link.ordinal, link.ordinal).get(link.ordinal)
     if row is None or row.state is not RowState.UPDATED:
         return entry
-    data = {**data_of(entry), **data_of(link)}
+    data = {**entry.data, **link.data}
     return entry._replace(encoded=encode_json({"data": data, "id": entry.id} if entry.id else {"data": data}))
