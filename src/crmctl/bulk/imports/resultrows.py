@@ -56,7 +56,10 @@ class _Delimited:
     def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
         mark = self._delimiter
         tail = "".join(mark + self._text(text or "") for text in outcome) + self._newline
-        return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows])
+        as_is = self._kept is None
+        return "".join(
+            [f"{row.raw if as_is and not row.problem else self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows]
+        )
 
     def _shown(self, row: Row) -> str:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
