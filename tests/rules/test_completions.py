@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tree_sitter
+import tree_sitter_powershell  # type: ignore[import-untyped]
 
 from crmctl.cli.completions.model import read_program
 from crmctl.cli.completions.scripts import FILES
@@ -122,6 +124,14 @@ def test_fish(cached: dict[str, list[str]]) -> None:
     assert offered("crmctl records list people --fields id,createdA") == ["id,createdAt"]
     assert offered("crmctl -p ") == ["spare", "work"]
     assert offered("crmctl records list people -p spare --filter ") == []
+
+
+def test_the_powershell_script_is_powershell() -> None:
+    """Where PowerShell itself cannot be had, its grammar at least finds nothing wrong."""
+    grammar = tree_sitter.Parser(tree_sitter.Language(tree_sitter_powershell.language()))
+    text = (ROOT / "completions" / FILES["powershell"]).read_bytes()
+    assert not grammar.parse(text).root_node.has_error
+    assert grammar.parse(text.replace(b"    }\n", b"    \n", 1)).root_node.has_error
 
 
 @pytest.mark.skipif(find_program("pwsh") is None, reason="not installed: pwsh, which few package archives have")
