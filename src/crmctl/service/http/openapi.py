@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from crmctl.service.http.parameters import document_parameters
 from crmctl.service.http.schemas import ErrorBody
@@ -43,10 +44,10 @@ def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
     refusals |= {404} if "{" in endpoint.path else set()
     refusals |= {408, 413} if endpoint.body else set()
     refusals |= {409} if endpoint.conflicts else set()
-    responses: dict[int | str, dict[str, Any]] = {endpoint.status: {"model": endpoint.answers, "headers": RATE_HEADERS}}
+    responses: dict[int | str, dict[str, Any]] = {endpoint.status: {"content": _json(endpoint.answers), "headers": RATE_HEADERS}}
     for status in sorted(refusals):
         headers = RATE_HEADERS | (RETRY_AFTER if status in (429, 503) else {})
-        responses[status] = {"model": ErrorBody, "description": _MEANINGS[status], "headers": headers}
+        responses[status] = {"content": _json(ErrorBody), "description": _MEANINGS[status], "headers": headers}
     names = re.findall(r"\{(\w+)", endpoint.path)
     parameters = [{"name": one, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}} for one in names]
     extra: dict[str, Any] = {
@@ -55,8 +56,7 @@ def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
         "x-required-scope": endpoint.scope,
     }
     if endpoint.body:
-        schema = {"$ref": _REFERENCE.format(model=endpoint.body.__name__)}
-        extra["requestBody"] = {"required": not endpoint.optional_body, "content": {"application/json": {"schema": schema}}}
+        extra["requestBody"] = {"required": not endpoint.optional_body, "content": _json(endpoint.body)}
     return {
         "summary": endpoint.summary,
         "operation_id": name,
@@ -67,12 +67,22 @@ def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
     }
 
 
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    """A document of the model's shape, by name: given the class, FastAPI would make an adapter for each answer of each endpoint."""
+    return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+
+
 def build_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The whole document: FastAPI's own, with the request bodies and the way to authenticate."""
+    """The whole document: FastAPI's own, with the shapes of requests and answers and the way to authenticate."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    models = {endpoint.body for endpoint in endpoints if endpoint.body}
-    _, bodies = models_json_schema([(model, "validation") for model in sorted(models, key=lambda m: m.__name__)], ref_template=_REFERENCE)
-    components = document.setdefault("components", {})
-    components["schemas"] = dict(sorted((components.get("schemas", {}) | bodies.get("$defs", {})).items()))
-    components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}}
+    models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorBody, "serialization")}
+    for endpoint in endpoints:
+        models.add((endpoint.answers, "serialization"))
+        if endpoint.body:
+            models.add((endpoint.body, "validation"))
+    _, shapes = models_json_schema(sorted(models, key=lambda entry: entry[0].__name__), ref_template=_REFERENCE)
+    document["components"] = {
+        "schemas": dict(sorted(shapes["$defs"].items())),
+        "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}},
+    }
     return document
