@@ -51,14 +51,10 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: Any) -> str:
-    """The name of a database with an organisation, older than anything tests make: a copy of it is quicker than another set-up."""
-    from crmctl.service.server import new_id
-    from crmctl.service.store import organisation
-    from crmctl.service.store.engine import open_engine
+    """The name of a database with its organisation set up."""
+    from tests.support.databases import set_up_organisation
     from tests.support.postgres import database_of
 
     url = postgres.create_database()
-    engine = open_engine(url)
-    engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=1_577_836_800.0))
-    engine.close()
+    set_up_organisation(url)
     return database_of(url)

@@ -26,18 +26,24 @@ def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> RunningServ
 
 @pytest.fixture
 def people(crm: RunningService) -> list[str]:
-    """The ids of 120 people, oldest first: person001@acme.com and so on, every third of example.org."""
+    """The ids of 120 people, oldest first."""
+    found = add_people(crm)
+    crm.log.clear()
+    return found
+
+
+def add_people(service: RunningService) -> list[str]:
+    """Make 120 people, person001@acme.com and so on, every third of example.org; returns their ids, oldest first."""
     rows = [
         {"data": {"email": f"person{number:03}@{'example.org' if number % 3 == 0 else 'acme.com'}", "score": number}}
         for number in range(1, 121)
     ]
-    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    path = f"/api/v1/objects/{service.object_id('people')}/records"
     for part in (rows[:100], rows[100:]):
-        assert crm.client.post(f"{path}/bulk", json={"records": part}).json()["created"] == len(part)
+        assert service.client.post(f"{path}/bulk", json={"records": part}).json()["created"] == len(part)
     found = []
     for offset in (0, 100):
-        found += crm.client.get(path, params={"order": "asc", "limit": 100, "offset": offset}).json()["records"]
-    crm.log.clear()
+        found += service.client.get(path, params={"order": "asc", "limit": 100, "offset": offset}).json()["records"]
     return [record["id"] for record in found]
 
 

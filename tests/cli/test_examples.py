@@ -1,17 +1,23 @@
-"""Every example of every help page is run, as a person would paste it, against a service with a little data."""
+"""Every example of every help page is run, as a person would paste it, against a service with a little data of its own."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from crmctl.cli.framework import describe_tree, walk_commands
+from crmctl.service.definitions.document import parse_document
+from crmctl.service.definitions.loading import load_document
+from crmctl.service.server import new_id
+from tests.cli.conftest import add_people
 from tests.support.cli import CRMCTL, environment, run_crmctl
-from tests.support.furnishing import load_definitions, saved_delivery
-from tests.support.service import RunningService
+from tests.support.furnishing import DEFINITIONS, saved_delivery
+from tests.support.service import RunningService, running_service
 
 ELSEWHERE = {
     "crmctl serve": "runs until it is stopped; started in tests/service",
@@ -26,7 +32,6 @@ EXAMPLES = [
     for example in leaf["examples"]
     if not any(leaf["command"].startswith(name) for name in ELSEWHERE)
 ]
-NEED_DEFINITIONS = ("reports", "workflows", "api")
 NEEDS_A_TERMINAL = {"crmctl auth login --base-url https://crm.example.com": "asks for the key"}
 PROJECTS = {"slug": "projects", "singularName": "Project", "pluralName": "Projects", "description": ""}
 
@@ -39,49 +44,63 @@ def test_every_command_has_examples_and_a_short_summary() -> None:
             assert option["help"], f"{leaf['command']} {option['names']} is not explained"
 
 
-@pytest.fixture
-def furnished(crm: RunningService, people: list[str], monkeypatch: pytest.MonkeyPatch) -> RunningService:
-    """A service with people, deals, a custom object, two profiles, and the files that the examples name."""
-    made = crm.client.post("/api/v1/objects", json=PROJECTS).json()
-    stage = {"name": "Stage", "type": "select", "isRequired": False, "isUnique": False, "config": {"options": ["new", "done"]}}
-    assert crm.client.post(f"/api/v1/objects/{made['id']}/attributes", json=stage).status_code == 201
-    config = Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml"
-    config.parent.mkdir(parents=True)
-    profiles = "".join(f'[profiles.{name}]\nbase_url = "{crm.base_url}"\n' for name in ("default", "work"))
-    config.write_text(f'default_profile = "default"\n{profiles}', encoding="utf-8")
-    Path("key.txt").write_text(crm.key, encoding="utf-8")
-    Path("people.csv").write_text("Email,Job title\nnew1@acme.com,Engineer\nnew2@acme.com,Poet\n", encoding="utf-8")
-    Path("contacts.csv").write_text("Work Email;Job title\nnew3@acme.com;Engineer\n", encoding="utf-8")
-    Path("ids.txt").write_text("\n".join(people[:3]) + "\n", encoding="utf-8")
-    schema = "objects:\n- slug: people\n  attributes:\n  - {slug: nickname, name: Nickname, type: text}\n"
-    Path("schema.yaml").write_text(schema, encoding="utf-8")
-    _furnish_the_rest(crm)
-    monkeypatch.setenv("PATH", str(CRMCTL.parent), prepend=":")
-    monkeypatch.delenv("CRMCTL_BASE_URL")
-    return crm
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folders to copy. `service`: people, a custom object, an activity, a deal, reports (one was run), workflows; `work`: files."""
+    root = tmp_path_factory.mktemp("examples")
+    with running_service(root / "service") as crm:
+        people = add_people(crm)
+        made = crm.client.post("/api/v1/objects", json=PROJECTS).json()
+        stage = {"name": "Stage", "type": "select", "isRequired": False, "isUnique": False, "config": {"options": ["new", "done"]}}
+        assert crm.client.post(f"/api/v1/objects/{made['id']}/attributes", json=stage).status_code == 201
+        assert crm.client.post("/api/v1/activities", json={"title": "First call"}).status_code == 201
+        deal = crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": {"name": "Deal"}})
+        assert deal.status_code == 201
+        load_document(crm.engine, parse_document(DEFINITIONS), clock=crm.clock, ids=new_id)
+        report = next(one["id"] for one in crm.client.get("/api/v1/reports").json()["reports"] if one["name"] == "Deals by stage")
+        assert crm.client.post(f"/api/v1/reports/{report}/run").is_success
+    _write_files(root / "work", people)
+    return root
 
 
-def _furnish_the_rest(crm: RunningService) -> None:
-    """An activity, a deal, files to upload, a delivery to check."""
-    assert crm.client.post("/api/v1/activities", json={"title": "First call"}).status_code == 201
-    deal = crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": {"name": "Deal"}})
-    assert deal.status_code == 201
-    Path("logo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    Path("photo.jpg").write_bytes(b"\xff\xd8\xff")
-    Path("contracts/signed").mkdir(parents=True)
-    Path("contracts/signed/a.txt").write_text("signed", encoding="utf-8")
+def _write_files(folder: Path, people: list[str]) -> None:
+    """What the examples import, upload and check."""
+    (folder / "contracts/signed").mkdir(parents=True)
     headers, body = saved_delivery()
-    Path("body.json").write_bytes(body)
-    Path("headers.txt").write_text("".join(f"{name}: {value}\n" for name, value in headers.items()), encoding="utf-8")
+    contents = {
+        "people.csv": "Email,Job title\nnew1@acme.com,Engineer\nnew2@acme.com,Poet\n",
+        "contacts.csv": "Work Email;Job title\nnew3@acme.com;Engineer\n",
+        "ids.txt": "".join(f"{each}\n" for each in people[:3]),
+        "schema.yaml": "objects:\n- slug: people\n  attributes:\n  - {slug: nickname, name: Nickname, type: text}\n",
+        "contracts/signed/a.txt": "signed",
+        "headers.txt": "".join(f"{name}: {value}\n" for name, value in headers.items()),
+    }
+    for name, text in contents.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for name, content in {"logo.png": b"\x89PNG\r\n\x1a\n", "photo.jpg": b"\xff\xd8\xff", "body.json": body}.items():
+        (folder / name).write_bytes(content)
+
+
+@pytest.fixture
+def furnished(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    """A copy of the template, two profiles, and a key in the environment and in a file."""
+    shutil.copytree(template / "service", tmp_path / "service")
+    shutil.copytree(template / "work", Path.cwd(), dirs_exist_ok=True)
+    with running_service(tmp_path / "service") as crm:
+        config = Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml"
+        config.parent.mkdir(parents=True)
+        profiles = "".join(f'[profiles.{name}]\nbase_url = "{crm.base_url}"\n' for name in ("default", "work"))
+        config.write_text(f'default_profile = "default"\n{profiles}', encoding="utf-8")
+        Path("key.txt").write_text(crm.key, encoding="utf-8")
+        monkeypatch.setenv("CRMCTL_API_KEY", crm.key)
+        monkeypatch.setenv("PATH", str(CRMCTL.parent), prepend=":")
+        yield crm
 
 
 @pytest.mark.parametrize(("command", "example"), EXAMPLES)
 def test_example(furnished: RunningService, command: str, example: str) -> None:
     if example in NEEDS_A_TERMINAL:
         return
-    if command.split()[1] in NEED_DEFINITIONS:
-        load_definitions(furnished)
-        run_crmctl("reports", "run", "Deals by stage").ok()
     if command in ("crmctl bulk resume", "crmctl bulk repair", "crmctl bulk undo"):
         run_crmctl("bulk", "import", "people", "people.csv").ok()
     if command == "crmctl bulk apply":

@@ -8,10 +8,16 @@ def store(request, tmp_path):
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from crmctl.service.server import new_id
+from crmctl.service.store import organisation
+from crmctl.service.store.engine import open_engine
 
 ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("initdb", "postgres")))
 """The one place that names the engines. PostgreSQL's server programs may be absent."""
@@ -21,7 +27,10 @@ ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("initdb"
 def fresh_database(request: pytest.FixtureRequest, folder: Path, *, is_empty: bool = False) -> Iterator[str]:
     """The address of a database of the engine `request.param`, gone afterwards. Its organisation may be there already."""
     if request.param == "sqlite":
-        yield f"sqlite:///{folder / 'service.db'}"
+        file = folder / "service.db"
+        if not is_empty:
+            file.write_bytes(organised_file())
+        yield f"sqlite:///{file}"
         return
     server = request.getfixturevalue("postgres")
     url = server.create_database() if is_empty else server.create_database(request.getfixturevalue("postgres_template"))
@@ -29,3 +38,18 @@ def fresh_database(request: pytest.FixtureRequest, folder: Path, *, is_empty: bo
         yield url
     finally:
         server.drop_database(url)
+
+
+def set_up_organisation(url: str) -> None:
+    """Set up an empty database, long before anything that tests do. A copy of it is quicker than another set-up."""
+    with contextlib.closing(open_engine(url)) as engine:
+        engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=1_577_836_800.0))
+
+
+@cache
+def organised_file() -> bytes:
+    """An SQLite database with its organisation set up."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "organised.db"
+        set_up_organisation(f"sqlite:///{file}")
+        return file.read_bytes()

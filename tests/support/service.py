@@ -24,8 +24,9 @@ import httpx
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.service.server import Ready, Server, new_id
-from crmctl.service.settings import ServiceSettings
+from crmctl.service.settings import DATABASE_FILE, ServiceSettings
 from crmctl.service.store import keys
+from tests.support.databases import organised_file
 
 START_SECONDS = 60
 
@@ -108,7 +109,10 @@ def running_service(
     database_url: str | None = None,
     **settings: Any,
 ) -> RunningService:
-    """Start a service on a free port; about 20 ms on fresh data. `settings` are further fields of ServiceSettings."""
+    """Start a service on a free port, on data that is there or else on a copy of an organisation just set up.
+
+    `settings` are further fields of ServiceSettings.
+    """
     log: list[Mapping[str, Any]] = []
     clock = clock or SystemClock()
     chosen = ServiceSettings(
@@ -120,6 +124,9 @@ def running_service(
         request_log=log.append,
         **settings,
     )
+    if database_url is None and not (file := data_dir / DATABASE_FILE).exists():
+        data_dir.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(organised_file())
     server = Server(chosen, clock=clock)
     outcome: queue.Queue[Ready | BaseException] = queue.Queue()
 
