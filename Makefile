@@ -7,6 +7,8 @@ PIP       := $(BIN)/python -m pip -qq --disable-pip-version-check
 ARGS      ?=
 
 export PYTHON
+# A container may set this; it would compile crmctl anew for each of the thousands of processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test lint types contracts check generated requirements bench clean
 

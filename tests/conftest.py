@@ -16,6 +16,12 @@ hypothesis.settings.register_profile("local", deadline=None, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are processors: a test waits for processes and disks about a third of its time."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     programs.require_programs(item)
 
