@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.service.data import new_id, open_data
 from crmctl.service.definitions.document import format_document, parse_document
 from crmctl.service.definitions.dumping import dump_sections
 from crmctl.service.definitions.loading import load_document
 from crmctl.service.faults import Fault
-from crmctl.service.server import new_id, open_data
 from crmctl.service.settings import ServiceSettings
 from tests.support.clock import FakeClock
 

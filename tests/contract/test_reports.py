@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.loading import load_document
 from crmctl.service.faults import Fault
 from crmctl.service.routes.reports import ReportList, ReportRunList, ReportRunWithResults, ReportWithDefinition
-from crmctl.service.server import new_id
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService

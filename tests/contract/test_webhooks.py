@@ -18,7 +18,7 @@ import svix
 
 from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.console.links import LINK_SECONDS
-from crmctl.service.server import new_id
+from crmctl.service.data import new_id
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.webhooks.delivering import LEASE_SECONDS
 from tests.support.clock import FakeClock

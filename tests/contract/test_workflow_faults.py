@@ -13,7 +13,7 @@ import pytest
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context
-from crmctl.service.server import new_id
+from crmctl.service.data import new_id
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.engine import open_engine

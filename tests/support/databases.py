@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.service.server import new_id
+from crmctl.service.data import new_id
 from crmctl.service.store import organisation
 from crmctl.service.store.engine import open_engine
 

@@ -23,7 +23,8 @@ from typing import Any, Self
 import httpx
 
 from crmctl.clock import Clock, SystemClock
-from crmctl.service.server import Ready, Server, new_id
+from crmctl.service.data import new_id
+from crmctl.service.server import Ready, Server
 from crmctl.service.settings import DATABASE_FILE, ServiceSettings
 from crmctl.service.store import keys
 from tests.support.databases import organised_file

@@ -14,7 +14,7 @@ from typing import Any
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context
-from crmctl.service.server import new_id
+from crmctl.service.data import new_id
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import open_engine
 from crmctl.service.webhooks.guard import TargetGuard

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from crmctl.service.context import Context
+from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.loading import load_document
 from crmctl.service.jobs.dispatching import Dispatcher
-from crmctl.service.server import new_id
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.tx import Tx

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -10,9 +9,6 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from crmctl.errors import ServiceError
-
-# Read when the first model is built: crmctl has no plug-ins for pydantic, and looking for some in every installed package takes 10 ms.
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 class Resource(BaseModel):

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,11 +24,12 @@ from crmctl.service.app import create_app
 from crmctl.service.background import build_worker
 from crmctl.service.console.links import CONSOLE, make_link
 from crmctl.service.context import Context, Ids
+from crmctl.service.data import new_id, open_data
 from crmctl.service.http.admission import stranger
 from crmctl.service.http.answers import Answer
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import keys, organisation, service_values
-from crmctl.service.store.engine import Engine, open_engine
+from crmctl.service.store.engine import Engine
 from crmctl.service.store.tx import Tx
 
 KEEP_ALIVE_SECONDS = 75
@@ -52,21 +52,6 @@ class Ready:
         """`{"baseUrl", "consoleUrl", "apiKey"}`, the last only where there is one and it is wanted."""
         document = {"baseUrl": self.base_url, "consoleUrl": self.console_url}
         return document | {"apiKey": self.api_key} if with_key and self.api_key else document
-
-
-def new_id() -> str:
-    return str(uuid.uuid4())
-
-
-def open_data(settings: ServiceSettings, clock: Clock, ids: Ids = new_id) -> Engine:
-    """The data a service works on, created and its organisation set up where that is not done yet. Raises ConfigError."""
-    engine = open_engine(settings.engine_url)
-    try:
-        engine.write(lambda tx: organisation.initialise(tx, ids=ids, now=clock.now()))
-    except BaseException:
-        engine.close()
-        raise
-    return engine
 
 
 def make_first_key(engine: Engine, clock: Clock, ids: Ids) -> str | None:

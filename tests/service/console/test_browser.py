@@ -10,9 +10,9 @@ import standardwebhooks
 from selenium.webdriver.common.keys import Keys
 
 from crmctl.service.console.links import PORTAL
+from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.loading import load_document
-from crmctl.service.server import new_id
 from crmctl.service.store import deliveries, webhooks
 from tests.service.console.conftest import link_to
 from tests.service.console.test_pages import DEFINITIONS

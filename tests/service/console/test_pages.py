@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from crmctl.service.console.links import LINK_SECONDS, PORTAL
+from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.loading import load_document
-from crmctl.service.server import new_id
 from crmctl.service.store import deliveries, keys, webhooks, workflow_runs
 from crmctl.service.store.sessions import SESSION_SECONDS
 from tests.service.console.conftest import Newcomer, Visitor, link_to

@@ -31,12 +31,32 @@ def test_a_person_at_a_terminal_gets_a_readable_panel(tmp_path: Path) -> None:
         child.close(force=True)
 
 
-@pytest.mark.parametrize("library", ["uvicorn", "fastapi", "prometheus_client"])
-@pytest.mark.parametrize("command", [["serve"], ["service", "keys", "list"]])
-def test_a_missing_extra_is_one_clear_error(library: str, command: list[str]) -> None:
+def run_without(library: str, command: list[str]) -> subprocess.CompletedProcess[str]:
     program = f"import sys; sys.modules[{library!r}] = None; sys.argv[1:] = {command!r}; from crmctl.main import main; main()"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "command"),
+    [
+        ("uvicorn", ["serve"]),
+        ("fastapi", ["serve"]),
+        ("prometheus_client", ["serve"]),
+        ("cronsim", ["service", "load", "-"]),
+        ("jinja2", ["service", "dump"]),
+    ],
+)
+def test_a_missing_extra_is_one_clear_error(library: str, command: list[str]) -> None:
+    run = run_without(library, command)
     assert (run.returncode, run.stdout) == (2, "")
     error = json.loads(run.stderr)["error"]
     assert error["hint"] == "pip install 'crmctl[service]'"
     assert library in error["message"]
+
+
+@pytest.mark.parametrize("library", ["uvicorn", "fastapi", "prometheus_client", "cronsim", "jinja2"])
+def test_keys_are_administered_without_what_serves(library: str) -> None:
+    run = run_without(library, ["service", "keys", "list", "-o", "json"])
+    assert (run.returncode, json.loads(run.stdout)) == (0, []), run.stderr

@@ -12,8 +12,8 @@ import pytest
 from crmctl.models.signatures import read_headers, verify
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context
+from crmctl.service.data import new_id
 from crmctl.service.jobs.dispatching import Dispatcher
-from crmctl.service.server import new_id
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import deliveries, organisation, outbox, webhooks
 from crmctl.service.store.engine import open_engine

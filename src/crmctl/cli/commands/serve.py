@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,9 +63,11 @@ def run_service(
     uses the buckets' own names). Its credentials are found as the AWS tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a
     profile, the machine's role. The buckets must exist; --file-limit does not hold there.
     """
-    server = import_service()
+    with service_libraries():
+        from crmctl.service.server import serve
+        from crmctl.service.settings import ServiceSettings
     runtime: Runtime = ctx.obj
-    settings = server.ServiceSettings(
+    settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
         database_url=database_url,
         host=host,
@@ -80,23 +83,23 @@ def run_service(
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
     try:
-        server.serve(settings, lambda ready: _announce(runtime, ready, ready_file))
+        serve(settings, lambda ready: _announce(runtime, ready, ready_file))
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
 
 
-def import_service() -> Any:
-    """The module that runs services. Raises UsageError when the optional libraries are not installed."""
+@contextlib.contextmanager
+def service_libraries() -> Iterator[None]:
+    """Around imports that may need the optional libraries. Raises UsageError when these are not installed."""
     try:
-        from crmctl.service import server
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("crmctl"):
             raise
         raise UsageError(
             f"the embedded service is not installed ({error.name} is missing)", hint="pip install 'crmctl[service]'", code="not_installed"
         ) from error
-    return server
 
 
 def data_directory(runtime: Runtime, data: Path | None) -> Path:

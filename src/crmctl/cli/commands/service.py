@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, import_service
+from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, service_libraries
 from crmctl.cli.framework import CommandApp
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
 
@@ -44,8 +44,8 @@ def create_key(
         raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
     runtime: Runtime = ctx.obj
     with _opened(runtime, data, database_url, writes=True) as engine:
+        from crmctl.service.data import new_id
         from crmctl.service.expiry import parse_expiry
-        from crmctl.service.server import new_id
         from crmctl.service.store import keys as store
 
         now = runtime.clock.now()
@@ -132,9 +132,9 @@ def load_definitions(
     runtime: Runtime = ctx.obj
     text = _read_text(runtime, file)
     with _opened(runtime, data, database_url, writes=True) as engine:
+        from crmctl.service.data import new_id
         from crmctl.service.definitions.document import parse_document
         from crmctl.service.definitions.loading import load_document
-        from crmctl.service.server import new_id
 
         summary = load_document(engine, parse_document(text), clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
     runtime.emitter.emit_result(summary, text="\n".join(f"{section:<12}{_counted(counts)}" for section, counts in summary.items()))
@@ -164,13 +164,13 @@ def _opened(runtime: Runtime, data: Path | None, database_url: str | None, *, wr
     """
     if writes:
         runtime.guard_read_only()
-    server = import_service()
     from crmctl.service import faults
+    from crmctl.service.data import open_data
     from crmctl.service.settings import ServiceSettings
 
+    settings = ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
     try:
-        settings = ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
-        with contextlib.closing(server.open_data(settings, runtime.clock)) as engine:
+        with service_libraries(), contextlib.closing(open_data(settings, runtime.clock)) as engine:
             yield engine
     except faults.Fault as fault:
         kinds: dict[type[faults.Fault], type[CrmctlError]] = {faults.NotFound: NotFoundError, faults.Unavailable: ServiceError}
