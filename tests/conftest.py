@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -16,10 +16,10 @@ hypothesis.settings.register_profile("local", deadline=None, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are processors: a test waits for processes and disks about a third of its time."""
-    return (os.cpu_count() or 1) + 1
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """One more than there are processors: tests wait for processes and disks, too."""
+    return (yield) + 1
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -25,7 +25,7 @@ _SAYINGS = {
 class Body(BaseModel):
     """Base of the shapes: unknown fields are refused, so that a misspelt one is never silently dropped; camelCase outside."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel, defer_build=True)
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
 
 
 def check_shape(model: type[Body], document: Any) -> Body:

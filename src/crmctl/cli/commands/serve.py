@@ -14,10 +14,10 @@ from crmctl.cli.framework import CommandApp
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
+from crmctl.service.settings import S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.service.server import Ready
-    from crmctl.service.settings import S3Settings
 
 app = CommandApp()
 
@@ -63,9 +63,6 @@ def run_service(
     uses the buckets' own names). Its credentials are found as the AWS tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a
     profile, the machine's role. The buckets must exist; --file-limit does not hold there.
     """
-    with service_libraries():
-        from crmctl.service.server import serve
-        from crmctl.service.settings import ServiceSettings
     runtime: Runtime = ctx.obj
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
@@ -83,10 +80,16 @@ def run_service(
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
     try:
-        serve(settings, lambda ready: _announce(runtime, ready, ready_file))
+        _serve(settings, lambda ready: _announce(runtime, ready, ready_file))
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
+
+
+def _serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
+    with service_libraries():
+        from crmctl.service.server import serve
+    serve(settings, ready)
 
 
 @contextlib.contextmanager
@@ -108,8 +111,6 @@ def data_directory(runtime: Runtime, data: Path | None) -> Path:
 
 
 def _s3_settings(prefix: str | None, endpoint: str | None, region: str | None) -> S3Settings | None:
-    from crmctl.service.settings import S3Settings
-
     if prefix is not None:
         return S3Settings(prefix, endpoint, region)
     if endpoint or region:

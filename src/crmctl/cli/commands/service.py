@@ -12,6 +12,7 @@ import typer
 from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, service_libraries
 from crmctl.cli.framework import CommandApp
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -166,7 +167,6 @@ def _opened(runtime: Runtime, data: Path | None, database_url: str | None, *, wr
         runtime.guard_read_only()
     from crmctl.service import faults
     from crmctl.service.data import open_data
-    from crmctl.service.settings import ServiceSettings
 
     settings = ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
     try:

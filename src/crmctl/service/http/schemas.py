@@ -33,7 +33,7 @@ Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[
 class Shape(BaseModel):
     """Base of the answers' shapes: camelCase on the wire."""
 
-    model_config = ConfigDict(alias_generator=to_camel, defer_build=True)
+    model_config = ConfigDict(alias_generator=to_camel)
 
 
 class ErrorBody(Shape):
