@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,10 +51,10 @@ return fields.filter(field => !field.labels.length).map(field => field.name);
 """
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[RunningService]:
     """A service that delivers, to this machine too."""
-    with running_service(tmp_path_factory.mktemp("service") / "data", development=True) as service:
+    with running_service(tmp_path / "data", development=True) as service:
         yield service
 
 
