@@ -18,8 +18,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """One more than there are processors: tests wait for processes and disks, too."""
-    return (yield) + 1
+    """Two more than there are processors: tests wait about as long for disks and other processes as they compute."""
+    return (yield) + 2
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
