@@ -23,7 +23,7 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def at(url: str, paths: Paths, profile: str = "default") -> Settings:
-    return load_settings({}, Flags(base_url=url, profile=profile), paths)
+    return load_settings({"CRMCTL_PROFILE": profile}, Flags(base_url=url), paths)
 
 
 def test_a_file_key_is_private_bound_and_removable(paths: Paths) -> None:

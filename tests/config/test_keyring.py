@@ -21,7 +21,7 @@ from crmctl.config.settings import Flags, load_settings
 from crmctl.errors import CrmctlError
 paths = Paths.from_environment(os.environ)
 def settings(url, profile="default"):
-    return load_settings(os.environ, Flags(base_url=url, profile=profile), paths)
+    return load_settings({**os.environ, "CRMCTL_PROFILE": profile}, Flags(base_url=url), paths)
 def find(url, profile="default"):
     found = credentials.find_credential(settings(url, profile), os.environ, paths)
     return found and (found.key, found.source, found.origin)

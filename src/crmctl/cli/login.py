@@ -43,11 +43,11 @@ def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> dict[str, A
 
 
 def _with_address(runtime: Runtime) -> Settings:
-    """The settings, with an address asked for when there is none."""
+    """The settings, with an address asked for when there is none. The profile need not be there: it is made here."""
     from crmctl.config.keys import parse_base_url
     from crmctl.config.settings import Sourced
 
-    settings = runtime.settings
+    settings = replace(runtime.settings, profile=Sourced(runtime.settings.profile.value, "auth login"))
     if settings.base_url.value is not None:
         return settings
     given = runtime.prompter.text("Base URL of the service", flag="--base-url URL")

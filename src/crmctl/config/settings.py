@@ -76,16 +76,20 @@ class Settings:
         return (f"{url} is not encrypted: the API key and all data cross the network in clear; use https://",)
 
     def require_base_url(self) -> str:
-        """The service's address. Raises ConfigError saying how to configure one."""
-        if self.base_url.value is not None:
-            return self.base_url.value
+        """The service's address. Raises ConfigError saying how to configure one, also where --profile names none: a slip of the pen must
+        not reach the service that the environment names.
+        """
         name, known = self.profile.value, sorted(self.file.profiles)
-        way = f"run `crmctl auth login --profile {name} --base-url URL`, or set CRMCTL_BASE_URL"
-        if name in self.file.profiles:
+        is_slip = self.profile.source == "--profile" and name not in (*known, DEFAULT_PROFILE)
+        if self.base_url.value is not None and not is_slip:
+            return self.base_url.value
+        other = "set CRMCTL_BASE_URL" if self.base_url.value is None else "leave --profile out"
+        way = f"run `crmctl auth login --profile {name} --base-url URL`, or {other}"
+        if name in known:
             raise ConfigError(f"profile {name!r} has no base_url", hint=way, code="no_base_url")
-        if known:
-            others = f"known profiles: {', '.join(known)}"
-            raise ConfigError(f"there is no profile {name!r} ({self.profile.source})", hint=f"{others}; or {way}", code="unknown_profile")
+        if known or is_slip:
+            hint = f"known profiles: {', '.join(known)}; or {way}" if known else way
+            raise ConfigError(f"there is no profile {name!r} ({self.profile.source})", hint=hint, code="unknown_profile")
         raise ConfigError(
             "no service is configured yet", hint="run `crmctl auth login --base-url URL`, or set CRMCTL_BASE_URL", code="no_base_url"
         )
