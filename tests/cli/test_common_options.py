@@ -73,6 +73,13 @@ def test_a_service_that_is_not_there(crm: RunningService) -> None:
     assert error["code"] == "connection_failed"
 
 
+def test_a_profile_or_a_bundle_that_is_asked_for_must_be_there(crm: RunningService) -> None:
+    wrong = run_crmctl("objects", "list", "-p", "nosuch").exits(2).error()
+    assert (wrong["code"], wrong["message"]) == ("unknown_profile", "there is no profile 'nosuch' (--profile)")
+    run_crmctl("objects", "list", env={"CRMCTL_PROFILE": "nosuch"}).ok()
+    assert run_crmctl("objects", "list", "--ca-bundle", "nosuch.pem").exits(2).error()["code"] == "ca_bundle"
+
+
 def test_debug_shows_requests_without_the_key(crm: RunningService) -> None:
     shown = run_crmctl("objects", "list", "--debug").ok()
     assert "GET /api/v1/objects" in shown.err

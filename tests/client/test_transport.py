@@ -187,12 +187,13 @@ def _answer_plainly(listening: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
+@pytest.mark.parametrize("scheme", ["https", "http"])
 @pytest.mark.parametrize("content", [None, "not a certificate"])
-def test_an_unreadable_ca_bundle_is_a_configuration_error(tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_ca_bundle_is_a_configuration_error(tmp_path: Path, content: str | None, scheme: str) -> None:
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)
-    error = failure(HttpxTransport(ca_bundle=path), "https://127.0.0.1:1/x")
+    error = failure(HttpxTransport(ca_bundle=path), f"{scheme}://127.0.0.1:1/x")
     assert isinstance(error, ConfigError)
     assert str(path) in error.message
 

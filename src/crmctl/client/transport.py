@@ -142,7 +142,7 @@ class HttpxTransport:
 
         try:
             return httpx.Client(
-                verify=trust(self._ca_bundle, self._environ) if secure else trust_nobody(),
+                verify=trust(self._ca_bundle, self._environ) if secure or self._ca_bundle else trust_nobody(),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             )
