@@ -15,3 +15,4 @@ def test_the_reference_is_current() -> None:
     specification.loader.exec_module(generator)
     kept = {path.name: path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md")}
     assert kept == generator.pages(), "out of date: run `make generated`"
+    assert "Default: `120`." in kept["bulk.md"]

@@ -253,7 +253,7 @@ def _option_rows(parameters: Sequence[Any]) -> list[tuple[str, str]]:
             continue
         names = ", ".join(sorted(parameter.opts, key=len) + sorted(parameter.secondary_opts, key=len))
         value = "" if parameter.is_flag or parameter.count else f" {_metavar(parameter)}"
-        default = f" (default: {_shown_default(parameter)})" if _has_visible_default(parameter) else ""
+        default = f" (default: {_plain(parameter.default)})" if _has_visible_default(parameter) else ""
         required = " (required)" if parameter.required else ""
         rows.append((names + value, (parameter.help or "") + default + required))
     return rows
@@ -263,9 +263,9 @@ def _has_visible_default(parameter: TyperOption) -> bool:
     return bool(parameter.show_default) and parameter.default not in (None, False, (), []) and not callable(parameter.default)
 
 
-def _shown_default(parameter: TyperOption) -> str:
+def _plain(default: Any) -> Any:
     """120, not 120.0."""
-    return f"{parameter.default:g}" if isinstance(parameter.default, float) else str(parameter.default)
+    return int(default) if isinstance(default, float) and default.is_integer() else default
 
 
 def _metavar(parameter: Parameter) -> str:
@@ -328,7 +328,7 @@ def _describe_option(option: TyperOption) -> dict[str, Any]:
         "value": None if option.is_flag or option.count else _metavar(option),
         "required": option.required,
         "repeatable": option.multiple,
-        "default": option.default if _has_visible_default(option) else None,
+        "default": _plain(option.default) if _has_visible_default(option) else None,
         "help": option.help or "",
     }
 
