@@ -35,6 +35,14 @@ def test_set_get_unset_and_where_values_come_from() -> None:
     assert str(Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml") == run_crmctl("config", "path", "-o", "json").ok().json()["config"]
 
 
+def test_a_setting_is_named_by_its_key_and_the_settings_file_by_its_path() -> None:
+    run_crmctl("config", "set", "timeout", "12").ok()
+    assert run_crmctl("config", "get", "timeout", "-o", "ids").ok().out == "timeout\n"
+    assert run_crmctl("config", "list", "-o", "ids").ok().out.split()[:3] == ["profile", "base_url", "output"]
+    assert run_crmctl("config", "path", "-o", "ids").ok().out == run_crmctl("config", "path", "-o", "table").ok().out
+    assert run_crmctl("auth", "list", "-o", "ids").ok().out == "default\n"
+
+
 @pytest.mark.parametrize(("key", "value"), [("colour", "never"), ("timeout", "soon"), ("output", "xml"), ("base_url", "crm.example.com")])
 def test_what_is_wrong_is_refused_and_nothing_written(key: str, value: str) -> None:
     assert run_crmctl("config", "set", key, value).exits(2).out == ""

@@ -1,4 +1,4 @@
-"""`-o ids`: one id per line, for `xargs` and `bulk delete --ids`. A job's id is called `job`."""
+"""`-o ids`: one id per line, for `xargs` and `bulk delete --ids`. A job's id is called `job`, a setting's `key`, a profile's `profile`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from crmctl.output.cleaning import clean
 from crmctl.output.rendering import Item, Rendering
 from crmctl.output.views import View
 
+_NAMES = ("id", "job", "key", "profile")
 
 def items(pages: Iterable[list[Item]], _view: View | None, _how: Rendering) -> Iterator[str]:
     for page in pages:
@@ -25,5 +26,5 @@ def value(value: Any, _how: Rendering) -> str:
 
 
 def _line(item: Any) -> str:
-    found = item.get("id", item.get("job")) if isinstance(item, Mapping) else item
+    found = next((item[name] for name in _NAMES if name in item), None) if isinstance(item, Mapping) else item
     return f"{clean(str(found))}\n" if isinstance(found, str | int) and not isinstance(found, bool) else ""

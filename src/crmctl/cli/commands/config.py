@@ -96,7 +96,7 @@ def show_paths(ctx: typer.Context) -> None:
     runtime: Runtime = ctx.obj
     paths = runtime.paths
     document = {"config": str(paths.config_file), "state": str(paths.state), "cache": str(paths.cache)}
-    if runtime.message_format == "table":
+    if runtime.message_format in ("table", "ids"):
         runtime.streams.write_out(f"{paths.config_file}\n")
     else:
         runtime.emitter.emit_result(document)
