@@ -17,7 +17,7 @@ def router(context: Context) -> Endpoints:
 
     @api.add("GET", "/members", answers=schemas.MemberList, scope="members:read")
     def list_members(tx: Tx, _: Call) -> Any:
-        """List the members of the organisation."""
+        """List the members of the organization."""
         return {"members": members.list_members(tx)}
 
     return api

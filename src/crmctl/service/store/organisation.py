@@ -36,7 +36,7 @@ def initialise(
     ids: Callable[[], str],
     now: float,
     *,
-    name: str = "My organisation",
+    name: str = "My organization",
     owner_name: str = "Owner",
     owner_email: str = "owner@localhost",
 ) -> dict[str, Any] | None:

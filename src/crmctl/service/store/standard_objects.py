@@ -42,7 +42,7 @@ class StandardObject:
 _PEOPLE = StandardObject(
     "People",
     "Person",
-    "Everybody the organisation knows",
+    "Everybody the organization knows",
     (
         StandardAttribute("Name", "name", "name"),
         StandardAttribute("Email", "email", "email", is_unique=True),
@@ -62,7 +62,7 @@ _PEOPLE = StandardObject(
 _COMPANIES = StandardObject(
     "Companies",
     "Company",
-    "Organisations that people work for and deals are made with",
+    "Organizations that people work for and deals are made with",
     (
         StandardAttribute("Name", "name", "text", is_required=True),
         StandardAttribute("Domain", "domain", "text", is_unique=True),
