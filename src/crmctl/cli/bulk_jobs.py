@@ -71,11 +71,11 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
             runtime.confirm(f"Clear the markers of job {job.id}")
             if not runtime.dry_run:
                 document["cleared"] = repairing.clear_markers(journal, service, reader)
-    text = f"job {job.id}: {found.checked:,} rows were in doubt, {len(found.duplicates):,} of them are there more than once"
+    text = f"job {job.id}: {counted(found.checked, 'row')} in doubt before, {len(found.duplicates):,} of them there more than once"
     runtime.emitter.emit_result(document, text=text)
     if extra:
         hint = f"crmctl bulk repair {job.id} --delete-duplicates"
-        raise PartialError(f"{len(found.duplicates):,} rows are there more than once", hint=hint, details=document["duplicates"])
+        raise PartialError(f"there more than once: {counted(len(found.duplicates), 'row')}", hint=hint, details=document["duplicates"])
 
 
 def undo(runtime: Runtime, reference: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from crmctl.cli.counting import counted
 from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def resume_preview(runtime: Runtime, job: JobInfo) -> None:
 
     document = job.to_document()
     requests = -(-document["unsent"] // BULK_LIMIT)
-    text = f"job {job.id}: {document['unsent']:,} rows not sent, {document['inDoubt']:,} in doubt; nothing was sent"
+    text = f"job {job.id}: {counted(document['unsent'], 'row')} not sent, {document['inDoubt']:,} in doubt; nothing was sent"
     runtime.emitter.emit_result({"dryRun": True, **document, "requests": requests}, text=text)
 
 
@@ -192,7 +193,7 @@ def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findin
         raise rejected_rows(document["rejected"], findings) if not document["failed"] else _refused(document)
     if result.duplicates and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
         hint = f"crmctl bulk repair {result.summary.job}"
-        raise PartialError(f"{result.duplicates:,} rows are there more than once", hint=hint, details={"duplicates": result.duplicates})
+        raise PartialError(f"there more than once: {counted(result.duplicates, 'row')}", hint=hint, details={"duplicates": result.duplicates})
     if result.rivals and document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
         runtime.messages.warn(_rivals(result.rivals).message)
     elif result.rivals:

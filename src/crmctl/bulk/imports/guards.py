@@ -29,7 +29,7 @@ class Guard:
     def check(self, changes: int, rows: int) -> None:
         """Raises RejectedError when `changes` of `rows` rows would be written and that is not wanted."""
         if self.expect is not None and changes != self.expect:
-            raise self._refusal(f"{changes:,} rows would be written, --expect says {self.expect:,}", changes)
+            raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --expect says {self.expect:,}", changes)
         most = None if self.most is None else self.most * rows / 100 if self.percent else self.most
         if most is not None and changes > most:
             said = f"{self.most:g}%" if self.percent else f"{self.most:,.0f}"

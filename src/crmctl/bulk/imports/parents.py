@@ -115,7 +115,7 @@ def _read_back(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: 
         _wait(crew, gap)
     missing = len(unknown) - len(found)
     raise ServiceError(
-        f"{missing:,} records of {group.reference.object} were created, and the service does not show them", code="not_shown"
+        f"the service does not show every record of {group.reference.object} that was created: {missing:,} missing", code="not_shown"
     )
 
 

@@ -133,7 +133,7 @@ def clear_markers(journal: Journal, service: Service, reader: Reader) -> int:
     cleared: set[str] = set()
     for ids in _marked(Marker.of(header.marker, header.job), reader):
         if cleared >= set(ids):
-            raise PartialError(f"{len(ids)} records keep their marker")
+            raise PartialError(f"the service does not let go of markers: {len(ids)} left")
         result = service.bulk_write(header.object_id, [{"id": one, "data": {header.marker: None}} for one in ids], mode="upsert")
         if result.failed:
             raise PartialError(f"a marker could not be cleared: {result.failed[0].error}")

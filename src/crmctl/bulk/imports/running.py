@@ -83,7 +83,7 @@ def run_job(
         code = exit_code(summary.counts, result.error)
         if (unlinked := stages.unlinked) and code is ExitCode.REJECTED:
             code = ExitCode.PARTIAL
-        notes += [f"{unlinked:,} rows were written, but not linked to another row: the failed file names their records"] if unlinked else []
+        notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
         duplicates, rivals = known_duplicates(journal), known_rivals(journal)
         if (duplicates or rivals) and code is ExitCode.OK:
             code = ExitCode.PARTIAL
