@@ -171,3 +171,9 @@ class InterruptedByUser(CrmctlError):
 
     exit_code = ExitCode.INTERRUPTED
     default_code = "interrupted"
+
+
+def reason(error: OSError) -> str:
+    """Why the system refused something, as part of a sentence: `permission denied`."""
+    text = error.strerror or str(error)
+    return f"{text[:1].lower()}{text[1:]}"

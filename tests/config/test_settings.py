@@ -81,7 +81,10 @@ def test_a_profile_nobody_made_is_an_error_only_when_its_address_is_needed(paths
 
 def test_a_service_that_the_environment_names_needs_no_profile_but_a_profile_asked_for_must_be_there(paths: Paths) -> None:
     environ = {"CRMCTL_BASE_URL": "https://other.test"}
-    for given in (load_settings({**environ, "CRMCTL_PROFILE": "play"}, Flags(), paths), load_settings(environ, Flags(profile="bare"), paths)):
+    for given in (
+        load_settings({**environ, "CRMCTL_PROFILE": "play"}, Flags(), paths),
+        load_settings(environ, Flags(profile="bare"), paths),
+    ):
         assert given.require_base_url() == "https://other.test"
     with pytest.raises(ConfigError, match="there is no profile 'play'") as caught:
         load_settings(environ, Flags(profile="play"), paths).require_base_url()

@@ -14,7 +14,7 @@ from crmctl.bulk.records.scanning import ScanStatistics, scan
 from crmctl.bulk.records.seen import SeenIds
 from crmctl.bulk.sources.opening import open_source
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError
+from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models.filters import Condition
 from crmctl.models.ids import is_uuid
 from crmctl.models.records import BULK_LIMIT
@@ -204,7 +204,7 @@ def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
                 yield from filled
                 return
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}", code="unreadable_file") from error
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
     source = open_source(path, name=name)
     column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
     if column is None and len(source.header) == 1 and source.dialect.format.is_delimited:

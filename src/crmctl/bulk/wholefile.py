@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def _open(path: Path, mode: int) -> IO[bytes]:
     try:
         return cast(IO[bytes], os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb"))
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}", code="unwritable_file") from error
+        raise UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file") from error
 
 
 @contextmanager

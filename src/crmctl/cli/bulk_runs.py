@@ -193,7 +193,9 @@ def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findin
         raise rejected_rows(document["rejected"], findings) if not document["failed"] else _refused(document)
     if result.duplicates and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
         hint = f"crmctl bulk repair {result.summary.job}"
-        raise PartialError(f"there more than once: {counted(result.duplicates, 'row')}", hint=hint, details={"duplicates": result.duplicates})
+        raise PartialError(
+            f"there more than once: {counted(result.duplicates, 'row')}", hint=hint, details={"duplicates": result.duplicates}
+        )
     if result.rivals and document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
         runtime.messages.warn(_rivals(result.rivals).message)
     elif result.rivals:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crmctl.cli.counting import counted
-from crmctl.errors import DeniedError, UsageError
+from crmctl.errors import DeniedError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -144,4 +144,4 @@ def read_input(runtime: Runtime, name: str) -> bytes:
             return bytes(stdin.buffer.read()) if hasattr(stdin, "buffer") else stdin.read().encode()
         return Path(name).read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}", code="unreadable_file") from error
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.client.uploading import LocalFile
@@ -23,7 +23,7 @@ def plan_uploads(paths: Sequence[str], *, prefix: str | None, recursive: bool, c
         try:
             files.append(_local_file(source, "/".join([*front, *inside]), content_type))
         except OSError as error:
-            problems.append(f"{_printable(source)}: {error.strerror or error}")
+            problems.append(f"{_printable(source)}: {reason(error)}")
         except UnicodeEncodeError:
             problems.append(f"{_printable(source)}: its name is not UTF-8")
     _check_targets(files, problems)
@@ -54,7 +54,7 @@ def _walk(paths: Sequence[str], recursive: bool, problems: list[str]) -> Iterato
         try:
             is_folder = stat.S_ISDIR(path.stat().st_mode)
         except OSError as error:
-            problems.append(f"{_printable(path)}: {error.strerror or error}")
+            problems.append(f"{_printable(path)}: {reason(error)}")
             continue
         if not is_folder:
             yield path, [path.name]
@@ -66,7 +66,7 @@ def _walk(paths: Sequence[str], recursive: bool, problems: list[str]) -> Iterato
 
 def _inside(folder: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
     def unreadable(error: OSError) -> None:
-        problems.append(f"{error.filename}: {error.strerror or error}")
+        problems.append(f"{error.filename}: {reason(error)}")
 
     for place, folders, names in os.walk(folder, onerror=unreadable):
         folders.sort()

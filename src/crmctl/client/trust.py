@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, reason
 
 if TYPE_CHECKING:
     import ssl
@@ -51,7 +51,7 @@ def _trust_only(path: Path) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(path))
     except OSError as error:
         raise ConfigError(
-            f"cannot read the CA bundle {path}: {error.strerror or error}",
+            f"cannot read the CA bundle {path}: {reason(error)}",
             code="ca_bundle",
             hint="--ca-bundle takes a PEM file or a directory",
         ) from error

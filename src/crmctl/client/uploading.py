@@ -20,7 +20,7 @@ from crmctl.client.retry import retry_after
 from crmctl.client.transport import Upload
 from crmctl.clock import Clock
 from crmctl.config.keys import is_loopback
-from crmctl.errors import ConfigError, CrmctlError, DeniedError, InterruptedByUser, NetworkError, RejectedError, ServiceError
+from crmctl.errors import ConfigError, CrmctlError, DeniedError, InterruptedByUser, NetworkError, RejectedError, ServiceError, reason
 
 CHUNK = 256 * 1024
 TRIES = 4
@@ -144,7 +144,7 @@ class Uploader:
             done = answer.ok
             return size, answer
         except OSError as error:
-            raise RejectedError(f"{file.source} cannot be read: {error.strerror or error}", code="unreadable_file") from error
+            raise RejectedError(f"{file.source} cannot be read: {reason(error)}", code="unreadable_file") from error
         finally:
             if not done:
                 self._advance(-sent)

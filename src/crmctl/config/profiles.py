@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.config.keys import KEYS, TOP_LEVEL_ONLY, find_key, parse_profile_name
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, reason
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -105,7 +105,7 @@ def _read_text(path: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return reason(error) if isinstance(error, OSError) else str(error)
 
 
 class _Misfit(ConfigError):

@@ -11,6 +11,7 @@ from crmctl.output.views import View
 
 _NAMES = ("id", "job", "key", "profile")
 
+
 def items(pages: Iterable[list[Item]], _view: View | None, _how: Rendering) -> Iterator[str]:
     for page in pages:
         yield "".join(_line(item) for item in page)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 
 Side = Literal["stdout", "stderr"]
 
@@ -112,9 +112,8 @@ class Streams:
         _silence(self.stdout)  # or the interpreter would complain again on its way out
         if error.errno in (errno.EPIPE, errno.EINVAL, errno.ECONNRESET) or isinstance(error, BrokenPipeError):
             raise ClosedPipe from None
-        reason = error.strerror or str(error)
         raise UsageError(
-            f"cannot write the output: {reason}", hint="what was written so far is incomplete", code="output_failed"
+            f"cannot write the output: {reason(error)}", hint="what was written so far is incomplete", code="output_failed"
         ) from error
 
 

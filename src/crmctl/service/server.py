@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crmctl.clock import Clock, SystemClock
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.service.app import create_app
 from crmctl.service.background import build_worker
 from crmctl.service.console.links import CONSOLE, make_link
@@ -153,7 +153,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise UsageError(
                 f"port {port} on {host} is in use", hint="stop what listens there, or choose another: --port 0 takes a free one"
             ) from error
-        raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}", hint="--host, --port") from error
+        raise UsageError(f"cannot listen on {host} port {port}: {reason(error)}", hint="--host, --port") from error
 
 
 class _Uvicorn(uvicorn.Server):

@@ -11,7 +11,7 @@ from typing import Any
 from crmctl.bulk.exports.gathering import GatherState
 from crmctl.bulk.exports.staging import Staging
 from crmctl.bulk.records.moments import MICROS
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, reason
 from crmctl.models import jsontext
 
 _SCHEMA = """
@@ -41,9 +41,7 @@ class Increments:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.touch(mode=0o600)
         except OSError as error:
-            raise ConfigError(
-                f"cannot write to {folder}: {error.strerror or error}", hint="CRMCTL_STATE_DIR names another directory"
-            ) from error
+            raise ConfigError(f"cannot write to {folder}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory") from error
         with closing(self._open()) as db:
             db.executescript(_SCHEMA)
 

@@ -20,7 +20,7 @@ from crmctl.bulk.payloads.values import ValueOptions
 from crmctl.bulk.sources.bytestream import BUFFER_SIZE
 from crmctl.bulk.sources.opening import open_source
 from crmctl.bulk.sources.rows import Source, SourceOptions
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.models.attributes import Attribute
 from crmctl.models.typed_text import COMPOSITE_TYPES
 
@@ -158,7 +158,7 @@ def file_digest(path: Path, name: str) -> tuple[str, int]:
                 digest.update(block)
                 size += len(block)
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}", code="unreadable_file") from error
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
     return digest.hexdigest(), size
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from crmctl.bulk.imports.decisions import Decision
 from crmctl.bulk.wholefile import is_special, whole_bytes
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
 
 FORMAT = 1
@@ -151,7 +151,7 @@ def read_plan(path: Path) -> SavedPlan:
         with path.open("rb") as file:
             return _read(path, file)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", code="unreadable_file") from error
+        raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
 
 
 def keep_plan(path: Path, folder: Path) -> None:

@@ -16,7 +16,7 @@ from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.journal.states import RESULT_FILES, JobState, RowState
 from crmctl.bulk.journal.summary import Summary
 from crmctl.clock import Clock, SystemClock
-from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError
+from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError, reason
 
 LAST = "last"
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # nothing that is easily misread
@@ -69,9 +69,7 @@ class JobStore:
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                f"cannot write to {self._root}: {error.strerror or error}", hint="CRMCTL_STATE_DIR names another directory"
-            ) from error
+            raise ConfigError(f"cannot write to {self._root}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory") from error
         day = time.strftime("%Y%m%d", time.localtime(self._clock.now()))
         while True:
             folder = self._root / f"{day}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.payloads.forms import fold
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
 
 HEADER_WORDS = frozenset({"column", "columns", "header", "from", "source", "slug", "target", "to", "attribute"})
@@ -35,7 +35,7 @@ def read_map_file(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", code="unreadable_file") from error
+        raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
     except UnicodeError as error:
         raise UsageError(f"{path} is not UTF-8", code="undecodable") from error
     suffix = path.suffix.lower()

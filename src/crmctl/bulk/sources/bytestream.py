@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 
 GZIP_MAGIC = b"\x1f\x8b"
 BUFFER_SIZE = 256 * 1024
@@ -70,4 +70,4 @@ def open_bytes(path: Path, name: str, *, compressed: bool) -> Iterator[BinaryIO]
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{name} is not intact gzip: {error}", hint="copy or download the file again", code="unreadable_file") from error
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}", code="unreadable_file") from error
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error

@@ -12,7 +12,7 @@ import typer
 
 from crmctl.cli.framework import CommandApp
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
 from crmctl.service.settings import S3Settings, ServiceSettings
 
@@ -141,7 +141,7 @@ def _write_whole(path: Path, text: str) -> None:
             file.write(text)
         partial.replace(path)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="--ready-file PATH") from error
+        raise UsageError(f"cannot write {path}: {reason(error)}", hint="--ready-file PATH") from error
 
 
 def _request_log(runtime: Runtime, log: str) -> Callable[[Mapping[str, Any]], None] | None:

@@ -11,7 +11,7 @@ import typer
 
 from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, service_libraries
 from crmctl.cli.framework import CommandApp
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -200,4 +200,4 @@ def _read_text(runtime: Runtime, file: str) -> str:
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not UTF-8 text", hint="save it as UTF-8") from None
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror or error}", hint="crmctl service load FILE.yaml") from error
+        raise UsageError(f"cannot read {file}: {reason(error)}", hint="crmctl service load FILE.yaml") from error
