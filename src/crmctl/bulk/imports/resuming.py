@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open_input
-from crmctl.bulk.imports.starting import Job
+from crmctl.bulk.imports.starting import STDIN, Job
 from crmctl.bulk.journal.jobs import JobInfo, JobStore
 from crmctl.bulk.journal.journal import Header
 from crmctl.bulk.keys.meanings import ReferenceMap
@@ -57,7 +57,12 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
     Raises UsageError when it is not there, not the same any more, or maps differently.
     """
     path = Path(header.path)
-    sha256, size = file_digest(path, header.input)
+    try:
+        sha256, size = file_digest(path, str(path))
+    except UsageError as error:
+        if header.input == STDIN:
+            raise _changed(header, "its rows came from stdin, and the copy of them is gone", _forget(header)) from error
+        raise _changed(header, error.message, f"put the file back where it was; or {_forget(header)}") from error
     if (sha256, size) != (header.sha256, header.size):
         raise _changed(
             header, f"the file {header.input} has changed", f"import the new content with crmctl bulk import {header.object} FILE"
@@ -72,6 +77,10 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
     if plan.references:
         return replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
     return planned
+
+
+def _forget(header: Header) -> str:
+    return f"crmctl bulk jobs {header.job} --remove forgets the job"
 
 
 def _changed(header: Header, what: str, hint: str | None = None) -> UsageError:
