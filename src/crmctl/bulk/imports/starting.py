@@ -83,14 +83,16 @@ def start_import(
         requests = 0
         if lister is not None:
             planned, requests = with_references(planned, frozen, lister, target.object_id, folder)
-        if plan.mapping.mode is Mode.CREATE and not again:
-            _refuse_repetition(store, sha256, target, file)
         facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
         facts["before_images"] = before_images
         if plan_file is not None:
             keep_plan(plan_file, folder)
         header = Header(job=folder.name, input=file, path=str(path), sha256=sha256, size=size, **facts)
-        journal = Journal.create(folder, header, clock)
+        with store.registering():
+            if plan.mapping.mode is Mode.CREATE and not again:
+                _refuse_repetition(store, header)
+            journal = Journal.create(folder, header, clock)
+            journal.claim()  # from here on the content counts as being imported
         journal.add_effort(requests, 0.0)
         return Job(journal, planned)
     except BaseException:
@@ -160,13 +162,14 @@ def _unique_attribute(planned: PlannedInput) -> str | None:
     return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
 
 
-def _refuse_repetition(store: JobStore, sha256: str, target: Target, file: str) -> None:
-    earlier = store.earlier_creation(sha256, target.object_id, target.origin)
+def _refuse_repetition(store: JobStore, header: Header) -> None:
+    earlier = store.earlier_creation(header.sha256, header.object_id, header.origin)
     if earlier is None:
         return
+    what = "is being imported" if earlier.is_running else "was already imported"
     hint = f"crmctl bulk resume {earlier.id} goes on with it; " if earlier.is_resumable else ""
     raise UsageError(
-        f"the content of {file} was already imported into {target.object} by job {earlier.id}",
+        f"the content of {header.input} {what} into {header.object} by job {earlier.id}",
         hint=f"{hint}--again creates the records a second time",
         code="already_imported",
         details={"job": earlier.id},

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,10 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError, reason
 
 LAST = "last"
+LOCK_NAME = "registering.sqlite"
+LOCK_SECONDS = 60.0
+"""Longest wait for others that register a job; one takes milliseconds."""
+
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # nothing that is easily misread
 
 
@@ -104,6 +108,13 @@ class JobStore:
         if job.is_running:
             raise UsageError(f"job {job.id} is running", code="job_running")
         shutil.rmtree(job.folder)
+
+    @contextmanager
+    def registering(self) -> Iterator[None]:
+        """Keep every other process of this machine from registering a job meanwhile; a process that dies lets go."""
+        with closing(sqlite3.connect(self._root / LOCK_NAME, isolation_level=None, timeout=LOCK_SECONDS)) as lock:
+            lock.execute("BEGIN EXCLUSIVE")
+            yield
 
     def earlier_creation(self, sha256: str, object_id: str, origin: str) -> JobInfo | None:
         """The newest job that created records of the same object from the same content, or is doing so."""

@@ -122,13 +122,17 @@ class Journal(JournalDatabase):
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Keep every other process off this job. Raises UsageError when one works on it."""
-        with self._transaction():
-            lease.acquire(self._db, self._clock.now())
+        self.claim()
         try:
             yield
         finally:
             with self._transaction():
                 lease.release(self._db)
+
+    def claim(self) -> None:
+        """Begin to hold the job, until `hold` ends or the process does. Raises UsageError when another process works on it."""
+        with self._transaction():
+            lease.acquire(self._db, self._clock.now())
 
     def beat(self) -> None:
         with self._transaction(durable=False):
