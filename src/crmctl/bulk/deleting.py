@@ -64,7 +64,7 @@ class DeleteSummary:
 def read_ids(path: Path, name: str, ids: SeenIds) -> None:
     """Collect the ids of a file: one per line, or the `id` column of a table in any format. Blank lines and repetitions are fine.
 
-    Raises UsageError for a file without ids, RejectedError when any id is malformed, with the lines.
+    Raises UsageError for a table without such a column, RejectedError when any id is malformed, with the lines.
     """
     problems = []
     for line, text in _candidates(path, name):
@@ -81,8 +81,6 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
             code="malformed_id",
             details=problems,
         )
-    if not len(ids):
-        raise UsageError(f"{name} holds no ids", code="empty_file")
 
 
 def collect_ids(lister: Lister, object_id: str, conditions: Sequence[Condition], ids: SeenIds, progress: Progress) -> ScanStatistics:
@@ -206,6 +204,8 @@ def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
     source = open_source(path, name=name)
+    if not source.header:
+        return
     column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
     if column is None and len(source.header) == 1 and source.dialect.format.is_delimited:
         yield 1, source.header[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.bulk_runs import Findings, binary_stdin, current_limit, rejected_rows, resolve_target, run_job
+from crmctl.cli.bulk_runs import Findings, binary_stdin, current_limit, note_if_empty, rejected_rows, resolve_target, run_job
 from crmctl.cli.counting import counted
 from crmctl.errors import ExitCode, RejectedError, UsageError
 
@@ -89,6 +89,7 @@ def preview_import(
         if decisions is not None and not stopped:
             saved = _save(runtime, target, attributes, plan, planned, file, request, found, decisions)
     findings.show()
+    note_if_empty(runtime, file, found.report.rows)
     text = _preview_text(found, file) + (f"\ncrmctl bulk apply {saved} does exactly this" if saved else "")
     runtime.emitter.emit_result({**found.to_document(), "plan": str(saved) if saved else None}, text=text)
     if (refusal := invalid or unexpected) is not None:

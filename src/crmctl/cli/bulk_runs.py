@@ -169,7 +169,14 @@ def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_cop
     findings.show()
     for note in result.notes:
         runtime.messages.note(note)
+    note_if_empty(runtime, file, result.summary.rows)
     show_result(runtime, result, file, findings)
+
+
+def note_if_empty(runtime: Runtime, file: str, rows: int) -> None:
+    """A file without rows is nothing wrong: a nightly run may have nothing to do. It is said all the same."""
+    if not rows:
+        runtime.messages.note(f"{'stdin' if file == '-' else file} holds no rows: nothing to import")
 
 
 def resume_preview(runtime: Runtime, job: JobInfo) -> None:

@@ -46,7 +46,10 @@ def _gather(runtime: Runtime, object_name: str, ids_file: str | None, filters: l
 
     if ids_file is not None:
         with temporary_input(JobStore(runtime.paths.state, runtime.clock), ids_file, binary_stdin(runtime)) as path:
-            read_ids(path, "stdin" if ids_file == "-" else ids_file, ids)
+            name = "stdin" if ids_file == "-" else ids_file
+            read_ids(path, name, ids)
+        if not len(ids):
+            runtime.messages.note(f"{name} holds no ids: nothing to delete")
         return runtime.directory.object_id(object_name)
     conditions = parse_filters(runtime, object_name, filters)
     object_id = runtime.directory.object_id(object_name)

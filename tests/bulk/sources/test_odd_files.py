@@ -67,8 +67,6 @@ def test_a_problem_names_its_lines(tmp_path, case):
 
 
 REFUSED = {
-    "empty": (b"", "data.csv", {}, "empty_file"),
-    "only blank lines": (b"\n\r\n\n", "data.csv", {}, "empty_file"),
     "no column has a name": (b",,\n1,2,3\n", "data.csv", {}, "empty_header"),
     "two dialects tie": (b"a;b,c\n1;2,3\n", "data.csv", {}, "ambiguous_delimiter"),
     "header only, two dialects": (b"a;b,c\n", "data.csv", {}, "ambiguous_delimiter"),
@@ -89,9 +87,17 @@ REFUSED = {
     "two characters as delimiter": (b"a\n1\n", "data.csv", {"delimiter": "||"}, "usage"),
     "delimiter and quote alike": (b"a\n1\n", "data.csv", {"delimiter": "'", "quote": "'"}, "usage"),
     "a delimiter for JSON": (b"[]", "data.json", {"delimiter": ";"}, "usage"),
-    "an empty array": (b" [ ] ", "data.json", {}, "empty_file"),
-    "no JSON records": (b"\n\n", "data.jsonl", {}, "empty_file"),
 }
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [(b"", "data.csv"), (b"", "-"), (b"\n\r\n\n", "data.csv"), (b"a,b\n", "data.csv"), (b" [ ] ", "data.json"), (b"\n\n", "data.jsonl")],
+)
+def test_a_file_without_rows_is_read_as_one(tmp_path, data, name):
+    source = source_of(tmp_path, data, name)
+    assert list(source.rows()) == []
+    assert source.dialect.notes == []
 
 
 @pytest.mark.parametrize("case", REFUSED)

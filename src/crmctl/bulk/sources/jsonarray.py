@@ -13,7 +13,7 @@ from typing import Any
 from crmctl.bulk.sources.decoding import Encoding, count_lines, nul_error, open_text
 from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE, header_of, json_problem, problem_row, row_of
 from crmctl.bulk.sources.rows import RECORD_LIMIT, Dialect, Row
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 
 BLOCK = 256 * 1024
@@ -33,8 +33,6 @@ class JsonArraySource:
         self._encoding = Encoding(dialect.encoding, dialect.bom)
         self._compressed = dialect.compressed
         sample = list(islice(self.rows(), HEADER_SAMPLE))
-        if not sample:
-            raise UsageError(f"{name} holds no records", hint="a JSON file is an array of objects", code="empty_file")
         self.header = header_of(sample)
         self.dialect = replace(dialect, header=self.header)
 

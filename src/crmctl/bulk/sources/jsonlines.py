@@ -10,12 +10,11 @@ from pathlib import Path
 from crmctl.bulk.sources.decoding import Encoding, open_text, read_lines
 from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE, header_of, json_problem, problem_row, row_of
 from crmctl.bulk.sources.rows import Dialect, Row
-from crmctl.errors import UsageError
 from crmctl.models import jsontext
 
 
 class JsonLinesSource:
-    """A JSONL file. Raises UsageError for a file without a record."""
+    """A JSONL file."""
 
     header_complete = False
     header_text = ""
@@ -27,8 +26,6 @@ class JsonLinesSource:
         self._encoding = Encoding(dialect.encoding, dialect.bom)
         self._compressed = dialect.compressed
         sample = list(islice(self.rows(), HEADER_SAMPLE))
-        if not sample:
-            raise UsageError(f"{name} is empty", hint="JSONL holds one object per line", code="empty_file")
         self.header = header_of(sample)
         self.dialect = replace(dialect, header=self.header)
 

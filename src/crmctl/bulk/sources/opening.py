@@ -75,7 +75,8 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
 def _ends_a_line(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 4))
-        return file.read().rstrip(b"\0").endswith((b"\n", b"\r"))
+        end = file.read().rstrip(b"\0")
+        return not end or end.endswith((b"\n", b"\r"))
 
 
 def _lines(path: Path, name: str, encoding: Encoding, compressed: bool) -> Iterator[str]:
