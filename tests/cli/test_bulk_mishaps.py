@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from subprocess import Popen
 
@@ -10,13 +11,13 @@ import pytest
 
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl, start_crmctl
-from tests.support.service import RunningService
+from tests.support.service import RunningService, running_service
 
 
 def imported(file: str = "people.csv", content: str = "Email\na@x.com\nb@x.com\n", *options: str) -> str:
     """Import a file; returns the job."""
     Path(file).write_text(content, encoding="utf-8")
-    return str(run_crmctl("bulk", "import", "people", file, *options).ok().json()["job"])
+    return str(run_crmctl("bulk", "import", "people", file).ok().json()["job"])
 
 
 EMPTY = {"empty.csv": "", "blank.csv": "\n\n", "header.csv": "Email\n", "empty.jsonl": "", "empty.json": " [ ]"}
@@ -75,3 +76,94 @@ def test_a_job_whose_file_is_gone_says_which_and_how_to_go_on(crm: RunningServic
         assert "put the file back" in error["hint"]
     Path("elsewhere.csv").rename("people.csv")
     assert run_crmctl("bulk", "undo", job, "--yes").ok().json()["deleted"] == 2
+
+
+def broken(folder: Path, how: str) -> None:
+    journal = folder / "journal.sqlite"
+    whole = journal.read_bytes()
+    if how == "gone":
+        journal.unlink()
+    else:
+        journal.write_bytes({"cut short": whole[:5000], "empty": b"", "no database": b"no database at all" * 100}[how])
+
+
+@pytest.mark.parametrize("how", ["gone", "cut short", "empty", "no database"])
+def test_a_damaged_job_is_told_apart_from_one_that_never_was_and_can_be_removed(crm: RunningService, how: str) -> None:
+    other, job = imported(), imported("more.csv", "Email\nc@x.com\n")
+    folder = Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs" / job
+    broken(folder, how)
+    listed = run_crmctl("bulk", "jobs").ok()
+    assert [one["job"] for one in listed.json()] == [other]
+    assert (job in listed.err) == (how != "gone")  # a job that is just being made has no journal either
+    for command in (("jobs", job), ("resume", job), ("repair", job), ("undo", job, "--yes"), ("undo", job[-5:], "--yes")):
+        error = run_crmctl("bulk", *command).exits(2).error()
+        assert error["code"] == "damaged_job"
+        assert error["message"].startswith(f"job {job} cannot be opened: ")
+        assert error["hint"] == f"crmctl bulk jobs {job} --remove deletes what is left of it"
+    assert run_crmctl("bulk", "jobs", job, "--remove", "--yes").ok().json() == {"removed": job}
+    assert not folder.exists()
+    run_crmctl("bulk", "jobs", job).exits(3)
+
+
+def test_a_job_that_is_not_there_or_not_the_only_one(crm: RunningService) -> None:
+    for command in (
+        ("undo", "last", "--yes"),
+        ("repair", "last"),
+        ("jobs", "last"),
+        ("jobs", "last", "--remove", "--yes"),
+        ("resume", "x"),
+    ):
+        error = run_crmctl("bulk", *command).exits(3).error()
+        assert (error["code"], error["hint"]) == ("job_not_found", "crmctl bulk jobs lists them")
+    for command in (("resume",), ("resume", "--last")):
+        assert run_crmctl("bulk", *command).exits(2).error()["code"] == "nothing_to_resume"
+    jobs = sorted((imported(), imported("more.csv", "Email\nc@x.com\n")))
+    for command in ("resume", "repair", "jobs"):
+        error = run_crmctl("bulk", command, jobs[0][:6]).exits(2).error()
+        assert (error["message"], error["code"]) == (f"several jobs fit '{jobs[0][:6]}': {jobs[0]}, {jobs[1]}", "ambiguous_job")
+        assert error["hint"] == "give more of the name"
+    assert run_crmctl("bulk", "jobs", "").exits(3).error()["message"] == "there is no job ''"
+
+
+def test_jobs_and_plans_of_another_service_are_said_to_be_so(crm: RunningService, tmp_path: Path) -> None:
+    job = imported()
+    run_crmctl("bulk", "import", "people", "people.csv", "--again", "--plan", "people.plan").ok()
+    with running_service(tmp_path / "other") as other:
+        env = {"CRMCTL_BASE_URL": other.base_url, "CRMCTL_API_KEY": other.key}
+        for command in (("repair", job), ("undo", job, "--yes")):
+            error = run_crmctl("bulk", *command, env=env).exits(2).error()
+            assert error["message"] == f"job {job} cannot go on: it belongs to {crm.base_url}, and this profile to {other.base_url}"
+            assert error["hint"] == "crmctl auth switch PROFILE, or --profile"
+        assert run_crmctl("bulk", "apply", "people.plan", env=env).exits(2).error()["code"] == "plan_outdated"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(None, "unreadable_file"), (b"", "not_a_plan"), (b"\x00\xff", "not_a_plan"), (b"{}\n", "not_a_plan"), (b"[1", "not_a_plan")],
+)
+def test_what_is_no_plan_is_not_applied(crm: RunningService, content: bytes | None, code: str) -> None:
+    if content is not None:
+        Path("people.plan").write_bytes(content)
+    error = run_crmctl("bulk", "apply", "people.plan").exits(2).error()
+    assert error["code"] == code
+    assert "people.plan" in error["message"]
+
+
+def test_a_plan_that_was_cut_short_is_not_applied(crm: RunningService) -> None:
+    imported()
+    run_crmctl("bulk", "import", "people", "people.csv", "--plan", "people.plan").ok()
+    plan = Path("people.plan")
+    plan.write_bytes(plan.read_bytes()[:-20])
+    error = run_crmctl("bulk", "apply", "people.plan").exits(2).error()
+    assert error["code"] == "damaged_plan"
+    assert "--plan" in error["hint"]
+
+
+def test_what_the_rows_refer_to_belongs_to_the_job(crm: RunningService) -> None:
+    run_crmctl("records", "create", "companies", "--set", "name=Acme").ok()
+    Path("staff.csv").write_text("Email,Company\na@x.com,Acme\n", encoding="utf-8")
+    job = run_crmctl("bulk", "import", "people", "staff.csv", "--ref", "company=companies.name").ok().json()["job"]
+    (Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs" / job / "references.sqlite").unlink()
+    error = run_crmctl("bulk", "undo", job, "--yes").exits(2).error()
+    assert "references.sqlite, which says what its rows refer to, is gone" in error["message"]
+    assert error["hint"] == f"crmctl bulk jobs {job} --remove forgets the job"

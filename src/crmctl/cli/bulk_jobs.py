@@ -18,26 +18,30 @@ if TYPE_CHECKING:
 
 def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
     """List the jobs, show one, or remove its journal and result files."""
+    from crmctl.bulk.journal.jobs import JobInfo
     from crmctl.output.views import generic_view
 
     store = _store(runtime)
     if reference is None:
         if remove:
             raise UsageError("say which job to remove", hint="crmctl bulk jobs JOB --remove")
+        for damaged in store.damaged():
+            runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
         rows = [job.to_document() for job in store.list()]
         runtime.emitter.emit_items(
             rows, generic_view(rows, "jobs", first=("job", "object", "input", "state", "rows", "created", "updated", "failed"))
         )
         return
-    job = store.find(reference)
     if not remove:
+        job = store.find(reference)
         runtime.emitter.emit_result(job.to_document(), text=_job_text(job))
         return
-    lost = "; it can still be resumed" if job.is_resumable and job.has_sent else ""
-    runtime.confirm(f"Remove the journal and the result files of job {job.id}{lost}")
+    found = store.find_any(reference)
+    lost = "; it can still be resumed" if isinstance(found, JobInfo) and found.is_resumable and found.has_sent else ""
+    runtime.confirm(f"Remove the journal and the result files of job {found.id}{lost}")
     if not runtime.dry_run:
-        store.remove(job)
-    runtime.done({"removed": job.id}, f"removed job {job.id}")
+        store.remove(found)
+    runtime.done({"removed": found.id}, f"removed job {found.id}")
 
 
 def _job_text(job: JobInfo) -> str:
@@ -52,7 +56,7 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
     from crmctl.bulk.imports.importing import rows_of
     from crmctl.bulk.records.reading import Reader
 
-    job = _reopened(runtime, _finished(_store(runtime).find(reference)))
+    job = _reopened(runtime, reference)
     service = runtime.connect(lane="bulk")
     with closing(job.journal) as journal, journal.hold():
         reader = Reader(service, journal.header.object_id)
@@ -89,7 +93,7 @@ def undo(runtime: Runtime, reference: str) -> None:
 
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
-    job = _reopened(runtime, _finished(_store(runtime).find(reference)))
+    job = _reopened(runtime, reference)
     service = runtime.connect(lane="bulk")
     references = job.input.references
     unlinked = references.is_unlinked if references is not None else lambda _: False
@@ -167,18 +171,17 @@ def _store(runtime: Runtime) -> JobStore:
     return JobStore(runtime.paths.state, runtime.clock)
 
 
-def _finished(job: JobInfo) -> JobInfo:
-    if job.is_running:
-        raise UsageError(f"job {job.id} is running", code="job_running")
-    return job
+def _reopened(runtime: Runtime, reference: str) -> Job:
+    from crmctl.bulk.imports.resuming import check_service, reopen
+    from crmctl.bulk.journal.jobs import refuse_running
 
-
-def _reopened(runtime: Runtime, info: JobInfo) -> Job:
-    from crmctl.bulk.imports.resuming import reopen
-
+    store, origin = _store(runtime), runtime.settings.require_origin()
+    info = store.find(reference)
+    refuse_running(info)
+    check_service(info.header, origin)
     _, attributes = resolve_target(runtime, info.header.object_id)
     try:
-        return reopen(_store(runtime), info, runtime.settings.require_origin(), attributes)
+        return reopen(store, info, origin, attributes)
     except CrmctlError as error:
         error.hint = error.hint or "the rows of a job are recognised by its input: put the file back as it was"
         raise

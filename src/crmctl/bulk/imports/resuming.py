@@ -10,6 +10,7 @@ from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open
 from crmctl.bulk.imports.starting import STDIN, Job
 from crmctl.bulk.journal.jobs import JobInfo, JobStore
 from crmctl.bulk.journal.journal import Header
+from crmctl.bulk.keys.meanings import FILE_NAME as REFERENCES
 from crmctl.bulk.keys.meanings import ReferenceMap
 from crmctl.bulk.payloads.mapping import schema_digest
 from crmctl.errors import CrmctlError, UsageError
@@ -44,11 +45,16 @@ def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attr
     `attributes` are the object's attributes as they are now. Raises UsageError that says what has changed.
     """
     header = job.header
-    if header.origin != origin:
-        raise _changed(header, f"it belongs to {header.origin}, and this profile to {origin}", "crmctl auth switch PROFILE, or --profile")
+    check_service(header, origin)
     if schema_digest(attributes) != header.schema:
         raise _changed(header, f"the attributes of {header.object} have changed")
     return Job(store.open(job), reopen_input(header, attributes, job.folder))
+
+
+def check_service(header: Header, origin: str) -> None:
+    """Raises UsageError for a job of another service."""
+    if header.origin != origin:
+        raise _changed(header, f"it belongs to {header.origin}, and this profile to {origin}", "crmctl auth switch PROFILE, or --profile")
 
 
 def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) -> PlannedInput:
@@ -75,6 +81,8 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
     if planned.mapping.digest != header.mapping:
         raise _changed(header, "its columns map to other attributes than before")
     if plan.references:
+        if not (folder / REFERENCES).is_file():
+            raise _changed(header, f"{folder / REFERENCES}, which says what its rows refer to, is gone", _forget(header))
         return replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
     return planned
 

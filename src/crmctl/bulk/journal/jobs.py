@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError, reason
 
 LAST = "last"
+NO_JOURNAL = "its journal is gone, or not written yet"
 LOCK_NAME = "registering.sqlite"
 LOCK_SECONDS = 60.0
 """Longest wait for others that register a job; one takes milliseconds."""
@@ -61,8 +62,28 @@ class JobInfo:
         }
 
 
+@dataclass(frozen=True)
+class DamagedJob:
+    """What is left of a job whose journal is gone or cannot be read, and why."""
+
+    folder: Path
+    why: str
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def error(self) -> UsageError:
+        return UsageError(
+            f"job {self.id} cannot be opened: {self.why}",
+            hint=f"crmctl bulk jobs {self.id} --remove deletes what is left of it",
+            code="damaged_job",
+        )
+
+
 class JobStore:
-    """All jobs under one state directory. Folders without a journal are no jobs."""
+    """All jobs under one state directory."""
 
     def __init__(self, state_directory: Path, clock: Clock) -> None:
         self._root = state_directory / "jobs"
@@ -87,27 +108,39 @@ class JobStore:
         return Journal(job.folder, self._clock)
 
     def list(self) -> list[JobInfo]:
-        """All jobs, the newest first."""
-        return sorted(self._all(), key=lambda job: (job.header.created_at, job.id), reverse=True)
+        """All jobs that can be read, the newest first."""
+        jobs = (job for job in self._all() if isinstance(job, JobInfo))
+        return sorted(jobs, key=lambda job: (job.header.created_at, job.id), reverse=True)
+
+    def damaged(self) -> Sequence[DamagedJob]:
+        """Jobs with a journal that cannot be read."""
+        return [job for job in self._all() if isinstance(job, DamagedJob) and job.why != NO_JOURNAL]
 
     def find(self, reference: str) -> JobInfo:
-        """A job by its id, the beginning or the end of it, or `last`. Raises NotFoundError, UsageError where several fit."""
-        jobs = self.list()
-        exact = [job for job in jobs if job.id == reference]
-        found = (
-            jobs[:1] if reference == LAST else exact or [job for job in jobs if job.id.startswith(reference) or job.id.endswith(reference)]
-        )
+        """A job by its id, the beginning or the end of it, or `last`. Raises NotFoundError; UsageError for several, and a damaged one."""
+        found = self.find_any(reference)
+        if isinstance(found, DamagedJob):
+            raise found.error
+        return found
+
+    def find_any(self, reference: str) -> JobInfo | DamagedJob:
+        """The same for damaged jobs too."""
+        found = self.list()[:1] if reference == LAST else _named(reference, [*self._all()])
         if not found:
-            raise NotFoundError(f"there is no job {reference}", hint="crmctl bulk jobs lists them", code="job_not_found")
+            raise NotFoundError(f"there is no job {reference!r}", hint="crmctl bulk jobs lists them", code="job_not_found")
         if len(found) > 1:
-            raise UsageError(f"several jobs fit {reference}: {', '.join(job.id for job in found)}", code="ambiguous_job")
+            fitting = ", ".join(sorted(job.id for job in found))
+            raise UsageError(f"several jobs fit {reference!r}: {fitting}", hint="give more of the name", code="ambiguous_job")
         return found[0]
 
-    def remove(self, job: JobInfo) -> None:
-        """Delete a job's journal and result files. Raises UsageError while a process works on it."""
-        if job.is_running:
-            raise UsageError(f"job {job.id} is running", code="job_running")
-        shutil.rmtree(job.folder)
+    def remove(self, job: JobInfo | DamagedJob) -> None:
+        """Delete a job's journal and result files. Raises UsageError while a process works on it, and where that is not allowed."""
+        if isinstance(job, JobInfo):
+            refuse_running(job)
+        try:
+            shutil.rmtree(job.folder)
+        except OSError as error:
+            raise UsageError(f"cannot remove {job.folder}: {reason(error)}", code="unwritable_file") from error
 
     @contextmanager
     def registering(self) -> Iterator[None]:
@@ -125,19 +158,36 @@ class JobStore:
                 return job
         return None
 
-    def _all(self) -> Iterator[JobInfo]:
-        folders = self._root.iterdir() if self._root.is_dir() else iter(())
-        for folder in folders:
-            if (folder / FILE_NAME).is_file() and (job := self._read(folder)) is not None:
-                yield job
-
-    def _read(self, folder: Path) -> JobInfo | None:
-        """A job as its journal has it; None for one that is just being made, or that this version cannot read."""
+    def _all(self) -> Iterator[JobInfo | DamagedJob]:
         try:
+            folders = [path for path in self._root.iterdir() if path.is_dir()] if self._root.is_dir() else []
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._root}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory") from error
+        return map(self._read, folders)
+
+    def _read(self, folder: Path) -> JobInfo | DamagedJob:
+        """A job as its journal has it. One that is just being made has none yet."""
+        try:
+            if not (folder / FILE_NAME).is_file():
+                return DamagedJob(folder, NO_JOURNAL)
             with closing(Journal(folder, self._clock)) as journal:
                 return JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
-        except (CrmctlError, sqlite3.Error):
-            return None
+        except OSError as error:
+            return DamagedJob(folder, reason(error))
+        except (CrmctlError, sqlite3.Error) as error:
+            return DamagedJob(folder, str(error))
+
+
+def refuse_running(job: JobInfo) -> None:
+    """Raises UsageError while a process works on a job."""
+    if job.is_running:
+        raise UsageError(f"job {job.id} is running", hint="wait for it, or interrupt it with Ctrl-C: it can be resumed", code="job_running")
+
+
+def _named(reference: str, jobs: Sequence[JobInfo | DamagedJob]) -> Sequence[JobInfo | DamagedJob]:
+    """Those with this id, else those whose id begins or ends so."""
+    exact = [job for job in jobs if job.id == reference]
+    return exact or [job for job in jobs if reference and (job.id.startswith(reference) or job.id.endswith(reference))]
 
 
 def summarize(journal: Journal) -> Summary:

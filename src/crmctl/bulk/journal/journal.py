@@ -85,7 +85,7 @@ class Journal(JournalDatabase):
     """Opened by one process for work (`hold`), or by any for reading. Safe for several threads of that process."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
-        """Open an existing journal. Raises UsageError when there is none or it is of another format."""
+        """Open an existing journal. Raises UsageError when there is none, it cannot be read, or is of another format."""
         self.folder = folder
         self._clock = clock
         self._lock = threading.RLock()
@@ -97,6 +97,9 @@ class Journal(JournalDatabase):
             if self._one("PRAGMA user_version") != FORMAT:
                 raise UsageError(f"{path} was written by another version of crmctl")
             self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            self._db.close()
+            raise UsageError(f"cannot read {path}: {error}", code="damaged_job") from error
         except BaseException:
             self._db.close()
             raise

@@ -150,7 +150,7 @@ def resume_job(
     Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
     from crmctl.bulk.delivery.pipeline import DeliveryOptions
-    from crmctl.bulk.imports.resuming import choose_job, reopen
+    from crmctl.bulk.imports.resuming import check_service, choose_job, reopen
     from crmctl.bulk.imports.running import finished_result
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.cli.bulk_request import assumption
@@ -164,8 +164,10 @@ def resume_job(
     elif (finished := finished_result(store, chosen)) is not None:
         show_result(runtime, finished, chosen.header.input)
     else:
+        origin = runtime.settings.require_origin()
+        check_service(chosen.header, origin)
         _, attributes = resolve_target(runtime, chosen.header.object_id)
-        ready = reopen(store, chosen, runtime.settings.require_origin(), attributes)
+        ready = reopen(store, chosen, origin, attributes)
         assume = assumption(assume_applied, assume_lost)
         delivery = DeliveryOptions(
             concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids
