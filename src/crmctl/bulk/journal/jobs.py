@@ -68,6 +68,7 @@ class DamagedJob:
 
     folder: Path
     why: str
+    hint: str | None = None
 
     @property
     def id(self) -> str:
@@ -77,7 +78,7 @@ class DamagedJob:
     def error(self) -> UsageError:
         return UsageError(
             f"job {self.id} cannot be opened: {self.why}",
-            hint=f"crmctl bulk jobs {self.id} --remove deletes what is left of it",
+            hint=self.hint or f"crmctl bulk jobs {self.id} --remove deletes what is left of it",
             code="damaged_job",
         )
 
@@ -173,7 +174,7 @@ class JobStore:
             with closing(Journal(folder, self._clock)) as journal:
                 return JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
         except OSError as error:
-            return DamagedJob(folder, reason(error))
+            return DamagedJob(folder, reason(error), "is it another user's? CRMCTL_STATE_DIR names another directory")
         except (CrmctlError, sqlite3.Error) as error:
             return DamagedJob(folder, str(error))
 

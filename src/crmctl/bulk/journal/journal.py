@@ -97,11 +97,10 @@ class Journal(JournalDatabase):
             if self._one("PRAGMA user_version") != FORMAT:
                 raise UsageError(f"{path} was written by another version of crmctl")
             self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
-        except (sqlite3.Error, TypeError, ValueError) as error:
+        except BaseException as error:
             self._db.close()
-            raise UsageError(f"cannot read {path}: {error}", code="damaged_job") from error
-        except BaseException:
-            self._db.close()
+            if isinstance(error, sqlite3.Error | TypeError | ValueError):
+                raise UsageError(f"cannot read {path}: {error}", code="damaged_job") from error
             raise
 
     @classmethod
@@ -173,9 +172,8 @@ class Journal(JournalDatabase):
     def restart_check(self) -> None:
         """Forget an unfinished check of the input."""
         with self._transaction():
-            self._db.execute("DELETE FROM row")
-            self._db.execute("DELETE FROM target")
-            self._db.execute("DELETE FROM before")
+            for table in ("row", "target", "before"):
+                self._db.execute(f"DELETE FROM {table}")  # noqa: S608
             self._db.execute("UPDATE job SET rows = 0")
 
     def record_check(self, rows: int, rejected: Iterable[tuple[int, str]]) -> None:
