@@ -167,3 +167,11 @@ def test_what_the_rows_refer_to_belongs_to_the_job(crm: RunningService) -> None:
     error = run_crmctl("bulk", "undo", job, "--yes").exits(2).error()
     assert "references.sqlite, which says what its rows refer to, is gone" in error["message"]
     assert error["hint"] == f"crmctl bulk jobs {job} --remove forgets the job"
+
+
+def test_one_row_is_not_one_rows(crm: RunningService) -> None:
+    Path("one.csv").write_text("Email\na@x.com\n", encoding="utf-8")
+    refused = run_crmctl("bulk", "import", "people", "one.csv", "--expect", "2").exits(9).error()
+    assert refused["message"] == "1 of 1 rows would be written, --expect says 2; nothing was sent"
+    job = run_crmctl("bulk", "jobs").ok().json()[0]["job"]
+    assert "1 row not sent, 0 in doubt" in run_crmctl("bulk", "resume", job, "--dry-run", "-o", "table").ok().out

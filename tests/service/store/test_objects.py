@@ -26,6 +26,7 @@ def test_a_new_organisation_has_an_owner_and_every_type_of_attribute(store: Stor
     for slug in slugs(store):
         wire = store.read(lambda tx, slug=slug: objects.get_object(tx, store.standard(slug)))
         assert wire["type"] == "standard"
+        assert "organis" not in wire["description"].lower()
         types |= {each["type"] for each in wire["attributes"]}
         assert sum(each["isRequired"] for each in wire["attributes"]) == (0 if slug == "people" else 1)
     assert types == {str(each) for each in AttributeType}
