@@ -88,11 +88,7 @@ def start_import(
         if plan_file is not None:
             keep_plan(plan_file, folder)
         header = Header(job=folder.name, input=file, path=str(path), sha256=sha256, size=size, **facts)
-        with store.registering():
-            if plan.mapping.mode is Mode.CREATE and not again:
-                _refuse_repetition(store, header)
-            journal = Journal.create(folder, header, clock)
-            journal.claim()  # from here on the content counts as being imported
+        journal = _register(store, folder, header, clock, again=again)
         journal.add_effort(requests, 0.0)
         return Job(journal, planned)
     except BaseException:
@@ -160,6 +156,16 @@ def _unique_attribute(planned: PlannedInput) -> str | None:
     """A mapped attribute no two records share."""
     found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
     return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
+
+
+def _register(store: JobStore, folder: Path, header: Header, clock: Clock, *, again: bool) -> Journal:
+    """Look for an earlier job and make this one, with nobody in between; from then on the content counts as being imported."""
+    with store.registering():
+        if header.mode == "create" and not again:
+            _refuse_repetition(store, header)
+        journal = Journal.create(folder, header, clock)
+        journal.claim()
+        return journal
 
 
 def _refuse_repetition(store: JobStore, header: Header) -> None:
