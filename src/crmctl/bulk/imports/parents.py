@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from crmctl.bulk.imports.phases import Crew, failures, phase_journal, send_phase
+from crmctl.bulk.imports.importing import chunks
+from crmctl.bulk.imports.phases import Crew, phase_journal, send_phase
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.keys.index import KeyIndex
@@ -17,7 +18,6 @@ from crmctl.errors import CrmctlError, InterruptedByUser, ServiceError
 from crmctl.models.attributes import AttributeType
 
 FOLDER = "parents"
-CHUNK_ROWS = 500
 TELLING = (AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE)
 """Types of which no two different keys look alike however a service spells them."""
 
@@ -64,10 +64,10 @@ def _make(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: Journ
         failure = send_phase(crew, phase, group.size, entries, f"records of {reference.object}")
         if failure is not None:
             return failure
-        numbers = [number for number, _, _ in references.parents(group)]
-        errors = {number: f"{reference.told}: {error}" for number, error in failures(phase, numbers).items()}
-        references.know_parents({}, errors)
-        _read_back(crew, references, group, phase, lookup, set(errors))
+        for chunk in chunks(references.parents(group)):
+            errors = _failures(phase, chunk)
+            references.know_parents({}, {number: f"{reference.told}: {error}" for number, error in errors.items()})
+        _read_back(crew, references, group, phase, lookup)
         phase.set_state(JobState.FINISHED)
         return None
     finally:
@@ -77,46 +77,50 @@ def _make(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: Journ
 def _leave_out_known(references: ReferenceMap, group: ParentGroup, phase: Journal, lookup: Lookup) -> None:
     """What somebody else has created since is not made again."""
     with KeyIndex(group.rule) as index:
-        open_numbers = {}
-        parents = references.parents(group)
-        while chunk := list(islice(parents, CHUNK_ROWS)):
+        for chunk in chunks(references.parents(group)):
             taken = phase.taken(chunk[0][0], chunk[-1][0])
             for number, data, _ in chunk:
                 if number not in taken:
                     index.want(number, 0, 0, data)
-                    open_numbers[number] = group.rule.key(data)
-        if not open_numbers:
+        if not index.key_count:
             return
         if not lookup.refresh(index):
             lookup.fill(index)
-        found = {number: ids for number, key in open_numbers.items() if key is not None and (ids := index.found(key))}
-        references.know_parents({number: ids[0][0] for number, ids in found.items()}, {})
-        phase.conclude((number, RowState.UNCHANGED, ids[0][0], None) for number, ids in found.items())
+        for found in chunks(index.matches()):
+            references.know_parents(dict(found), {})
+            phase.conclude((number, RowState.UNCHANGED, record_id, None) for number, record_id in found)
 
 
-def _read_back(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: Journal, lookup: Lookup, failed: set[int]) -> None:
+def _read_back(crew: Crew, references: ReferenceMap, group: ParentGroup, phase: Journal, lookup: Lookup) -> None:
     """Learn the ids of what was created. Raises ServiceError when the service does not show them."""
     for attempt, gap in enumerate((*GAPS, 0.0)):
         with KeyIndex(group.rule) as index:
-            unknown = {}
-            for number, data, record_id in references.parents(group):
-                if record_id is None and number not in failed:
-                    index.want(number, 0, 0, data)
-                    unknown[number] = group.rule.key(data)
-            if not unknown:
+            for chunk in chunks(references.parents(group)):
+                failed = _failures(phase, chunk)
+                for number, data, record_id in chunk:
+                    if record_id is None and number not in failed:
+                        index.want(number, 0, 0, data)
+            missing = index.key_count
+            if not missing:
                 return
             if attempt or not lookup.refresh(index):
                 lookup.fill(index)
-            found = {number: ids[0][0] for number, key in unknown.items() if key is not None and (ids := index.found(key))}
-        references.know_parents(found, {})
-        phase.name_rows(found)
-        if len(found) == len(unknown):
+            for found in chunks(index.matches()):
+                references.know_parents(dict(found), {})
+                phase.name_rows(dict(found))
+                missing -= len(found)
+        if not missing:
             return
         _wait(crew, gap)
-    missing = len(unknown) - len(found)
     raise ServiceError(
         f"the service does not show every record of {group.reference.object} that was created: {missing:,} missing", code="not_shown"
     )
+
+
+def _failures(phase: Journal, parents: Sequence[tuple[int, dict[str, Any], str | None]]) -> dict[int, str]:
+    """Which of these parents the service refused, and why."""
+    entries = phase.rows(parents[0][0], parents[-1][0])
+    return {number: one.error or "refused" for number, one in entries.items() if one.state is RowState.FAILED}
 
 
 def _wait(crew: Crew, seconds: float) -> None:

@@ -112,3 +112,11 @@ class KeyIndex:
         """The ids and data of all records of a key."""
         rows = self._db.execute("SELECT id, data FROM found WHERE key = ? ORDER BY id", (key,))
         return [(record_id, jsontext.loads(data)) for record_id, data in rows]
+
+    def matches(self) -> Iterator[tuple[int, str]]:
+        """Each row whose key a record has, in input order, and that record: of several the one with the first id."""
+        last = -1
+        statement = "SELECT ordinal, MIN(id) FROM wanted JOIN found USING (key) WHERE ordinal > ? GROUP BY ordinal ORDER BY ordinal LIMIT ?"
+        while rows := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
+            yield from rows
+            last = rows[-1][0]

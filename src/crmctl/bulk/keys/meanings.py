@@ -245,7 +245,7 @@ class ReferenceMap:
             "SELECT ordinal, error FROM later, json_each(later.parents) AS one JOIN parent ON parent.no = one.value "
             "WHERE error IS NOT NULL ORDER BY ordinal"
         )
-        for ordinal, errors in groupby(self._db.execute(query).fetchall(), key=lambda row: row[0]):
+        for ordinal, errors in groupby(self._db.execute(query), key=lambda row: row[0]):
             yield int(ordinal), "; ".join(error for _, error in errors)
 
     @property
