@@ -145,9 +145,16 @@ class JobStore:
 
     @contextmanager
     def registering(self) -> Iterator[None]:
-        """Keep every other process of this machine from registering a job meanwhile; a process that dies lets go."""
-        with closing(sqlite3.connect(self._root / LOCK_NAME, isolation_level=None, timeout=LOCK_SECONDS)) as lock:
-            lock.execute("BEGIN EXCLUSIVE")
+        """Keep every other process of this machine from registering a job meanwhile; a process that dies lets go.
+
+        Raises ConfigError where nothing can be locked.
+        """
+        path = self._root / LOCK_NAME
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS)) as lock:
+            try:
+                lock.execute("BEGIN EXCLUSIVE")
+            except sqlite3.Error as error:
+                raise ConfigError(f"cannot lock {path}: {error}", hint="CRMCTL_STATE_DIR names another directory") from error
             yield
 
     def earlier_creation(self, sha256: str, object_id: str, origin: str) -> JobInfo | None:
