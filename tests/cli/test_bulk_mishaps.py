@@ -20,7 +20,7 @@ def imported(file: str = "people.csv", content: str = "Email\na@x.com\nb@x.com\n
     return str(run_crmctl("bulk", "import", "people", file).ok().json()["job"])
 
 
-EMPTY = {"empty.csv": "", "blank.csv": "\n\n", "header.csv": "Email\n", "empty.jsonl": "", "empty.json": " [ ]"}
+EMPTY = {"header.csv": "Email\n", "empty.jsonl": "", "empty.json": " [ ]"}
 
 
 @pytest.mark.parametrize("file", EMPTY)
@@ -33,6 +33,17 @@ def test_a_file_without_rows_is_nothing_to_do(crm: RunningService, file: str) ->
     assert run_crmctl("bulk", "import", "people", file, "--expect", "3").exits(9).error()["code"] == "unexpected_changes"
     assert run_crmctl("bulk", "import", "people", "-", input=EMPTY[file]).ok().json()["rows"] == 0
     assert {method for method, _ in requests_of(crm)} == {"GET"}
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_table_without_a_header_is_an_error(crm: RunningService, content: str) -> None:
+    """A table without rows has a header: what wrote such a file has probably failed."""
+    Path("people.csv").write_text(content, encoding="utf-8")
+    for arguments in (("people.csv",), ("-", "--format", "csv")):
+        ended = run_crmctl("bulk", "import", "people", *arguments, input=content).exits(2)
+        assert ended.error()["code"] == "empty_file"
+    assert {method for method, _ in requests_of(crm)} <= {"GET"}
+    assert run_crmctl("bulk", "import", "people", "-", input=content).ok().json()["rows"] == 0
 
 
 @pytest.mark.parametrize("ids", ["", "\n", "id\n", "[]"])

@@ -67,6 +67,8 @@ def test_a_problem_names_its_lines(tmp_path, case):
 
 
 REFUSED = {
+    "empty": (b"", "data.csv", {}, "empty_file"),
+    "only blank lines": (b"\n\r\n\n", "data.csv", {}, "empty_file"),
     "no column has a name": (b",,\n1,2,3\n", "data.csv", {}, "empty_header"),
     "two dialects tie": (b"a;b,c\n1;2,3\n", "data.csv", {}, "ambiguous_delimiter"),
     "header only, two dialects": (b"a;b,c\n", "data.csv", {}, "ambiguous_delimiter"),
@@ -92,7 +94,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(
     ("data", "name"),
-    [(b"", "data.csv"), (b"", "-"), (b"\n\r\n\n", "data.csv"), (b"a,b\n", "data.csv"), (b" [ ] ", "data.json"), (b"\n\n", "data.jsonl")],
+    [(b"", "-"), (b"a,b\n", "data.csv"), (b" [ ] ", "data.json"), (b"\n\n", "data.jsonl")],
 )
 def test_a_file_without_rows_is_read_as_one(tmp_path, data, name):
     source = source_of(tmp_path, data, name)

@@ -24,7 +24,7 @@ SEPARATOR_LINE = "sep="
 
 
 class DelimitedSource:
-    """A CSV or TSV file whose dialect is known. Reads the header at once; a file without any text has none, and no rows."""
+    """A CSV or TSV file whose dialect is known. Reads the header at once; raises UsageError for an empty file."""
 
     header_complete = True
 
@@ -40,12 +40,13 @@ class DelimitedSource:
         self._compressed = dialect.compressed
         self._pad_short = pad_short
         self._excel_safe = excel_safe
-        self.dialect = dialect
-        self.header: list[str] = []
         header = next((record for record in self._records() if record.cells is not None), None)
         if header is None or header.cells is None:
-            self.header_complete, self.header_text, self._width = False, "", 0
-            return
+            raise UsageError(
+                f"{name} is empty: it does not even name its columns",
+                hint="a table without rows still has a header; did what wrote the file fail?",
+                code="empty_file",
+            )
         if header.problem is not None:
             raise RejectedError(
                 f"{name}: the header cannot be read: {header.problem.message}", hint=header.problem.hint, code=header.problem.code
@@ -65,8 +66,6 @@ class DelimitedSource:
         self.dialect = replace(dialect, header=self.header)
 
     def rows(self) -> Iterator[Row]:
-        if not self.header:
-            return
         width, named = self._width, len(self.header)
         last_name = self.header[-1]
         ordinal, blank = 0, 0

@@ -101,7 +101,9 @@ def _format(options: SourceOptions, name: str, start: str) -> Format:
         return Format.JSONL
     if named is not None:
         return named
-    first_line = start.splitlines()[0] if start else ""
+    if not start:
+        return Format.JSONL  # the one format in which no text is no rows
+    first_line = start.splitlines()[0]
     if options.delimiter is None and "\t" in first_line and not any(mark in first_line for mark in ",;|"):
         return Format.TSV
     return Format.CSV
