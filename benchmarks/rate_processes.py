@@ -103,13 +103,14 @@ def main() -> int:
     parser.add_argument("--window", type=float, default=60.0, help="seconds")
     parser.add_argument("--windows", type=int, default=3, help="how many are measured, after the first")
     parser.add_argument("--imports", type=int, nargs="+", default=[2, 7], help="processes that import, beside the reader")
+    parser.add_argument("--only", choices=[*LIMITERS], nargs="+", default=[*LIMITERS], help="limiters, all at once")
     parser.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
     given = parser.parse_args()
     print(HEAD)
     table, kept = [HEAD], True
     for imports in given.imports:
-        with ThreadPoolExecutor(len(LIMITERS)) as threads:
-            runs = [threads.submit(measure, name, given.window, given.windows, imports) for name in LIMITERS]
+        with ThreadPoolExecutor(len(given.only)) as threads:
+            runs = [threads.submit(measure, name, given.window, given.windows, imports) for name in given.only]
         for measured in (run.result() for run in runs):
             kept = kept and measured.is_kept
             table.append(measured.line())

@@ -72,18 +72,21 @@ Limiter = FixedWindow | SlidingWindow | TokenBucket
 class World:
     """`workers` requests at a time in all, each with `latency` seconds to the service and back (with jitter).
 
-    `foreign` requests a second come from elsewhere with the same key; every `person_every` seconds somebody at a terminal sends one, and
-    `waits` tells how long each of these had to wait.
+    One in fifty takes `stall` seconds more. Each worker prepares its next request for `pace` seconds. `foreign` requests a second come
+    from elsewhere with the same key. A person at a terminal sends one after each of many `pauses` (the least and the most seconds of one;
+    none: nobody does), and `waits` tells how long each of these took.
     """
 
     service: Limiter
     workers: int = 1
     latency: float = 0.05
     jitter: float = 0.02
+    stall: float = 0.0
     skew: float = 0.0
     dated: bool = True
     foreign: float = 0.0
-    person_every: float = 0.0
+    pauses: tuple[float, float] | None = None
+    pace: float = 0.0
     headers: bool = True
     lane: int = BULK
     start: float = START
@@ -97,33 +100,33 @@ class World:
         ledger = Ledger(None)
         dice = random.Random(self.seed)
         order = itertools.count()
+        pauses = self.pauses or (0.0, 0.0)
         events: list[tuple[float, int, Callable[[float], object]]] = []
 
         def at(moment: float, what: Callable[[float], object]) -> None:
             heapq.heappush(events, (moment, next(order), what))
 
-        def ask(now: float, lane: int, then: Callable[[float], None], ticket: int | None = None) -> None:
+        def ask(now: float, lane: int, then: Callable[[float], object], ticket: int | None = None) -> None:
             """`then` follows the answer."""
             answer = ledger.acquire(now, lane, ticket)
             if isinstance(answer, Grant):
-                at(now + self._leg(dice), lambda moment: arrive(moment, answer.slot, then))
+                at(now + self._leg(dice), lambda moment: arrive(moment, answer.slot, lane, then))
             else:
                 at(max(answer.look, now + 1e-4), lambda moment: ask(moment, lane, then, answer.ticket))
 
-        def arrive(now: float, slot: int, then: Callable[[float], None]) -> None:
+        def arrive(now: float, slot: int, lane: int, then: Callable[[float], object]) -> None:
             said = self.service.ask(now + self.skew)
             (self.accepted if said[0] else self.refused).append(now)
             at(
                 now + self._leg(dice),
-                lambda moment: (ledger.answered(slot, moment, moment, *self._answer(*said, now + self.skew)), then(moment)),
+                lambda moment: (ledger.answered(slot, moment, moment, *self._answer(*said, now + self.skew), lane), then(moment)),
             )
 
         def work(now: float) -> None:
-            ask(now, self.lane, work)
+            ask(now, self.lane, lambda moment: at(moment + self.pace * dice.uniform(0.5, 1.5), work))
 
         def person(now: float) -> None:
-            at(now + self.person_every, person)
-            ask(now, INTERACTIVE, lambda moment: self.waits.append(moment - now))
+            ask(now, INTERACTIVE, lambda moment: (self.waits.append(moment - now), at(moment + dice.uniform(*pauses), person)))
 
         def stranger(now: float) -> None:
             self.service.ask(now + self.skew)
@@ -131,8 +134,8 @@ class World:
 
         for _ in range(self.workers):
             at(self.start + dice.random() * 0.01, work)
-        if self.person_every:
-            at(self.start + self.person_every * dice.random(), person)
+        if self.pauses:
+            at(self.start + dice.uniform(*pauses), person)
         if self.foreign:
             at(self.start, stranger)
         while events and events[0][0] < self.start + seconds and len(self.accepted) < requests:
@@ -151,11 +154,15 @@ class World:
         return 200 if accepted else 429, headers
 
     def _leg(self, dice: random.Random) -> float:
-        return self.latency / 2 + dice.random() * self.jitter / 2
+        late = self.stall if self.stall and dice.random() < 0.01 else 0.0
+        return self.latency / 2 + dice.random() * self.jitter / 2 + late
 
 
 def share_used(world: World) -> float:
-    """Share of the limit used. Aligned windows: of those that went by whole. Others: as a rate, over full limits."""
+    """Share of the limit used. Aligned windows: of those that went by whole. A bucket, which begins full: of those after the first.
+
+    Others: as a rate, over full limits.
+    """
     service, times = world.service, sorted(world.accepted)
     if isinstance(service, FixedWindow) and service.aligned:
         counts: dict[float, int] = {}
@@ -164,6 +171,10 @@ def share_used(world: World) -> float:
             counts[number] = counts.get(number, 0) + 1
         whole = [counts[number] for number in sorted(counts)][1:-1]
         return sum(whole) / (service.limit * len(whole))
+    if isinstance(service, TokenBucket):
+        windows = int((times[-1] - times[0]) // service.window)
+        begin, end = times[0] + service.window, times[0] + windows * service.window
+        return sum(begin <= moment < end for moment in times) / (service.limit * (windows - 1))
     rounds = (len(times) - 1) // service.limit
     return rounds * service.window / (times[rounds * service.limit] - times[0])
 

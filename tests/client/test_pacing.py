@@ -220,6 +220,15 @@ def test_stamps_of_an_earlier_boot_are_forgotten(path: Path) -> None:
     ledger.close()
 
 
+def test_a_process_that_stalled_after_it_looked_at_the_clock_wipes_nothing(path: Path) -> None:
+    busy, stalled = Ledger(path), Ledger(path)
+    spend(busy, 100, now=NOW + 3)
+    assert isinstance(stalled.acquire(NOW, BULK), Wait)
+    assert isinstance(busy.acquire(NOW + 4, BULK), Wait)
+    busy.close()
+    stalled.close()
+
+
 def test_a_request_costs_few_statements(path: Path) -> None:
     """Counted, not timed: on a busy machine times prove nothing."""
     ledger = Ledger(path)

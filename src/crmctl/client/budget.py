@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from crmctl.client.allowance import SOON, Exchange, Learned, Usage, free_at, learn
+from crmctl.client.allowance import SOON, Learned, Usage, free_at
+from crmctl.client.learning import Exchange, learn
 
 INTERACTIVE, BULK = 0, 1
 """Lanes; the lower one goes first."""
@@ -26,6 +27,12 @@ TIDY = 1.0
 
 IN_FLIGHT_SECONDS = 900.0
 """A request without an end for this long belongs to a process that is gone."""
+
+LOCKED = 3.0
+"""Seconds after which the file counts as locked for good: on a busy machine its turn may take a while to come."""
+
+STALLED = 60.0
+"""Seconds by which a process may be late after it has looked at the clock."""
 
 TICKET_GRACE = 2.0
 """Seconds after which a place in the queue is lost when its owner did not look again as announced."""
@@ -53,6 +60,11 @@ _EXCHANGE = """
 SELECT count(*), (SELECT count(*) FROM slot WHERE done >= :from), (SELECT count(*) FROM slot WHERE done >= :from AND done <= :sent),
   (SELECT count(*) FROM slot WHERE done > :asked)
 FROM slot WHERE done IS NULL
+"""
+
+_SENT_BEFORE = """
+SELECT sent FROM slot WHERE done < min(?, (SELECT sent FROM slot WHERE done < ? ORDER BY sent DESC LIMIT 1 OFFSET ?))
+ORDER BY done DESC LIMIT 1
 """
 
 
@@ -83,7 +95,7 @@ class Ledger:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         name = ":memory:" if path is None else str(path)
-        self._base = sqlite3.connect(name, timeout=1.0, isolation_level=None, check_same_thread=False)
+        self._base = sqlite3.connect(name, timeout=LOCKED, isolation_level=None, check_same_thread=False)
         # What a power cut could lose here is not worth an fsync per request.
         self._base.execute("PRAGMA synchronous=OFF")
         self._base.execute("PRAGMA journal_mode=WAL")
@@ -119,7 +131,7 @@ class Ledger:
         with self._lock, self._base:
             return Grant(self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid))
 
-    def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str]) -> bool:
+    def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str], lane: int = BULK) -> bool:
         """Close a slot and learn from the answer; whether requests may go without asking from now on."""
         with self._lock, self._base:
             self._base.execute("BEGIN IMMEDIATE")
@@ -133,12 +145,11 @@ class Ledger:
             under_way, recent, before, later = self._base.execute(_EXCHANGE, values).fetchone()
 
             def sent_before(number: int) -> float | None:
-                query = "SELECT sent FROM slot WHERE done < ? ORDER BY done DESC LIMIT 1 OFFSET ?"
-                found = self._base.execute(query, (sent, number - 1)).fetchone()
+                found = self._base.execute(_SENT_BEFORE, (sent, sent, number - 1)).fetchone()
                 return None if found is None else float(found[0])
 
-            exchange = Exchange(sent, now, wall, status, headers, under_way + recent, before + 1, under_way + later, sent_before)
-            learned = learn(learned, exchange)
+            counts = (under_way + recent, before + 1, under_way + later)
+            learned = learn(learned, Exchange(sent, now, wall, status, headers, lane == BULK, *counts, sent_before))
             self._base.execute(_SAVE, tuple(vars(learned).values()))
             return learned.is_unlimited
 
@@ -165,10 +176,9 @@ class Ledger:
         values = {"from": start, "begun": max(start, learned.opened), "probe": learned.blocked_until, "asked": learned.asked}
         done, oldest, under_way, probes, untold, newest = self._base.execute(_USAGE, values).fetchone()
 
-        def answer_of(number: int) -> float | None:
-            query = "SELECT done FROM slot WHERE done >= ? ORDER BY done LIMIT 1 OFFSET ?"
-            found = self._base.execute(query, (start, max(0, number - 1))).fetchone()
-            return None if found is None else float(found[0])
+        def answers(skip: int, count: int) -> list[float]:
+            query = "SELECT done FROM slot WHERE done >= ? ORDER BY done LIMIT ? OFFSET ?"
+            return [float(done) for (done,) in self._base.execute(query, (start, count, max(0, skip)))]
 
         return Usage(
             counting=under_way + done,
@@ -177,7 +187,7 @@ class Ledger:
             under_way=under_way,
             oldest=now if oldest is None else oldest,
             newest=-1.0 if newest is None else newest,
-            answer_of=answer_of,
+            answers=answers,
         )
 
     def _is_behind(self, lane: int, ticket: int | None, now: float) -> bool:
@@ -200,7 +210,7 @@ class Ledger:
             return
         self._tidied = now
         newest = self._base.execute("SELECT sent FROM slot ORDER BY id DESC LIMIT 1").fetchone()
-        if newest is not None and newest[0] > now + 1.0:
+        if newest is not None and newest[0] > now + STALLED:
             # The clock counts from the start of the machine: these are of an earlier one.
             for table in ("slot", "ticket", _LEARNED):
                 self._base.execute(f"DELETE FROM {table}")  # noqa: S608

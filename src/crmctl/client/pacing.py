@@ -109,14 +109,14 @@ class SharedBudget:
                 self._use(lambda ledger: ledger.leave(ticket))
 
     def answered(self, slot: int, status: int, headers: Mapping[str, str]) -> None:
-        from crmctl.client.allowance import has_limit
+        from crmctl.client.learning import has_limit
 
         if slot == UNCOUNTED and not has_limit(status, headers):
             return
         now, wall = self._clock.monotonic(), self._clock.now()
         if slot == UNCOUNTED:
             slot = self._use(lambda ledger: ledger.admit(now)).slot
-        self._is_unlimited = self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers))
+        self._is_unlimited = self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers, self._lane))
 
     def lost(self, slot: int, *, never_sent: bool) -> None:
         if slot == UNCOUNTED:
