@@ -107,6 +107,7 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
     given = parser.parse_args()
     print(HEAD)
+    before = os.getloadavg()[1]
     table, kept = [HEAD], True
     for imports in given.imports:
         with ThreadPoolExecutor(len(given.only)) as threads:
@@ -117,7 +118,10 @@ def main() -> int:
             print(table[-1], flush=True)
     if given.record:
         what = f"`benchmarks/rate_processes.py --window {given.window:g} --windows {given.windows}`"
-        about = "Waits of the reader are beyond its quickest command, which is nearly all start-up."
+        about = (
+            "Waits of the reader are beyond its quickest command, which is nearly all start-up. The machine's load (of five minutes) was "
+            f"{before:.1f} before and {os.getloadavg()[1]:.1f} after, on {os.cpu_count()} cores."
+        )
         RESULTS.write_text(
             f"# One key, several processes\n\nThe last result of {what}, {LIMIT} requests a window. {about}\n\n" + "\n".join(table) + "\n"
         )
