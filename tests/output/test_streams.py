@@ -113,7 +113,7 @@ def test_a_full_disk_is_an_error_and_not_silence(call: str) -> None:
         ended = in_pipes(SETUP + f"ended(lambda: emitter('json').{call})", stdout=full)
     assert ended.code == 2
     assert '"code":"output_failed"' in ended.err
-    assert "No space left" in ended.err
+    assert "no space left" in ended.err
     assert ended.err.count("\n") == 1
 
 

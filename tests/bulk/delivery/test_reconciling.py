@@ -46,6 +46,18 @@ def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(marked: J
     assert {row: entry.record_id for row, entry in marked.rows(101, 200).items()} == {row: there[row] for row in range(101, 201)}
 
 
+def test_what_was_there_before_the_job_is_not_read_again(tmp_path: Path) -> None:
+    """However much was created in the same second: it was there when the job began."""
+    unique = dataclasses.replace(header(), unique="n")
+    with BulkServer() as server, closing(Journal.create(tmp_path / "job", unique, FakeClock())) as journal:
+        for number in range(5000):
+            server.add({"n": -number})
+        server.faults[2] = Fault(drop=True)
+        run(server.crm(), journal, prepared(300), ImportOptions(delivery=ONE))
+        assert journal.counts()[RowState.CREATED] == 300
+        assert len(server.reads) < 50
+
+
 def rows_alike() -> list[Prepared]:
     return [Prepared(n, {"n": 0 if n in (5, 105) else n}) for n in range(1, 201)]
 

@@ -5,6 +5,7 @@ One thread calls `work` between other things; senders only park. How to read is 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Batch, Entry
 from crmctl.bulk.payloads.markers import Marker
-from crmctl.bulk.records.reading import Baseline, ByPrefix, NewestFirst, Reader, Reading, Unusable, Way, moment_of
+from crmctl.bulk.records.reading import Baseline, ByPrefix, Enough, NewestFirst, Reader, Reading, Unusable, Way, moment_of
 from crmctl.bulk.records.recognising import Match, Recognition, by_content, match, without_altered
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError
@@ -31,7 +32,9 @@ CONTROL_SECONDS = 60.0
 """How long a confirmed batch may take to show up before a way of reading counts as unusable."""
 
 CONTROL_RECORDS = 10_000
-CLOCK_MARGIN = 15.0
+CLOCK_MARGIN = 5.0
+"""Seconds by which clocks may have drifted apart since they were compared."""
+
 FIRST_GAP, LAST_GAP = 0.5, 30.0
 LAGS = 5
 LATE_SECONDS = 600.0
@@ -132,6 +135,21 @@ def recognitions(header: Header) -> list[Recognition]:
     by_key = [Recognition.by_key(header.keys, header.key_types)] if header.keys else []
     marked, unique = ([Recognition(frozenset({slug}), unique=True)] if slug is not None else [] for slug in (header.marker, header.unique))
     return [*marked, *by_key, *unique]
+
+
+def showing(entries: Sequence[Entry], recognition: Recognition, most: float = math.inf) -> Enough:
+    """Whether records that are told of one after the other show all of these rows, or are `most` already."""
+    left = Counter(recognition.keys(entries).values())
+    tells = None not in left
+    told = 0
+
+    def enough(news: Sequence[Record]) -> bool:
+        nonlocal told
+        told += len(news)
+        left.subtract(key for record in news if (key := recognition.key(record.data)) in left)
+        return told >= most or (tells and max(left.values(), default=0) <= 0)
+
+    return enough
 
 
 class Reconciler:
@@ -248,9 +266,10 @@ class Reconciler:
         recognition = method.recognition_of(parked.creates)
         reading = self._read(method, parked, recognition)
         seen = match(parked.creates, reading.records, recognition, lambda keys: self._others(keys, parked, recognition))
-        if controlled or method.way.needs_control:
-            why = "no batch was confirmed that could be read back the same way"
-            return _View(seen, reading.complete and controlled, why)
+        if controlled:
+            return _View(seen, reading.complete, "more records have been created since than can be read back")
+        if method.way.needs_control:
+            return _View(seen, conclusive=False, why="no batch was confirmed that could be read back the same way")
         # Without a control: where every record that is newer than the job is a doubtful row, no other of those rows can be there.
         mine = {key for one in self._parked for key in recognition.keys(one.creates).values()}
         strangers = sum(recognition.key(record.data) not in mine for record in reading.records)
@@ -258,15 +277,17 @@ class Reconciler:
         return _View(seen, reading.complete and known and not strangers, "there are new records that may or may not be these rows")
 
     def _read(self, method: Method, parked: Parked, recognition: Recognition) -> Reading:
-        def enough(records: Sequence[Record]) -> bool:
-            return recognition.unique and self._shows(parked.creates, records, recognition)
+        def read(since: float | None) -> Reading:
+            enough = showing(parked.creates, recognition) if recognition.unique else lambda _: False
+            return method.way.read(self._reader, parked.creates, since, enough)
 
         if method.ahead is not None and self._confirmed is not None:
-            reading = method.way.read(self._reader, parked.creates, parked.sent_at + method.ahead - CLOCK_MARGIN, enough)
+            since = parked.sent_at + method.ahead - CLOCK_MARGIN
+            reading = read(since if self._beginning is None else max(since, self._beginning))
             if reading.newest is not None and reading.newest >= self._confirmed.sent_at + method.ahead - CLOCK_MARGIN:
                 return reading
             method.ahead = None  # times of creation do not move on: they are none
-        return method.way.read(self._reader, parked.creates, self._beginning, enough)
+        return read(self._beginning)
 
     @property
     def _beginning(self) -> float | None:
@@ -281,9 +302,7 @@ class Reconciler:
         assert control is not None
         recognition = method.recognition_of(control.entries)
 
-        def enough(records: Sequence[Record]) -> bool:
-            return len(records) >= CONTROL_RECORDS or self._shows(control.entries, records, recognition)
-
+        enough = showing(control.entries, recognition, most=CONTROL_RECORDS)
         records = method.way.read(self._reader, control.entries, self._beginning, enough).records
         if not self._shows(control.entries, records, recognition):
             without = without_altered(recognition, control.entries, records) if method.recognition is None else recognition

@@ -30,9 +30,6 @@ R = TypeVar("R")
 
 CHUNK_ROWS = 500
 
-ANSWER_SECONDS = 60.0
-"""Longest time assumed between the sending of a batch and its creation, where it was not measured."""
-
 
 class Payload(Row, Protocol):
     """A validated row and what was found wrong with it; the same each time the same input is read."""
@@ -359,7 +356,7 @@ def _left(journal: Journal, rows: Rows, reconciler: Reconciler) -> Iterator[Entr
             elif control is not None and control[0] <= entry.ordinal <= control[1]:
                 shown.append(entry)
                 if entry.ordinal == control[1]:
-                    reconciler.confirm(shown, control[2], control[2] + ANSWER_SECONDS)
+                    reconciler.confirm(shown, *control[2:])
 
 
 def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:

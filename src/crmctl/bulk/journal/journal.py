@@ -195,11 +195,9 @@ class Journal(JournalDatabase):
         """
         with self._transaction():
             self._assert_free(batch)
-            now, mono = self._clock.now(), self._clock.monotonic()
             self._db.execute(
-                "INSERT INTO batch (no, parent, first, last, size, digest, state, attempt, sent_at, sent_mono) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
-                (number, parent, batch.ordinals[0], batch.ordinals[-1], len(batch), batch.digest, BatchState.SENDING, now, mono),
+                "INSERT INTO batch (no, parent, first, last, size, digest, state, attempt, sent_at) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
+                (number, parent, batch.ordinals[0], batch.ordinals[-1], len(batch), batch.digest, BatchState.SENDING, self._clock.now()),
             )
             ordinals = jsontext.dumps(batch.ordinals)  # one statement, half the time of a hundred
             self._db.execute("INSERT OR REPLACE INTO row (ordinal, batch) SELECT value, ? FROM json_each(?)", (number, ordinals))
@@ -210,8 +208,8 @@ class Journal(JournalDatabase):
         """Another attempt of a batch whose last one was definitely refused, or which may be written twice."""
         with self._transaction():
             self._db.execute(
-                "UPDATE batch SET state = ?, attempt = attempt + 1, sent_at = ?, sent_mono = ? WHERE no = ?",
-                (BatchState.SENDING, self._clock.now(), self._clock.monotonic(), number),
+                "UPDATE batch SET state = ?, attempt = attempt + 1, sent_at = ? WHERE no = ?",
+                (BatchState.SENDING, self._clock.now(), number),
             )
 
     def settle(self, number: int, batch: Batch, verdict: Verdict) -> None:
@@ -222,8 +220,8 @@ class Journal(JournalDatabase):
         """
         with self._transaction(durable=False):
             done = self._db.execute(
-                "UPDATE batch SET state = ?, created = ?, updated = ?, reason = ? WHERE no = ? AND state = ?",
-                (verdict.state, verdict.created, verdict.updated, verdict.reason or None, number, BatchState.SENDING),
+                "UPDATE batch SET state = ?, created = ?, updated = ?, reason = ?, settled_at = ? WHERE no = ? AND state = ?",
+                (verdict.state, verdict.created, verdict.updated, verdict.reason or None, self._clock.now(), number, BatchState.SENDING),
             )
             if done.rowcount != 1:
                 raise CrmctlError(f"batch {number} was settled twice")
@@ -360,14 +358,14 @@ class Journal(JournalDatabase):
             )
             return dict(found.fetchall())
 
-    def last_confirmed(self) -> tuple[int, int, float] | None:
-        """First and last row, and the time of the send, of the newest batch of which every row was created."""
+    def last_confirmed(self) -> tuple[int, int, float, float] | None:
+        """First and last row, and the Unix times of the send and of the answer, of the newest batch of which every row was created."""
         with self._lock:
             found = self._db.execute(
-                "SELECT first, last, sent_at FROM batch WHERE state = 'CONFIRMED' AND created = size AND last - first + 1 = size "
-                "ORDER BY no DESC LIMIT 1"
+                "SELECT first, last, sent_at, settled_at FROM batch "
+                "WHERE state = 'CONFIRMED' AND created = size AND last - first + 1 = size ORDER BY no DESC LIMIT 1"
             ).fetchone()
-        return None if found is None else (found[0], found[1], found[2])
+        return None if found is None else tuple(found)
 
     def doubted(self) -> dict[int, float]:
         """Every row that was ever in doubt, and when last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMAT = 4
+FORMAT = 5
 
 TABLES = """
 CREATE TABLE job (
@@ -11,7 +11,7 @@ CREATE TABLE job (
 );
 CREATE TABLE batch (
     no INTEGER PRIMARY KEY, parent INTEGER, first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL,
-    state TEXT NOT NULL, attempt INTEGER NOT NULL, sent_at REAL NOT NULL, sent_mono REAL NOT NULL,
+    state TEXT NOT NULL, attempt INTEGER NOT NULL, sent_at REAL NOT NULL, settled_at REAL,
     created INTEGER NOT NULL DEFAULT 0, updated INTEGER NOT NULL DEFAULT 0, reason TEXT
 );
 CREATE TABLE row (ordinal INTEGER PRIMARY KEY, batch INTEGER, state TEXT, record_id TEXT, created_id TEXT, error TEXT);

@@ -128,7 +128,7 @@ class Reader:
 
 
 Enough = Callable[[Sequence[Record]], bool]
-"""Whether the records read so far, newest first, already answer the question."""
+"""Told of the records of every page, newest first: whether all of them together answer the question."""
 
 
 class Way(Protocol):
@@ -194,8 +194,8 @@ class NewestFirst:
     def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> Reading:
         walk = Walk()
         while walk.pages < MOST_PAGES:
-            walk.add(reader.page(walk.offset))
-            if walk.is_over or walk.reached(since) or enough(self._candidates(walk.rows, since)):
+            news = walk.add(reader.page(walk.offset))
+            if walk.is_over or walk.reached(since) or enough(self._candidates(news, since)):
                 break
         newest = moment_of(walk.rows[0]) if walk.rows else None
         return Reading(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest)
@@ -220,12 +220,13 @@ class Walk:
     _oldest: float | None = None
     _in_order: bool = True
 
-    def add(self, page: Page[Record]) -> None:
+    def add(self, page: Page[Record]) -> Sequence[Record]:
+        """Take the page at `offset`; returns the records that are new."""
         self.pages += 1
         items = page.items
         if self.offset and (not items or items[0].id not in self._seen):
             self.rows, self._seen, self.offset, self._oldest, self._in_order = [], {}, 0, None, True
-            return
+            return ()
         new = [row for row in items if row.id not in self._seen]
         for row in new:
             moment = moment_of(row)
@@ -240,6 +241,7 @@ class Walk:
         self.is_over = (len(items) < 2 and not new) or (len(items) < PAGE_LIMIT and page.total is not None and end >= page.total)
         # One record of overlap shows that none was skipped.
         self.offset = max(0, end - 1)
+        return new
 
     def reached(self, since: float | None) -> bool:
         """Whether everything from `since` on has been seen; never where the service does not sort by time."""
