@@ -105,6 +105,13 @@ MUTATIONS = (
         MACHINE,
     ),
     Mutation(
+        "a request of which nobody knows whether it arrived is given back to the budget",
+        "client/budget.py",
+        "            if never_sent:\n",
+        "            if True:\n",
+        "tests/client/test_pacing.py::test_only_a_request_that_never_left_is_given_back",
+    ),
+    Mutation(
         "what a service says back is written down as it is",
         "client/redaction.py",
         "error.message = self.without_key(error.message)",

@@ -186,6 +186,19 @@ def test_patience_ends_at_once_and_says_until_when(path: Path) -> None:
     assert len(notes) == 1
 
 
+@pytest.mark.parametrize(("never_sent", "is_given_back"), [(True, True), (False, False)])
+def test_only_a_request_that_never_left_is_given_back(path: Path, never_sent: bool, is_given_back: bool) -> None:
+    """The service may have counted one that got no answer, however it was lost."""
+    ledger = Ledger(path)
+    assert spend(ledger, 99) == 99
+    last = ledger.acquire(NOW, INTERACTIVE)
+    assert isinstance(last, Grant)
+    assert spend(ledger, 1) == 0
+    ledger.lost(last.slot, NOW + 1, never_sent=never_sent)
+    assert spend(ledger, 2, now=NOW + 1) == is_given_back
+    ledger.close()
+
+
 @pytest.mark.parametrize("damage", ["garbage", "folder", "no folder"])
 def test_a_file_that_cannot_be_used_never_stops_work(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "rate" / "x.sqlite"
