@@ -304,10 +304,10 @@ class Reconciler:
 
         enough = showing(control.entries, recognition, most=CONTROL_RECORDS)
         records = method.way.read(self._reader, control.entries, self._beginning, enough).records
-        if not self._shows(control.entries, records, recognition):
+        if not showing(control.entries, recognition)(records):
             without = without_altered(recognition, control.entries, records) if method.recognition is None else recognition
             telling = len(set(without.keys(control.entries).values())) == len(set(recognition.keys(control.entries).values()))
-            if without == recognition or not telling or not self._shows(control.entries, records, without):
+            if without == recognition or not telling or not showing(control.entries, without)(records):
                 method.waited = True
                 if self._clock.now() >= control.at + CONTROL_SECONDS:
                     raise Unusable(f"{method.way.name}: rows that are there are not found")
@@ -321,11 +321,6 @@ class Reconciler:
         moments = [moment for record in records if recognition.key(record.data) in keys and (moment := moment_of(record)) is not None]
         method.ahead = min(moments) - control.at if moments else None
         return True
-
-    @staticmethod
-    def _shows(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> bool:
-        wanted = Counter(recognition.keys(entries).values())
-        return None not in wanted and wanted <= Counter(recognition.key(record.data) for record in records)
 
     def _others(self, keys: Collection[str], parked: Parked, recognition: Recognition) -> Mapping[str, int]:
         """By key, how many rows outside the batch may be in the service."""
