@@ -169,8 +169,8 @@ def share_used(world: World) -> float:
         for moment in times:
             number = (moment - service.phase) // service.window
             counts[number] = counts.get(number, 0) + 1
-        whole = [counts[number] for number in sorted(counts)][1:-1]
-        return sum(whole) / (service.limit * len(whole))
+        whole = range(int(min(counts)) + 1, int(max(counts)))
+        return sum(counts.get(number, 0) for number in whole) / (service.limit * len(whole))
     if isinstance(service, TokenBucket):
         windows = int((times[-1] - times[0]) // service.window)
         begin, end = times[0] + service.window, times[0] + windows * service.window

@@ -46,6 +46,16 @@ def test_three_seconds_are_used_and_never_overrun(kind: str, workers: int) -> No
     assert share_used(world) >= (0.98 if kind == "aligned" else 0.95)
 
 
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("limit", [5, 7, 10, 20])
+def test_few_requests_in_a_second_are_used(limit: int, workers: int) -> None:
+    """Where a window holds few requests, one of them that goes at its likely end finds the next window at once."""
+    for phase in (0.0, 0.3, 0.77):
+        world = World(FixedWindow(limit, 1.0, aligned=True), workers=workers, start=START + phase, **SHORT).run(seconds=20.0)
+        assert world.refused == []
+        assert share_used(world) >= 0.8
+
+
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int) -> None:
     """100 batches and two look-ups against 100 per 3 seconds: within 10 % of the least time (8 at once: or 50 ms)."""

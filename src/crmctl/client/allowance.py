@@ -127,10 +127,8 @@ class Learned:
     @property
     def reserve(self) -> int:
         """Requests of a window that bulk work leaves: to people who wait, and for its end, where they tell when it is."""
-        if self.limit < 10:
-            return 0
         known = self.sliding or self.bias_high - self.bias_low <= SHARP
-        return max(1 if known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12)))
+        return min(self.limit // 3, max(1 if known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12))))
 
     @property
     def lead(self) -> float:
