@@ -382,10 +382,10 @@ class Journal(JournalDatabase):
 
     def record_duplicates(self, records: Mapping[int, Iterable[str]]) -> None:
         """Rows with more records than they should have: all but the ones that rows are known to have become are further ones."""
-        rows = [(ordinal, record_id) for ordinal, ids in records.items() for record_id in ids]
+        rows = [(ordinal, record_id, record_id) for ordinal, ids in records.items() for record_id in ids]
         with self._transaction():
             self._db.executemany(
-                "INSERT OR IGNORE INTO duplicate SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM row WHERE created_id = ?2)", rows
+                "INSERT OR IGNORE INTO duplicate SELECT ?, ? WHERE NOT EXISTS (SELECT 1 FROM row WHERE created_id = ?)", rows
             )
 
     def forget_duplicate(self, record_id: str) -> None:
