@@ -2,6 +2,7 @@
 
 VENV      := .venv
 BIN       := $(VENV)/bin
+PROGRAM   := $(VENV)/.program
 INSTALLED := $(VENV)/.installed
 PIP       := $(BIN)/python -m pip -qq --disable-pip-version-check
 ARGS      ?=
@@ -15,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
-demo: install ## Watch crmctl work on a throw-away service
+demo: $(PROGRAM) ## Watch crmctl work on a throw-away service
 	@$(BIN)/crmctl demo $(ARGS)
 
 test: install ## Run the tests (ARGS='tests/cli -k help' runs some of them)
@@ -37,7 +38,7 @@ generated: install ## Write completions/ and docs/reference/ anew
 	$(BIN)/python completions/generate.py
 	$(BIN)/python docs/generate_reference.py
 
-requirements: install ## Pin requirements/locked.txt anew (ARGS=--upgrade takes the newest versions)
+requirements: install ## Pin requirements/ anew (ARGS=--upgrade takes the newest versions)
 	$(PIP) install uv
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python requirements/compile.py $(ARGS)
 
@@ -45,12 +46,17 @@ bench: install ## Measure start-up and import throughput
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/import_throughput.py
 
-install: $(INSTALLED) ## Create .venv with the pinned requirements and crmctl itself
+install: $(INSTALLED) ## Create .venv with the pinned requirements of everything, and crmctl itself
 
-$(INSTALLED): requirements/locked.txt pyproject.toml
+# Enough to run crmctl and its service; tests and checks add the rest to the same .venv.
+$(PROGRAM): requirements/program.txt pyproject.toml
 	@python=$$(.ci/python) && echo "creating $(VENV) with $$($$python --version)" && $$python -m venv --clear $(VENV)
-	@$(PIP) install --require-hashes --requirement requirements/locked.txt
+	@$(PIP) install --require-hashes --requirement requirements/program.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(INSTALLED): requirements/locked.txt $(PROGRAM)
+	@$(PIP) install --require-hashes --requirement requirements/locked.txt
 	@touch $@
 
 clean: ## Remove .venv and the caches

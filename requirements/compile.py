@@ -1,6 +1,6 @@
-"""Writes locked.txt: exact versions and hashes of all that pyproject.toml names, extras and build system included, from Python 3.11 on.
+"""Pins exact versions and hashes from Python 3.11 on: locked.txt all that pyproject.toml names, program.txt what `make demo` needs.
 
-Run by `make requirements`. Needs uv. No address of a package index ends up in the file.
+Run by `make requirements`. Needs uv. No address of a package index ends up in the files.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
-LOCKED = HERE / "locked.txt"
 PROJECT = HERE.parent / "pyproject.toml"
-RESOLUTION = ["--all-extras", "--universal", "--python-version=3.11", "--system-certs"]
+RESOLUTION = ["--universal", "--python-version=3.11", "--system-certs"]
 OPTIONS = [*RESOLUTION, "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
 
 
 def main() -> None:
     """Versions already locked are kept unless pyproject.toml or an argument such as `--upgrade` says otherwise."""
+    compile_pins("locked.txt", "--all-extras", *sys.argv[1:])
+    compile_pins("program.txt", "--extra=service", "--constraint=requirements/locked.txt", "--no-annotate", *sys.argv[1:])
+
+
+def compile_pins(name: str, *arguments: str) -> None:
+    """Write the file `name` with the build system and what `arguments` choose of the project."""
     build_system = tomllib.loads(PROJECT.read_text())["build-system"]["requires"]
     subprocess.run(
-        ["uv", "pip", "compile", PROJECT.name, "-", *OPTIONS, "--output-file", LOCKED, *sys.argv[1:]],
+        ["uv", "pip", "compile", PROJECT.name, "-", *OPTIONS, "--output-file", HERE / name, *arguments],
         cwd=HERE.parent,
         input="\n".join(build_system),
         env={**os.environ, "UV_CUSTOM_COMPILE_COMMAND": "make requirements"},

@@ -1,4 +1,4 @@
-"""requirements/locked.txt pins everything pyproject.toml asks for, exactly and with hashes, and names no address."""
+"""requirements/ pins what pyproject.toml asks for, exactly and with hashes, and names no address."""
 
 from __future__ import annotations
 
@@ -11,45 +11,65 @@ from packaging.utils import canonicalize_name
 
 from tests.support.sources import ROOT, package_files
 
-LOCKED = (ROOT / "requirements" / "locked.txt").read_text()
-PINS = {
-    canonicalize_name(name): (version, hashes)
-    for name, version, hashes in re.findall(r"^([\w.\-]+)==(\S+)([^\n]*\\\n(?:    --hash=[^\n]+\n?)+)", LOCKED, re.MULTILINE)
-}
+Pins = dict[str, tuple[str, str]]
+FOLDER = ROOT / "requirements"
+FILES = sorted(path.name for path in FOLDER.glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+CHOSEN = {"locked.txt": list(EXTRAS), "program.txt": ["service"]}
+"""The extras that each file pins."""
 
 
-def wanted() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"].values()
-    named = [*project["build-system"]["requires"], *project["project"]["dependencies"], *(name for extra in extras for name in extra)]
-    return [name for name in named if not name.startswith("crmctl")]
+def pins(name: str) -> Pins:
+    """Version and hashes by package."""
+    found = re.findall(r"^([\w.\-]+)==(\S+)([^\n]*\\\n(?:    --hash=[^\n]+\n?)+)", (FOLDER / name).read_text(), re.MULTILINE)
+    return {canonicalize_name(package): (version, hashes) for package, version, hashes in found}
 
 
-@pytest.mark.parametrize("line", wanted())
-def test_what_the_project_asks_for_is_pinned_to_a_version_that_fits(line: str) -> None:
+def wanted() -> list[tuple[str, str]]:
+    """Every file with every line of pyproject.toml that it has to pin."""
+    always = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
+    lines = [(name, line) for name, extras in CHOSEN.items() for line in [*always, *(line for extra in extras for line in EXTRAS[extra])]]
+    return [(name, line) for name, line in lines if not line.startswith("crmctl")]
+
+
+def test_every_file_is_known() -> None:
+    assert sorted(CHOSEN) == FILES
+
+
+@pytest.mark.parametrize(("name", "line"), wanted())
+def test_what_the_project_asks_for_is_pinned_to_a_version_that_fits(name: str, line: str) -> None:
     requirement = Requirement(line)
-    version, _ = PINS[canonicalize_name(requirement.name)]
+    version, _ = pins(name)[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(version, prereleases=True)
 
 
-def test_every_requirement_is_exact_and_hashed() -> None:
-    requirements = [line for line in LOCKED.splitlines() if line and not line.startswith((" ", "#"))]
+@pytest.mark.parametrize("name", FILES)
+def test_every_requirement_is_exact_and_hashed(name: str) -> None:
+    requirements = [line for line in (FOLDER / name).read_text().splitlines() if line and not line.startswith((" ", "#"))]
     # A package may have one version for older Pythons and one for newer ones, told apart by a marker.
     pinned = {(Requirement(line.rstrip(" \\")).name, str(Requirement(line.rstrip(" \\")).marker)) for line in requirements}
-    assert len(requirements) == len(pinned) >= len(PINS) > 40
-    assert all("--hash=sha256:" in hashes for _, hashes in PINS.values())
+    assert len(requirements) == len(pinned) >= len(pins(name)) > 40
+    assert all("--hash=sha256:" in hashes for _, hashes in pins(name).values())
 
 
-def test_no_address_and_no_local_path() -> None:
-    assert "://" not in LOCKED
-    assert " @ " not in LOCKED
-    assert "--find-links" not in LOCKED
-    assert "--index" not in LOCKED
+@pytest.mark.parametrize("name", FILES)
+def test_no_address_and_no_local_path(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    assert "://" not in text
+    assert " @ " not in text
+    assert "--find-links" not in text
+    assert "--index" not in text
+
+
+def test_what_the_demo_needs_is_the_same_without_what_only_tests_need() -> None:
+    program, everything = pins("program.txt"), pins("locked.txt")
+    assert {name: everything[name][0] for name in program} == {name: version for name, (version, _) in program.items()}
+    assert not {"pytest", "ruff", "mypy", "boto3", "pyarrow", "moto", "selenium"} & set(program)
 
 
 def runtime_names() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(line).name for line in [*project["dependencies"], *project["optional-dependencies"]["service"]]]
+    return [Requirement(line).name for line in [*PROJECT["project"]["dependencies"], *EXTRAS["service"]]]
 
 
 @pytest.mark.parametrize("name", runtime_names())

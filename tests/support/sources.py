@@ -13,7 +13,7 @@ from tests.support.cli import environment
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "crmctl"
-GENERATED = ("completions/crmctl.", "completions/_crmctl", "docs/reference/", "requirements/locked.txt")
+GENERATED = ("completions/crmctl.", "completions/_crmctl", "docs/reference/", "requirements/locked.txt", "requirements/program.txt")
 
 
 @cache
