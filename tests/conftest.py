@@ -33,6 +33,7 @@ def _machine_out_of_reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         isolation.clean_environment(patch)
         isolation.private_folders(patch, tmp_path_factory.mktemp("session"))
         isolation.only_loopback(patch)
+        isolation.heed_interrupts()
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -61,6 +62,12 @@ def private_folders(patch: pytest.MonkeyPatch, root: Path) -> None:
     (root / "home").mkdir(exist_ok=True)
     for name, folder in FOLDERS.items():
         patch.setenv(name, str(root / folder))
+
+
+def heed_interrupts() -> None:
+    """Let children notice Ctrl-C where this process was told to ignore it (`nohup`, `&` in a script): what is ignored is inherited."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: None)
 
 
 def only_loopback(patch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.isolation import FOLDERS
 from tests.support.programs import REQUIRED, find_program, require_programs
+from tests.support.sources import ROOT
 
 
 def test_home_and_folders_are_the_tests_own() -> None:
@@ -34,6 +37,16 @@ def test_a_connection_to_another_machine_fails_before_it_is_made() -> None:
 def test_a_connection_to_this_machine_works() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         assert client.getpeername() == server.getsockname()
+
+
+def test_children_notice_interrupts_even_where_the_run_itself_was_started_in_the_background() -> None:
+    run = (
+        "from tests.support import isolation; import subprocess, sys; isolation.heed_interrupts(); sys.exit(subprocess.call(sys.argv[1:]))"
+    )
+    child = [sys.executable, "-c", "import signal, sys; sys.exit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"]
+    in_background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    assert subprocess.run([*in_background, *child], check=False).returncode == 1
+    assert subprocess.run([*in_background, sys.executable, "-c", run, *child], cwd=ROOT, check=False).returncode == 0
 
 
 @given(st.integers())
