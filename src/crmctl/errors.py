@@ -6,8 +6,13 @@ nobody decides from a message's text.
 
 from __future__ import annotations
 
+import errno
+import os
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class ExitCode(IntEnum):
@@ -152,6 +157,14 @@ class PendingError(CrmctlError):
     default_code = "pending"
 
 
+class StorageError(CrmctlError):
+    """A file cannot be written, or what crmctl keeps in one is damaged: a full disk, a bad one. Codes: `no_space`, `unwritable_file`,
+    `damaged_file`."""
+
+    exit_code = ExitCode.USAGE
+    default_code = "unwritable_file"
+
+
 class RejectedError(CrmctlError):
     """400, 409, 413, 422, or local validation: the input must change."""
 
@@ -177,3 +190,39 @@ def reason(error: OSError) -> str:
     """Why the system refused something, as part of a sentence: `permission denied`."""
     text = error.strerror or str(error)
     return f"{text[:1].lower()}{text[1:]}"
+
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EFBIG, *((errno.EDQUOT,) if hasattr(errno, "EDQUOT") else ())})
+"""Full disks, quotas, and the size a process may give a file."""
+
+STORAGE = NO_SPACE | {errno.EIO, errno.EROFS}
+"""What is wrong with a disk and not with a path."""
+
+LEAST_BYTES = 65_536
+"""SQLite calls a disk that has less than it needs for its shared memory broken."""
+
+
+def storage_error(error: Exception, path: Path | None = None) -> StorageError | None:
+    """The error of a disk, or of a database on it, by name; None for any other exception. `path`: the file, None for temporary ones."""
+    database = getattr(error, "sqlite_errorname", None)
+    if database is None and type(error).__module__ != "sqlite3" and not (isinstance(error, OSError) and error.errno in STORAGE):
+        return None
+    named = getattr(error, "filename", None)
+    where = str(named or path or "temporary files, which TMPDIR places elsewhere")
+    if (isinstance(error, OSError) and error.errno in NO_SPACE) or database == "SQLITE_FULL" or _is_full(database, path):
+        return StorageError(f"no space left on the disk of {where}", code="no_space", hint="make room there, then give the command again")
+    if isinstance(error, OSError):
+        return StorageError(f"cannot write {where}: {reason(error)}")
+    damaged = database in ("SQLITE_CORRUPT", "SQLITE_NOTADB") or str(database).startswith("SQLITE_CORRUPT_")
+    return StorageError(f"cannot use {where}: {error}", code="damaged_file" if damaged else "unwritable_file")
+
+
+def _is_full(database: str | None, path: Path | None) -> bool:
+    """Whether SQLite's own word for it only hides that the disk is full."""
+    if path is None or not str(database).startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) or not hasattr(os, "statvfs"):
+        return False
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < LEAST_BYTES

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from crmctl.errors import UsageError, reason
+from crmctl.errors import UsageError, reason, storage_error
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def whole_file(path: Path, *, encoding: str = "utf-8", errors: str = "strict", m
     """A text stream for a file that takes the place of `path` when the block ends well; gzipped when the name ends in .gz.
 
     Newlines are written as they are. What is not a regular file, such as a pipe or a device, is written directly. Raises UsageError when
-    the file cannot be written.
+    the file cannot be written, StorageError when its disk is full.
     """
     with whole_bytes(path, mode=mode) as raw, _text(raw, encoding, errors, packed=path.name.endswith(".gz")) as text:
         yield text
@@ -38,9 +38,11 @@ def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
                 os.fsync(raw.fileno())
         if not special:
             part.replace(target)
-    except BaseException:
+    except BaseException as error:
         if not special:
             part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and (failure := storage_error(error, target)) is not None:
+            raise failure from error
         raise
 
 
@@ -53,7 +55,8 @@ def _open(path: Path, mode: int) -> IO[bytes]:
     try:
         return cast(IO[bytes], os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb"))
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file") from error
+        failure = storage_error(error, path) or UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file")
+        raise failure from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from crmctl.cli.framework import run_command
 from crmctl.cli.preview import WouldSend
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser
+from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, storage_error
 from crmctl.output.streams import Streams
 
 
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
     except CrmctlError as error:
         return _report(runtime, error)
     except Exception as error:
-        return _report(runtime, _unexpected(error, runtime))
+        return _report(runtime, storage_error(error) or _unexpected(error, runtime))
 
 
 def _unexpected(error: Exception, runtime: Runtime) -> CrmctlError:
