@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.imports.importing import ImportOptions, RunResult, Service, run_import
+from crmctl.bulk.imports.importing import ImportOptions, RunResult, run_import
+from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.clock import Clock
 from tests.support.bulkserver import OBJECT_ID

@@ -33,13 +33,26 @@ def test_only_what_is_complete_is_kept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with EntrySpool(tmp_path) as spool:
         spool.add(ROWS)
-        assert EntrySpool.kept(tmp_path) is None
-        spool.keep()
+        assert EntrySpool.kept(tmp_path, None) is None
+        seal = spool.keep()
     (file,) = tmp_path.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
-    kept = EntrySpool.kept(tmp_path)
+    kept = EntrySpool.kept(tmp_path, seal)
     assert kept is not None
     with kept:
         assert list(kept.since(1)) == ROWS
         EntrySpool.discard(tmp_path)
-    assert EntrySpool.kept(tmp_path) is None
+    assert EntrySpool.kept(tmp_path, seal) is None
+
+
+@pytest.mark.parametrize("harm", ["cut", "cut at a line", "longer", "one bit", "unsealed"])
+def test_rows_that_were_kept_and_changed_since_are_none(tmp_path: Path, harm: str) -> None:
+    with EntrySpool(tmp_path) as spool:
+        spool.add(ROWS)
+        seal = spool.keep()
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    line = content.index(b"\n", len(content) // 2) + 1
+    changed = {"cut": content[:-3], "cut at a line": content[:line], "longer": content + b"9999\tnull\t{}\n", "unsealed": content}
+    file.write_bytes(changed.get(harm, content[:line] + bytes([content[line] ^ 1]) + content[line + 1 :]))
+    assert EntrySpool.kept(tmp_path, None if harm == "unsealed" else seal) is None

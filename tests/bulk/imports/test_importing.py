@@ -276,7 +276,7 @@ def test_a_job_that_goes_on_does_not_read_its_input_again(journal: Journal) -> N
         run(server.crm(), journal, Broken(prepared(2000)), ONE)
         assert server.values("n") == once(*range(1, 2001))
     assert journal.state is JobState.FINISHED
-    assert EntrySpool.kept(journal.folder) is None
+    assert not (journal.folder / "rows").exists()
 
 
 def test_an_input_that_breaks_while_a_job_goes_on_leaves_the_journal_right(journal: Journal) -> None:

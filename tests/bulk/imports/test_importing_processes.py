@@ -161,3 +161,22 @@ def test_two_processes_cannot_work_on_one_job(tmp_path: Path) -> None:
             assert journal.state is JobState.FINISHED
             with journal.hold():
                 assert journal.is_running
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "spoiled"])
+def test_a_killed_import_whose_log_is_damaged_doubles_nothing(tmp_path: Path, harm: str) -> None:
+    folder = tmp_path / "job"
+    with BulkServer() as server:
+        with child(folder, server, "settled:4") as process:
+            assert process.wait(30) == -signal.SIGKILL
+        log = folder / "journal.sqlite-wal"
+        content = log.read_bytes()
+        assert len(content) > 4096
+        if harm == "gone":
+            log.unlink()
+        else:
+            log.write_bytes(content[: len(content) // 3] + (bytes(len(content) // 2) if harm == "spoiled" else b""))
+        with child(folder, server) as process:
+            assert process.wait(30) == 0
+        assert accounted(folder, server) == (ROWS, 0, 0)
+        assert len(server.records) == ROWS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from crmctl.bulk.delivery.reconciling import PARKED_LIMIT, SETTLE_SECONDS, Freed, Reconciler
@@ -143,7 +143,7 @@ class Delivery:
             self._queue.put(Task(self._transit.next_number(), part.batch, round=part.round))
         elif self._has_due:
             recovered = self._reconciler.recovered
-            self._backlog += self._reconciler.work()
+            self._backlog += (part for freed in self._reconciler.work() for part in self._parts(freed))
             if self._reconciler.recovered > recovered:
                 self._transit.calm()
         elif self._queue.unfinished_tasks:
@@ -151,6 +151,12 @@ class Delivery:
         else:
             self._clock.sleep(min(TICK_SECONDS, self._reconciler.wait))
         self._beat()
+
+    def _parts(self, freed: Freed) -> Iterator[Freed]:
+        """What was looked for together may be more than a request takes."""
+        batcher = Batcher(self._batcher.max_rows, self._batcher.max_bytes)
+        full = [batch for entry in freed.batch.entries if (batch := batcher.feed(entry)) is not None]
+        return (Freed(batch, freed.round) for batch in (*full, batcher.flush()) if batch is not None)
 
     def _wait(self) -> None:
         """Until every sender is through, or sending is to stop."""

@@ -5,13 +5,16 @@ that goes on begins at once. It is gone when nothing is left to send.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import dropwhile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from crmctl.bulk.payloads.batches import Entry
+from crmctl.errors import storage_error
 from crmctl.models import jsontext
 
 FILE_NAME = "rows"
@@ -26,13 +29,16 @@ class EntrySpool:
         self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b")
 
     @classmethod
-    def kept(cls, folder: Path) -> EntrySpool | None:
-        """What an earlier run of the job has kept, complete."""
+    def kept(cls, folder: Path, seal: Sequence[int] | None) -> EntrySpool | None:
+        """What an earlier run of the job has kept, where it is still what `keep` sealed; None else: the rows can be made anew."""
         spool = cls.__new__(cls)
         spool._path = folder / FILE_NAME
         try:
             spool._file = spool._path.open("r+b")
-        except FileNotFoundError:
+        except OSError:
+            return None
+        if seal is None or spool._seal() != [*seal]:
+            spool._file.close()
             return None
         return spool
 
@@ -40,22 +46,31 @@ class EntrySpool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
-        if self._path.name != FILE_NAME:
-            self._path.unlink(missing_ok=True)
+        try:
+            with self._on_disk():
+                self._file.close()
+        finally:
+            if self._path.name != FILE_NAME:
+                self._path.unlink(missing_ok=True)
 
     def add(self, entries: Iterable[Entry]) -> None:
+        """Raises StorageError."""
         # JSON text holds no bare tab or line feed.
-        self._file.writelines(
+        lines = (
             b"%d\t%s\t%s\n" % (ordinal, jsontext.dumps(record_id).encode() if record_id else b"null", encoded)
             for ordinal, encoded, record_id in entries
         )
+        with self._on_disk():
+            self._file.writelines(lines)
 
-    def keep(self) -> None:
-        """Bring all of it to disk, for later runs of the job."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._path = self._path.rename(self._path.with_name(FILE_NAME))
+    def keep(self) -> list[int]:
+        """Bring all of it to disk, for later runs of the job; returns a seal that tells whether it is still whole. Raises StorageError."""
+        with self._on_disk():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            seal = self._seal()
+            self._path = self._path.rename(self._path.with_name(FILE_NAME))
+        return seal
 
     @staticmethod
     def discard(folder: Path) -> None:
@@ -73,6 +88,21 @@ class EntrySpool:
                 return
             entries = map(_entry, lines)
             yield from entries if _entry(lines[0]).ordinal >= ordinal else dropwhile(lambda entry: entry.ordinal < ordinal, entries)
+
+    @contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, self._path) or error from error
+
+    def _seal(self) -> list[int]:
+        """Size and checksum."""
+        check = 0
+        self._file.seek(0)
+        while block := self._file.read(READ_BYTES):
+            check = zlib.crc32(block, check)
+        return [self._file.tell(), check]
 
     def _place(self, ordinal: int) -> int:
         """Where a line begins, with no row from `ordinal` on before it."""

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from crmctl.bulk.delivery.pipeline import Delivery, DeliveryOptions
-from crmctl.bulk.delivery.reconciling import Reconciler
-from crmctl.bulk.delivery.sender import Writer
+from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.delivery.spool import EntrySpool
 from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.imports.guards import Guard
 from crmctl.bulk.imports.resolving import Resolver
+from crmctl.bulk.imports.rows_to_send import Rows, Service, chunks, deliver
 from crmctl.bulk.imports.stages import ROWS_ONLY, Stages
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
-from crmctl.bulk.journal.journal import Doubt, Journal
-from crmctl.bulk.journal.states import BatchState, JobState, RowState
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.keys.index import KeyIndex
-from crmctl.bulk.payloads.batches import Batch, Entry, Row, entry_of
+from crmctl.bulk.payloads.batches import Entry, Row, entry_of
 from crmctl.bulk.payloads.markers import Marker
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.records.reading import Baseline, Getter, Reader
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError
+from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, storage_error
 
-R = TypeVar("R")
-
-CHUNK_ROWS = 500
+SEAL = "rows kept"
+"""The journal's fact: by which the rows that were kept are known to be whole."""
 
 
 class Payload(Row, Protocol):
@@ -60,10 +57,6 @@ class RunResult:
 
     error: CrmctlError | None = None
     notes: tuple[str, ...] = ()
-
-
-class Service(Writer, Getter, Protocol):
-    """The calls of the client that an import makes."""
 
 
 def run_import(
@@ -100,14 +93,18 @@ def run_import(
                     if state is JobState.OPEN and (failure := stages.approve(spool.since(1), interrupt)) is not None:
                         return RunResult(failure)
                     if state is JobState.OPEN and not stages.changes_rows:
-                        spool.keep()
+                        journal.remember(SEAL, spool.keep())
                     journal.set_state(state)
                     if not stages.changes_rows:
                         return _send(service, journal, spool, options, clock, progress, interrupt, stages)
-            elif (kept := EntrySpool.kept(journal.folder)) is not None:
+            elif (kept := EntrySpool.kept(journal.folder, journal.recall(SEAL))) is not None:
                 with kept:
                     return _send(service, journal, kept, options, clock, progress, interrupt, stages)
             return _send(service, journal, _Rebuilt(journal, payloads), options, clock, progress, interrupt, stages)
+        except (StorageError, OSError, sqlite3.Error) as error:
+            if (full := error if isinstance(error, StorageError) else storage_error(error)) is None:
+                raise
+            return RunResult(full)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
 
@@ -125,6 +122,8 @@ def _check(
     interrupted check starts over the next time. An input that cannot be read rejects the job, and is raised."""
     try:
         return _read_all(journal, payloads, keep, options, progress, report, interrupt)
+    except StorageError:
+        raise
     except CrmctlError:
         journal.set_state(JobState.REJECTED)
         raise
@@ -208,12 +207,6 @@ def _unsettled(journal: Journal, payloads: Payloads) -> Iterator[Any]:
         yield from (payload for payload in chunk if payload.ordinal not in taken)
 
 
-class Rows(Protocol):
-    """The valid rows of a job as they are sent, in input order, from one of them on; any number of times."""
-
-    def since(self, ordinal: int) -> Iterator[Entry]: ...
-
-
 def _send(
     service: Service,
     journal: Journal,
@@ -250,56 +243,6 @@ def _send(
     return RunResult(error, tuple(notes))
 
 
-def deliver(
-    service: Service,
-    journal: Journal,
-    rows: Rows,
-    wishes: DeliveryOptions,
-    clock: Clock,
-    progress: Progress,
-    interrupt: Interrupt,
-) -> tuple[CrmctlError | None, Sequence[str]]:
-    """Send the rows of an open job that are left, and settle those in doubt: the error that ended it early, and notes for the user."""
-    counts = journal.counts()
-    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
-    error: CrmctlError | None = None
-    notes: Sequence[str] = ()
-    if left:
-        reader = Reader(service, journal.header.object_id, lambda: interrupt.requested)
-        try:
-            _take_baseline(journal, reader)
-        except CrmctlError as failure:
-            return failure, ()
-        reconciler = Reconciler(reader, journal, lambda: rows.since(1), clock, wishes.settle, wishes.assume)
-        delivery = Delivery(service, journal, reconciler, wishes, clock, progress, interrupt)
-        progress.start("importing", left)
-        try:
-            delivery.run(_left(journal, rows, reconciler))
-        finally:
-            progress.finish()
-            journal.add_effort(reader.requests, 0.0)
-        error, notes = delivery.error, delivery.notes
-    return error, notes
-
-
-def _take_baseline(journal: Journal, reader: Reader) -> None:
-    """Remember what is there before anything is sent. Without the right to read, doubts will stay doubts.
-
-    It is part of the preparations, like reading the attributes, and not counted as a request of the job.
-    """
-    if journal.has_sent or journal.recall("baseline") is not None:
-        return
-    try:
-        journal.remember("baseline", Baseline.of(reader.page()).to_document())
-    except (ServiceError, RejectedError):
-        return
-    except DeniedError as error:
-        if error.status != 403:
-            raise
-    finally:
-        reader.requests = 0
-
-
 def entry_maker(journal: Journal) -> Callable[[Row], Entry]:
     """How the job makes a row into the record it sends: a function of the row, and of the record its key was found to belong to."""
     header = journal.header
@@ -331,48 +274,7 @@ class _Rebuilt:
         return (entry for entry in rows_of(self.journal, self.payloads)() if entry.ordinal >= ordinal)
 
 
-def _left(journal: Journal, rows: Rows, reconciler: Reconciler) -> Iterator[Entry]:
-    """The rows to be sent: those that have an outcome are passed over, batches in doubt are put together again and parked."""
-    doubts = {doubt.number: doubt for doubt in journal.doubts()}
-    gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
-    control = journal.last_confirmed() if doubts else None
-    shown: list[Entry] = []
-    start = journal.first_open()
-    for chunk in chunks(rows.since(start if control is None else min(start, control[0]))):
-        first, last = chunk[0].ordinal, chunk[-1].ordinal
-        taken = journal.taken(first, last)
-        doubtful = journal.doubtful(first, last) if doubts else {}
-        if not taken and not doubtful:
-            yield from chunk
-            continue
-        for entry in chunk:
-            number = doubtful.get(entry.ordinal)
-            if number is not None:
-                gathered[number].append(entry)
-                if len(gathered[number]) == doubts[number].size:
-                    _park(reconciler, doubts[number], gathered.pop(number))
-            elif entry.ordinal not in taken:
-                yield entry
-            elif control is not None and control[0] <= entry.ordinal <= control[1]:
-                shown.append(entry)
-                if entry.ordinal == control[1]:
-                    reconciler.confirm(shown, *control[2:])
-
-
-def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
-    batch = Batch(tuple(entries))
-    if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
-        raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
-    reconciler.park(doubt.number, batch, 0, doubt.sent_at)
-
-
 def rejection(payload: Payload) -> str | None:
     """Why a row is not sent, in one line; None for a row that is."""
     rejecting = (finding for finding in payload.findings if finding.rejects)
     return "; ".join(finding.message if finding.column is None else f"{finding.column}: {finding.message}" for finding in rejecting) or None
-
-
-def chunks(rows: Iterable[R]) -> Iterator[list[R]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, CHUNK_ROWS)):
-        yield chunk

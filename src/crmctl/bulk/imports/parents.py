@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from crmctl.bulk.imports.importing import chunks
 from crmctl.bulk.imports.phases import Crew, phase_journal, send_phase
+from crmctl.bulk.imports.rows_to_send import chunks
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.keys.index import KeyIndex

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crmctl.bulk.delivery.pipeline import DeliveryOptions
-from crmctl.bulk.imports.importing import Service, deliver
+from crmctl.bulk.imports.rows_to_send import Service, deliver
 from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.interrupts import Interrupt
+from crmctl.bulk.journal.database import damaged
+from crmctl.bulk.journal.high_water_mark import HighWaterMark
 from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.payloads.batches import Entry
@@ -51,12 +53,13 @@ def phase_journal(crew: Crew, name: str, **facts: Any) -> Iterator[Journal]:
     """The journal of a phase, made where there is none yet. `facts` are what its header has otherwise than the job's."""
     main = crew.job.journal
     folder = main.folder / name
+    journal: Journal | None = None
     if not (folder / FILE_NAME).exists():
         _clear(folder)
         plain: dict[str, Any] = {"mapping": "", "plan": {}, "marker": None, "unique": None, "keys": [], "before_images": "no"}
         header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=crew.clock.now(), **{**plain, **facts})
-        Journal.create(folder, header, crew.clock).close()
-    with closing(Journal(folder, crew.clock)) as journal:
+        journal = Journal.create(folder, header, crew.clock)
+    with closing(journal or Journal(folder, crew.clock)) as journal:
         journal.recover()
         yield journal
 
@@ -96,6 +99,8 @@ def phases(folder: Path, clock: Clock, prefix: str = "") -> Iterator[Journal]:
 
 
 def _clear(folder: Path) -> None:
-    """A phase whose journal was being made when the program ended has sent nothing."""
+    """A phase whose journal was being made when the program ended has sent nothing. Raises StorageError where one was lost."""
+    if (mark := HighWaterMark(folder).read()[0]).sends:
+        raise damaged(folder / FILE_NAME, f"it is gone, and rows up to {mark.last:,} were sent")
     for path in folder.glob("*") if folder.is_dir() else ():
         path.unlink()

@@ -10,11 +10,12 @@ from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.imports.afterwards import RIVALS_UNKNOWN, Afterwards
 from crmctl.bulk.imports.applying import Expectation
 from crmctl.bulk.imports.before import Later, must_be_read, read_before
-from crmctl.bulk.imports.importing import Service, rows_of
+from crmctl.bulk.imports.importing import rows_of
 from crmctl.bulk.imports.links import link_rows
 from crmctl.bulk.imports.parents import make_parents
 from crmctl.bulk.imports.phases import Crew
 from crmctl.bulk.imports.resolving import Resolver, resolver_of
+from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.states import JobState

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from crmctl.bulk.delivery.reconciling import SETTLE_SECONDS, methods
-from crmctl.bulk.imports.importing import Service
+from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry

@@ -13,12 +13,13 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.imports.afterwards import RIVALS_UNKNOWN
 from crmctl.bulk.imports.capturing import capture_ids
 from crmctl.bulk.imports.guards import Guard
-from crmctl.bulk.imports.importing import ImportOptions, Service, rows_of, run_import
+from crmctl.bulk.imports.importing import ImportOptions, rows_of, run_import
 from crmctl.bulk.imports.plan import ImportPlan
 from crmctl.bulk.imports.preparing import JobStages
 from crmctl.bulk.imports.repairing import audit, audit_due, known_duplicates
 from crmctl.bulk.imports.resolving import resolver_of
 from crmctl.bulk.imports.results import write_results
+from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.journal.jobs import JobInfo, JobStore, summarize
 from crmctl.bulk.journal.journal import Journal

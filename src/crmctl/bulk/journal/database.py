@@ -6,17 +6,46 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from crmctl.bulk.journal.states import RowState
+from crmctl.errors import StorageError, storage_error
 from crmctl.models import jsontext
+
+BUGS = (sqlite3.ProgrammingError, sqlite3.InterfaceError)
+"""What SQLite says to a wrong caller, not of a file."""
+
+
+class OneAtATime:
+    """One thread at a time works on a database. What that cannot do, or what in it cannot be read, is a StorageError that names it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
+        if isinstance(error, ValueError):
+            raise damaged(self._path, str(error)) from error
+        if isinstance(error, sqlite3.Error) and not isinstance(error, BUGS):
+            raise storage_error(error, self._path) or error
+
+
+def damaged(path: Path, why: str) -> StorageError:
+    """What a file of a job holds cannot be what was written."""
+    return StorageError(f"{path} is damaged: {why}", code="damaged_job")
 
 
 class JournalDatabase:
     """Base of `Journal`, which opens the database."""
 
     _db: sqlite3.Connection
-    _lock: threading.RLock
+    _lock: OneAtATime
 
     def remember(self, name: str, value: Any) -> None:
         """Keep a JSON value under a name."""
@@ -24,8 +53,9 @@ class JournalDatabase:
 
     def recall(self, name: str) -> Any:
         """The value kept under a name, or None."""
-        found = self._one("SELECT (SELECT value FROM fact WHERE name = ?)", name)
-        return None if found is None else jsontext.loads(found)
+        with self._lock:
+            found = self._one("SELECT (SELECT value FROM fact WHERE name = ?)", name)
+            return None if found is None else jsontext.loads(found)
 
     # -- rows with a key -------------------------------------------------------------------------------------------------------------
 
@@ -57,7 +87,7 @@ class JournalDatabase:
         """What was kept of the rows first..last."""
         with self._lock:
             found = self._db.execute("SELECT ordinal, data FROM before WHERE ordinal BETWEEN ? AND ?", (first, last)).fetchall()
-        return {ordinal: jsontext.loads(data) for ordinal, data in found}
+            return {ordinal: jsontext.loads(data) for ordinal, data in found}
 
     def mark_undone(self, record_ids: Iterable[str]) -> None:
         """Records that are as they were before the job: deleted, or put back."""
@@ -141,7 +171,8 @@ class JournalDatabase:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk ends some transactions by itself
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")

@@ -6,21 +6,22 @@ Rows are ordinals, batches are digests; payloads and keys are not in it. No HTTP
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.bulk.journal import lease
-from crmctl.bulk.journal.database import JournalDatabase
+from crmctl.bulk.journal.database import OneAtATime, damaged
+from crmctl.bulk.journal.high_water_mark import HighWaterMark, Mark
+from crmctl.bulk.journal.sends import JournalSends
 from crmctl.bulk.journal.states import DOUBTFUL, BatchState, JobState, RowState
 from crmctl.bulk.journal.tables import FORMAT, TABLES
 from crmctl.bulk.journal.verdicts import Verdict
 from crmctl.bulk.payloads.batches import Batch
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, UsageError
+from crmctl.errors import CrmctlError, StorageError, UsageError
 from crmctl.models import jsontext
 
 FILE_NAME = "journal.sqlite"
@@ -81,26 +82,33 @@ class RowEntry(NamedTuple):
 CREATED = RowEntry(RowState.CREATED)
 
 
-class Journal(JournalDatabase):
+class Journal(JournalSends):
     """Opened by one process for work (`hold`), or by any for reading. Safe for several threads of that process."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         """Open an existing journal. Raises UsageError when there is none, it cannot be read, or is of another format."""
         self.folder = folder
         self._clock = clock
-        self._lock = threading.RLock()
+        self._water = HighWaterMark(folder)
         path = folder / FILE_NAME
+        self._lock = OneAtATime(path)
         if not path.is_file():
+            if (mark := self._water.read()[0]).sends:
+                raise damaged(path, f"it is gone, and rows up to {mark.last:,} were sent")
             raise UsageError(f"no job in {folder}")
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
         try:
-            if self._one("PRAGMA user_version") != FORMAT:
-                raise UsageError(f"{path} was written by another version of crmctl")
-            self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
+            with self._lock:
+                if self._one("PRAGMA user_version") != FORMAT:
+                    raise UsageError(f"{path} was written by another version of crmctl")
+                try:
+                    self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
+                except TypeError as error:
+                    raise damaged(path, str(error)) from error
         except BaseException as error:
             self._db.close()
-            if isinstance(error, sqlite3.Error | TypeError | ValueError):
-                raise UsageError(f"cannot read {path}: {error}", code="damaged_job") from error
+            if isinstance(error, StorageError):
+                raise UsageError(f"cannot read {path}: {error.__cause__ or error}", code="damaged_job") from error
             raise
 
     @classmethod
@@ -109,17 +117,22 @@ class Journal(JournalDatabase):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"new-{FILE_NAME}"  # renamed when complete: other processes list jobs at any moment
         path.touch(mode=0o600, exist_ok=False)
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with OneAtATime(path), closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"{TABLES} {lease.TABLE};")
             db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
             db.execute(f"PRAGMA user_version = {FORMAT}")
+        with closing(HighWaterMark(folder)) as water:
+            water.write(Mark())
         path.rename(folder / FILE_NAME)
-        return cls(folder, clock)
+        journal = cls(folder, clock)
+        journal._sent = Mark()
+        return journal
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+            self._water.close()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -128,7 +141,7 @@ class Journal(JournalDatabase):
         try:
             yield
         finally:
-            with self._transaction():
+            with suppress(StorageError), self._transaction():  # the lease of a process that has ended is free all the same
                 lease.release(self._db)
 
     def claim(self) -> None:
@@ -155,8 +168,9 @@ class Journal(JournalDatabase):
         self._write("UPDATE job SET state = ?", state)
 
     def add_effort(self, requests: int, elapsed: float) -> None:
-        """Add what this run cost besides the batches: requests that only read, and seconds."""
-        self._write("UPDATE job SET requests = requests + ?, elapsed = elapsed + ?", requests, elapsed)
+        """Add what this run cost besides the batches: requests that only read, and seconds. On a full disk it is not counted."""
+        with suppress(StorageError):
+            self._write("UPDATE job SET requests = requests + ?, elapsed = elapsed + ?", requests, elapsed)
 
     def effort(self) -> tuple[int, float]:
         """Requests and seconds of all runs so far; every attempt of a batch is a request."""
@@ -193,24 +207,21 @@ class Journal(JournalDatabase):
 
         Raises CrmctlError, and writes nothing, when a row of it may already be in the service (I2, I3).
         """
-        with self._transaction():
-            self._assert_free(batch)
-            self._db.execute(
-                "INSERT INTO batch (no, parent, first, last, size, digest, state, attempt, sent_at) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
-                (number, parent, batch.ordinals[0], batch.ordinals[-1], len(batch), batch.digest, BatchState.SENDING, self._clock.now()),
-            )
-            ordinals = jsontext.dumps(batch.ordinals)  # one statement, half the time of a hundred
-            self._db.execute("INSERT OR REPLACE INTO row (ordinal, batch) SELECT value, ? FROM json_each(?)", (number, ordinals))
-            if given := [(entry.id, entry.ordinal) for entry in batch.entries if entry.id]:
-                self._db.executemany("UPDATE row SET record_id = ? WHERE ordinal = ?", given)
+        self._before_first_send()
+        with self._lock:
+            with self._transaction():
+                self._assert_free(batch)
+                self._insert(number, batch, BatchState.SENDING, self._clock.now(), parent=parent)
+            self._raise_mark(batch.ordinals[-1])
 
     def again(self, number: int) -> None:
         """Another attempt of a batch whose last one was definitely refused, or which may be written twice."""
-        with self._transaction():
-            self._db.execute(
+        with self._lock:
+            self._write(
                 "UPDATE batch SET state = ?, attempt = attempt + 1, sent_at = ? WHERE no = ?",
-                (BatchState.SENDING, self._clock.now(), number),
-            )
+                BatchState.SENDING, self._clock.now(), number,
+            )  # fmt: skip
+            self._raise_mark(0)
 
     def settle(self, number: int, batch: Batch, verdict: Verdict) -> None:
         """Write down what became of a batch that was SENDING.
@@ -242,13 +253,6 @@ class Journal(JournalDatabase):
             )
             self._remember_doubts()
             return found.rowcount
-
-    def _remember_doubts(self) -> None:
-        self._db.execute(
-            "INSERT OR REPLACE INTO doubted SELECT ordinal, sent_at FROM batch JOIN row ON ordinal BETWEEN first AND last AND batch = no "
-            "WHERE batch.state = ?",
-            (BatchState.IN_DOUBT,),
-        )
 
     def resolve(self, number: int, found: Mapping[int, str | None], absent: Collection[int], reason: str = "") -> None:
         """Settle the rows of a batch in doubt: `found` are in the service (with their ids where known), `absent` may be sent again.
@@ -311,7 +315,7 @@ class Journal(JournalDatabase):
         counts[RowState.IN_DOUBT] += sums[2]
         counts[RowState.UNSENT] = rows - sum(counts.values())
         if counts[RowState.UNSENT] < 0:
-            raise CrmctlError("the journal accounts for more rows than were read")
+            raise damaged(self.folder / FILE_NAME, "it accounts for more rows than were read")
         return counts
 
     def rows(self, first: int, last: int) -> Mapping[int, RowEntry]:
@@ -358,15 +362,6 @@ class Journal(JournalDatabase):
             )
             return dict(found.fetchall())
 
-    def last_confirmed(self) -> tuple[int, int, float, float] | None:
-        """First and last row, and the Unix times of the send and of the answer, of the newest batch of which every row was created."""
-        with self._lock:
-            found = self._db.execute(
-                "SELECT first, last, sent_at, settled_at FROM batch "
-                "WHERE state = 'CONFIRMED' AND created = size AND last - first + 1 = size ORDER BY no DESC LIMIT 1"
-            ).fetchone()
-        return None if found is None else tuple(found)
-
     def doubted(self) -> dict[int, float]:
         """Every row that was ever in doubt, and when last."""
         with self._lock:
@@ -392,6 +387,5 @@ class Journal(JournalDatabase):
         self._write("DELETE FROM duplicate WHERE record_id = ?", record_id)
 
     @property
-    def has_sent(self) -> bool:
-        """Whether any row was ever on its way."""
-        return bool(self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state NOT IN ('PLANNED', 'BISECT'))"))
+    def _created_at(self) -> float:
+        return self.header.created_at

@@ -10,8 +10,8 @@ from typing import Any
 
 from crmctl.bulk.deleting import Deleter, delete_records
 from crmctl.bulk.imports.capturing import is_edited
-from crmctl.bulk.imports.importing import Service
 from crmctl.bulk.imports.parents import FOLDER
+from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.states import RowState

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from crmctl.bulk.deleting import Deleter, DeleteSummary, delete_records
 from crmctl.bulk.imports.capturing import Named, name_records
-from crmctl.bulk.imports.importing import Service
+from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.payloads.batches import Entry
