@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
-from crmctl.models.typed_text import TextRules, date_directives, parse_assignments, read_number, reader, typed
+from crmctl.models.numbers import read_number
+from crmctl.models.typed_text import TextRules, date_directives, parse_assignments, reader, typed
 from tests.support.bulkfiles import attribute, select
 
 UUID = "0b0c3b5a-5b1e-4d5c-9c43-0123456789aB"

@@ -115,24 +115,27 @@ def _plain_assignment(text: str) -> tuple[str, Any]:
     if not name.endswith(":"):
         return name, value == "true" if name.startswith("is") and value in ("true", "false") else value
     try:
-        return name[:-1], jsontext.loads(value)
+        return name[:-1], jsontext.loads(value, unique_keys=True)
     except ValueError as error:
         raise UsageError(f"--set {text!r}: what follows := is not JSON: {error}") from error
 
 
 def read_json_object(runtime: Runtime, given: str) -> dict[str, Any]:
-    """A JSON object given as text, as @FILE, or as - for stdin. Raises UsageError."""
+    """A JSON object given as text, as @FILE, or as - for stdin. Raises UsageError, and RejectedError for a number that cannot be sent."""
     from crmctl.models import jsontext
+    from crmctl.models.typed_text import check_fields
 
     source = "stdin" if given == "-" else given[1:] if given.startswith("@") else "--data"
     try:
-        value = jsontext.loads(read_input(runtime, given if given == "-" else given[1:]) if source != "--data" else given)
+        text = read_input(runtime, given if given == "-" else given[1:]) if source != "--data" else given
+        value = jsontext.loads(text, unique_keys=True)
     except ValueError as error:
         raise UsageError(
             f"{source} is not JSON: {error}", hint='--data takes a JSON object, for example \'{"email": "ada@acme.com"}\''
         ) from error
     if not isinstance(value, dict):
         raise UsageError(f"{source} must be a JSON object, not {type(value).__name__}", hint="write {...}, one record's fields")
+    check_fields(value)
     return value
 
 

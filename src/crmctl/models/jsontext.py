@@ -14,6 +14,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from crmctl.models.numbers import plain_decimal
+
 # A Decimal leaves the encoder as a string with this marker and is unquoted afterwards; random, so that no data can hold it.
 _MARK = f"decimal-{secrets.token_hex(8)}:"
 _MARKED = re.compile(f'"{_MARK}([^"]*)"')
@@ -67,7 +69,9 @@ _UNIQUE = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_con
 
 def _encode(value: Any) -> Any:
     if isinstance(value, Decimal):
-        return f"{_MARK}{value}"
+        if not value.is_finite():
+            raise ValueError(f"{value} is not JSON")
+        return f"{_MARK}{plain_decimal(value)}"
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 

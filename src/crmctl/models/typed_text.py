@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -19,14 +19,11 @@ from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.ids import is_uuid
+from crmctl.models.numbers import check_numbers, read_number
 
 TRUE_WORDS = frozenset({"true", "yes", "y", "t", "1", "on", "x"})
 FALSE_WORDS = frozenset({"false", "no", "n", "f", "0", "off"})
-MAX_DIGITS = 1000
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-_COMMA_NUMBER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:\.[0-9]{3})+)(?:,[0-9]+)?")
-_COMMA_AS_DECIMAL = re.compile(r"[+-]?[0-9.]*,(?:[0-9]{1,2}|[0-9]{4,})|[+-]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+")
 _SPREADSHEET = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE]\+?[0-9]+")
 _MONEY = re.compile(r"(?P<before>[A-Z]{3})\s?(?P<amount>[^A-Za-z]+)|(?P<plain>[^A-Za-z]+?)\s?(?P<after>[A-Z]{3})")
 _DATE = re.compile(
@@ -58,10 +55,17 @@ Reader = Callable[[str], Any]
 
 def typed(text: str, attribute: Attribute, list_separator: str = ",") -> Any:
     """The wire value of a text for an attribute. Raises RejectedError, which names the attribute, for a text that does not fit its type."""
-    try:
+    with naming(attribute.slug):
         return reader(attribute, TextRules(list_separator))(text)
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Lets a RejectedError begin with what it is about."""
+    try:
+        yield
     except RejectedError as error:
-        raise RejectedError(f"{attribute.slug}: {error.message}", hint=error.hint, code=error.code) from None
+        raise RejectedError(f"{name}: {error.message}", hint=error.hint, code=error.code) from None
 
 
 def reader(attribute: Attribute, rules: TextRules = PLAIN) -> Reader:
@@ -90,53 +94,9 @@ def _single_reader(attribute: Attribute, rules: TextRules) -> Reader:
 
 def split_list(text: str, separator: str) -> list[Any]:
     """The elements of a list given as a JSON array, else split at the separator; blanks around elements and empty elements are dropped."""
-    if text.lstrip().startswith("["):
-        try:
-            value = jsontext.loads(text)
-        except ValueError:
-            value = None
-        if isinstance(value, list):
-            return value
+    if text.lstrip().startswith("[") and isinstance(value := _json_inside(text), list):
+        return value
     return [element for part in text.split(separator) if (element := part.strip())]
-
-
-def read_number(text: str, *, decimal_comma: bool = False) -> int | float | Decimal:
-    """An exact number: int where it is whole, float where a float holds it exactly, else Decimal."""
-    if len(text) < 16 and text.isdigit() and text.isascii():
-        return int(text)
-    stripped = text.strip()
-    if decimal_comma:
-        if not _COMMA_NUMBER.fullmatch(stripped):
-            hint = "with a decimal comma a point only groups thousands: 1.234,5" if "." in stripped else "for example 1234,5"
-            raise RejectedError("not a number with a decimal comma", hint=hint, code="invalid_number")
-        stripped = stripped.replace(".", "").replace(",", ".")
-    elif not _NUMBER.fullmatch(stripped):
-        raise _not_a_number(stripped)
-    if len(stripped) > MAX_DIGITS:
-        raise RejectedError(f"more than {MAX_DIGITS} digits", code="invalid_number")
-    if len(stripped) <= 16 and "e" not in stripped and "E" not in stripped:
-        # Fifteen digits always survive a float.
-        short = float(stripped)
-        return int(short) if short.is_integer() else short
-    exact = Decimal(stripped)
-    if exact == exact.to_integral_value() and abs(exact.adjusted()) < MAX_DIGITS and "e" not in stripped.lower():
-        return int(exact)
-    near = float(stripped)
-    return near if Decimal(repr(near)) == exact else exact
-
-
-def _not_a_number(text: str) -> RejectedError:
-    if _COMMA_AS_DECIMAL.fullmatch(text):
-        return RejectedError(
-            "not a number: a comma as decimal mark was not declared", hint="write 1234.5, or give --decimal-comma", code="decimal_comma"
-        )
-    if re.fullmatch(r"[+-]?[0-9][0-9,.'\s]*", text):
-        return RejectedError(
-            "not a number: thousands separators can be misread",
-            hint="write 1234.5 without them, or give --decimal-comma for 1.234,5",
-            code="invalid_number",
-        )
-    return RejectedError("not a number", hint="digits with an optional decimal point, for example 1234.5", code="invalid_number")
 
 
 def read_currency(text: str, *, decimal_comma: bool = False) -> Any:
@@ -292,11 +252,22 @@ def is_spreadsheet_number(text: str) -> bool:
 def _json_object(text: str) -> dict[str, Any] | None:
     if "{" not in text or not text.lstrip().startswith("{"):
         return None
+    value = _json_inside(text)
+    return value if isinstance(value, dict) else None
+
+
+def _json_inside(text: str) -> Any:
+    """The JSON value of a text, or None for one that is no JSON. Raises RejectedError for JSON that says two things, or cannot be sent."""
     try:
         value = jsontext.loads(text)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    try:
+        jsontext.loads(text, unique_keys=True)
+    except ValueError as error:
+        raise RejectedError(str(error), hint="keep one of them", code="duplicate_key") from None
+    check_numbers(value)
+    return value
 
 
 _READERS: dict[str, Reader] = {
@@ -335,7 +306,8 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
         elif part is None:
             wire = typed(value, attribute, list_separator) if value else None
         else:
-            wire = part_value(attribute, part, value) if value else None
+            with naming(target):
+                wire = part_value(attribute, part, value) if value else None
         if slug in data or (part in parts[slug] if part is not None and slug in parts else slug in parts):
             raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")
         if part is None:
@@ -373,9 +345,18 @@ def _split_assignment(assignment: str) -> tuple[str, str, bool]:
 
 def _assigned_json(target: str, text: str) -> Any:
     try:
-        return jsontext.loads(text)
+        value = jsontext.loads(text, unique_keys=True)
     except ValueError as error:
         raise UsageError(f"{target}:= takes JSON: {error}", hint=f"--set {target}=VALUE takes plain text") from None
+    check_fields({target: value})
+    return value
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raises RejectedError, which names the field, for a number that cannot be sent."""
+    for name, value in fields.items():
+        with naming(name):
+            check_numbers(value)
 
 
 def _unknown_slug(slug: str, known: Iterable[str]) -> UsageError:

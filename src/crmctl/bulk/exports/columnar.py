@@ -19,6 +19,8 @@ SHEET_ROWS = 1_048_576
 CELL_LENGTH = 32_767
 EXACT_DIGITS = 15
 """What a spreadsheet keeps of a number."""
+LARGEST = 10**EXACT_DIGITS
+"""From here on a number in a sheet may have lost digits: an import refuses it."""
 
 _ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]|_(?=x[0-9A-Fa-f]{4}_)")
 
@@ -127,16 +129,11 @@ def _as(kind: str, value: Any) -> Any:
 def _sheet_value(kind: str, value: Any, owner: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int | float | Decimal):
-        digits = Decimal(str(value)).as_tuple().digits
-        return _plain(value) if len(digits) <= EXACT_DIGITS else jsontext.dumps(value)
+    if isinstance(value, int | float) and len(Decimal(str(value)).as_tuple().digits) <= EXACT_DIGITS and abs(value) < LARGEST:
+        return value
     if kind == "date" and _is_date(value) and date.fromisoformat(value).year >= 1900:
         return date.fromisoformat(value)
     return _sheet_text(value if isinstance(value, str) else jsontext.dumps(value), owner)
-
-
-def _plain(value: int | float | Decimal) -> int | float:
-    return value if isinstance(value, int | float) else float(value)
 
 
 def _sheet_text(text: str, owner: str) -> str:

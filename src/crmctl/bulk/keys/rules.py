@@ -13,6 +13,7 @@ from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.filters import Condition, Operator
+from crmctl.models.numbers import canonical_number
 
 FORMLESS = frozenset({AttributeType.TEXT, AttributeType.NUMBER, AttributeType.SELECT})
 """Types whose values a service keeps in the one form they are sent in, so that its `equals` finds them."""
@@ -94,4 +95,4 @@ def _shown(kind: str | None, value: Any) -> Any:
         return [_shown(kind, item) for item in value] or None
     if isinstance(value, bool) or value is None:
         return value
-    return Decimal(str(value)).normalize()
+    return Decimal(canonical_number(value))

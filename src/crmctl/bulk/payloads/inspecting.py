@@ -15,7 +15,8 @@ from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.ids import is_uuid
-from crmctl.models.typed_text import read_checkbox, read_date, read_email, read_number, read_phone
+from crmctl.models.numbers import read_number
+from crmctl.models.typed_text import read_checkbox, read_date, read_email, read_phone
 
 MAX_DISTINCT = 1000
 MAX_COLUMNS = 2000

@@ -13,6 +13,7 @@ from crmctl.bulk.payloads.phones import phone_reader
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.numbers import check_number, check_numbers
 from crmctl.models.typed_text import COMPOSITE_TYPES, Reader, TextRules, date_directives, is_spreadsheet_number, reader, split_list
 
 KEEPS_TEXT = frozenset({AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS})
@@ -108,6 +109,7 @@ def value_reader(attribute: Attribute, rules: TextRules, form: Form) -> Callable
             value = split_list(value, rules.list_separator)
         if isinstance(value, list):
             if attribute.type == AttributeType.LIST and not attribute.is_list:
+                check_numbers(value)
                 return value
             if not attribute.is_list:
                 raise RejectedError("a list, but the attribute takes one value", code="wrong_type")
@@ -125,6 +127,7 @@ def _json_value(value: Any, attribute: Attribute, read_text: Callable[[str], Any
         return value if kind == AttributeType.LIST else read_text(value)
     if isinstance(value, dict):
         if kind in COMPOSITE_TYPES or kind == AttributeType.REFERENCE or kind not in set(AttributeType):
+            check_numbers(value)
             return value
         raise RejectedError(f"an object, but the attribute takes a {kind}", code="wrong_type")
     if isinstance(value, bool):
@@ -132,11 +135,13 @@ def _json_value(value: Any, attribute: Attribute, read_text: Callable[[str], Any
             return value
         raise RejectedError(f"true or false, but the attribute takes a {kind}", code="wrong_type")
     if isinstance(value, int | float | Decimal):
-        if kind in (AttributeType.NUMBER, AttributeType.CURRENCY, AttributeType.LIST):
+        if kind in (AttributeType.NUMBER, AttributeType.CURRENCY, AttributeType.LIST) or kind not in set(AttributeType):
+            check_number(value)
             return value
         # The digits are kept as JSON spelled them; whether they make a date, an option or a yes is for the type to say.
         return read_text(jsontext.dumps(value))
     if kind == AttributeType.LIST or value is None:
+        check_numbers(value)
         return value
     raise RejectedError(f"a list inside a list, but the attribute takes a {kind}", code="wrong_type")
 

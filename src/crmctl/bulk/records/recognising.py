@@ -16,6 +16,7 @@ from typing import Any
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
+from crmctl.models.numbers import canonical_number
 from crmctl.models.records import Record
 
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
@@ -123,7 +124,7 @@ def key_form(kind: str | None, value: Any) -> str | None:
     if kind == AttributeType.REFERENCE and isinstance(value, dict):
         value = value.get("id")
     if kind == AttributeType.NUMBER and isinstance(value, int | float | Decimal):
-        return f"{Decimal(str(value)).normalize():f}"
+        return canonical_number(value)
     if value is None or isinstance(value, dict | list):
         return None
     text = unicodedata.normalize("NFC", str(value).strip())
@@ -147,7 +148,7 @@ def canonical(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float | Decimal):
-        return f"{Decimal(str(value)).normalize():f}"
+        return canonical_number(value)
     if isinstance(value, dict):
         return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
     if isinstance(value, list):
