@@ -69,3 +69,14 @@ def test_a_reference_that_cannot_be_is_refused(crm: RunningService, given: str) 
     Path("people.csv").write_text(HEADER + "a@acme.com,Acme\n", encoding="utf-8")
     run_crmctl("bulk", "import", "people", "people.csv", "--ref", given).exits(2)
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
+
+
+def test_a_reason_is_given_only_for_what_was_looked_up(crm: RunningService, companies: dict[str, str]) -> None:
+    rows = "nope,Acme\nnope,Nobody\nb@acme.com,Nobody2\nc@acme.com,Acme\n"  # nobody looked for Nobody: its row is invalid anyway
+    for options in ((), ("--on-error", "continue"), ("--dry-run",)):
+        refused = load(rows, "--failed", "wrong.csv", *options)
+        found = [(item["line"], item["code"]) for item in refused.error()["details"].get("findings", [])]
+        if options != ("--on-error", "continue"):
+            assert found == [(2, "invalid_email"), (3, "invalid_email"), (4, "missing_reference")]
+    reasons = Path("wrong.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [("no record has" in reason, "not an email" in reason) for reason in reasons] == [(False, True), (False, True), (True, False)]

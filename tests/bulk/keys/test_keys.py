@@ -159,6 +159,15 @@ def test_a_filter_that_finds_nothing_is_not_believed(desk: KeyDesk, monkeypatch:
     assert len(desk.server.records) == 500
 
 
+def test_a_key_the_service_would_not_answer_for_is_not_called_absent(desk: KeyDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "SMALL", 300)
+    odd = {"equals": lambda text, value: True if value == "c7" else text == value}
+    monkeypatch.setattr("tests.support.bulkserver.OPERATORS", odd)
+    desk.server.seed([{"code": f"c{n}", "note": "old"} for n in range(1000)])
+    assert counts(desk.load("code,note\nc7,new\nc8,new\n", "code")) == {"updated": 2}
+    assert len(desk.server.records) == 1000
+
+
 @pytest.mark.parametrize("applies", [True, False])
 def test_a_request_without_an_answer_doubles_nothing(desk: KeyDesk, applies: bool) -> None:
     desk.server.seed([{"email": "p1@acme.com", "note": "old"}])

@@ -57,9 +57,7 @@ class Lookup:
         size = len(newest.items)
         if newest.total == size or (newest.total is None and size < SMALLEST_PAGE):
             return
-        if self._asks_singly(index, count, newest):
-            self._ask(index)
-        else:
+        if not (self._asks_singly(index, count, newest) and self._ask(index)):
             with SeenIds() as seen:
                 for records in scan(self, self.object_id, (), seen, ScanStatistics()):
                     index.see(records)
@@ -123,9 +121,13 @@ class Lookup:
         found = self._by_key(index, sample)
         return found is not None and len(found) > 0
 
-    def _ask(self, index: KeyIndex) -> None:
+    def _ask(self, index: KeyIndex) -> bool:
+        """Ask for every key by itself; False where the service does not answer one of them, which says nothing about its record."""
         for key in index.distinct():
-            index.see(self._by_key(index, key) or ())
+            if (records := self._by_key(index, key)) is None:
+                return False
+            index.see(records)
+        return True
 
     def _by_key(self, index: KeyIndex, key: str) -> list[Record] | None:
         """The records of a key; None when the service does not heed the filter."""

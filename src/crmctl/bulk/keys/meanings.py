@@ -194,7 +194,7 @@ class ReferenceMap:
             parents: set[int] = set()
             for reference, rule in self._references:
                 value = payload.data.get(reference.slug)
-                meanings = [self._meaning(reference, rule, one) for one in _values(value)]
+                meanings = [self._meaning(reference, rule, one) or _Meaning() for one in _values(value)]
                 parents.update(one.parent for one in meanings if one.parent is not None)
                 if any(one.row is not None for one in meanings):
                     waiting = reference.slug if reference.is_required else waiting
@@ -299,6 +299,9 @@ class ReferenceMap:
             ids, is_later = [], False
             for one in _values(value):
                 meaning = self._meaning(reference, rule, one)
+                if meaning is None:
+                    findings += self._not_looked_up(payload, reference, rule, one)
+                    continue
                 is_later = is_later or meaning.is_later
                 if len(meaning.ids) == 1:
                     ids.append(meaning.ids[0])
@@ -310,13 +313,21 @@ class ReferenceMap:
                 data[reference.slug] = ids if isinstance(value, list) else next(iter(ids), None)
         return payload._replace(data=data, findings=findings)
 
-    def _meaning(self, reference: Reference, rule: KeyRule, value: Any) -> _Meaning:
+    def _not_looked_up(self, payload: Payload, reference: Reference, rule: KeyRule, value: Any) -> list[Finding]:
+        """Nothing is said about records that nobody looked for: of a row that is invalid anyway, or by a value that is none."""
+        if payload.rejected or rule.key({reference.key: value}) is not None:
+            return []
+        finding = Finding("blank_reference", f"a blank is no {reference.told}", hint="give the record, or leave the cell empty")
+        return [finding.at(payload.ordinal, payload.first_line, payload.last_line).on(reference.slug, value)]
+
+    def _meaning(self, reference: Reference, rule: KeyRule, value: Any) -> _Meaning | None:
+        """What a value means; None for one that was not looked up."""
         query = (
             "SELECT ids, row, rival, problem, parent, parent.id FROM meant LEFT JOIN parent ON no = parent WHERE slug = ? AND meant.key = ?"
         )
         found = self._db.execute(query, (reference.slug, rule.key({reference.key: value}))).fetchone()
         if found is None:
-            return _Meaning()
+            return None
         *facts, made = found[1:]
         return _Meaning([made] if made is not None else jsontext.loads(found[0]), *facts)
 
