@@ -9,6 +9,7 @@ import json
 import math
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
@@ -35,8 +36,8 @@ def _refuse_constant(text: str) -> Any:
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+        repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {repeated!r} is there twice")
     return document
 
 

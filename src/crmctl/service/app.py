@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +22,7 @@ from crmctl.service.http.errors import answer_for
 from crmctl.service.http.observing import Metrics, observer
 from crmctl.service.http.openapi import build_document
 from crmctl.service.routes import activities, attributes, files, members, objects, probes, records, reports, webhooks, workflows
+from crmctl.service.routes.probes import metrics_router
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import Engine
 
@@ -38,20 +39,15 @@ _NOUNS = (
 )
 
 
-def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids) -> FastAPI:
-    """The whole service as an ASGI application on an opened, initialised engine."""
+def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids, metrics: Metrics | None = None) -> FastAPI:
+    """The whole service as an ASGI application on an opened, initialised engine. It counts in `metrics`."""
     context = Context(settings, engine, clock, ids)
-    app = FastAPI(
-        title="Customer Records Service",
-        version=__version__,
-        description="Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key.",
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
+    app = _application(
+        "Customer Records Service",
+        "Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key.",
     )
     nouns = [noun(context) for noun in _NOUNS]
-    metrics = Metrics()
+    metrics = metrics or Metrics()
 
     @cache
     def document() -> dict[str, Any]:
@@ -63,9 +59,38 @@ def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids
         *pages.routers(context),
         serving.router(context),
     ]
+    app.openapi = document  # type: ignore[method-assign]
+    _include(app, routers)
+    app.add_middleware(
+        Edge, context=context, admission=Admission(context, engine.rate_windows()), observe=observer(metrics, settings.request_log)
+    )
+    return app
+
+
+def create_metrics_app(context: Context, metrics: Metrics) -> FastAPI:
+    """The metrics alone, for an address of their own. What is asked there is not counted."""
+    app = _application("Metrics", "")
+    _include(app, [metrics_router(metrics)])
+    app.add_middleware(Edge, context=context, admission=Admission(context, context.engine.rate_windows()), observe=lambda _: None)
+    return app
+
+
+def _application(title: str, description: str) -> FastAPI:
+    return FastAPI(
+        title=title,
+        version=__version__,
+        description=description,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+
+
+def _include(app: FastAPI, routers: list[APIRouter]) -> None:
+    """With errors in the service's own form for what no route takes."""
     for router in routers:
         app.include_router(router)
-    app.openapi = document  # type: ignore[method-assign]
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
@@ -73,11 +98,6 @@ def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids
         if error.status_code == 405:
             answer.headers["Allow"] = ", ".join(_allowed_methods([route for router in routers for route in router.routes], request))
         return answer
-
-    app.add_middleware(
-        Edge, context=context, admission=Admission(context, engine.rate_windows()), observe=observer(metrics, settings.request_log)
-    )
-    return app
 
 
 def _allowed_methods(routes: list[Any], request: Request) -> list[str]:

@@ -51,3 +51,7 @@ class Unavailable(Fault):
     """The storage did not answer in time; nothing was written and the same request may be sent again."""
 
     default_error = "unavailable"
+
+
+class Busy(Unavailable):
+    """Too much was asked at once, or for too long: there was no turn, no lock, or not enough time. The storage itself is well."""

@@ -16,18 +16,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError, reason
-from crmctl.service.app import create_app
+from crmctl.service.app import create_app, create_metrics_app
 from crmctl.service.background import build_worker
 from crmctl.service.console.links import CONSOLE, make_link
 from crmctl.service.context import Context, Ids
 from crmctl.service.data import new_id, open_data
 from crmctl.service.http.admission import stranger
-from crmctl.service.http.answers import Answer
-from crmctl.service.settings import ServiceSettings
+from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections
+from crmctl.service.http.listening import ListeningServer, raise_file_limit
+from crmctl.service.http.observing import Metrics
+from crmctl.service.settings import Address, ServiceSettings
 from crmctl.service.store import keys, organisation, service_values
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.tx import Tx
@@ -41,16 +42,19 @@ STOP_SECONDS = 10
 
 @dataclass(frozen=True)
 class Ready:
-    """A service that listens; `api_key` only at the first start on its data. `console_url` opens the console for the next ten minutes."""
+    """A service that listens; `api_key` only at the first start on its data. `console_url` opens the console for the next ten minutes;
+    `metrics_url` is there when metrics have an address of their own."""
 
     base_url: str
     port: int
     api_key: str | None
     console_url: str
+    metrics_url: str | None = None
 
     def document(self, *, with_key: bool = True) -> dict[str, Any]:
-        """`{"baseUrl", "consoleUrl", "apiKey"}`, the last only where there is one and it is wanted."""
+        """`{"baseUrl", "consoleUrl", "metricsUrl", "apiKey"}`, the last two only where there is one, the key only where it is wanted."""
         document = {"baseUrl": self.base_url, "consoleUrl": self.console_url}
+        document |= {"metricsUrl": self.metrics_url} if self.metrics_url else {}
         return document | {"apiKey": self.api_key} if with_key and self.api_key else document
 
 
@@ -85,46 +89,53 @@ class Server:
         clock = clock or SystemClock()
         # The address first: a first start that fails on it must not have shown its only key to nobody.
         self._socket = bind(settings.host, settings.port)
+        self._metrics_socket: socket.socket | None = None
         try:
+            if isinstance(settings.metrics, Address):
+                self._metrics_socket = bind(settings.metrics.host, settings.metrics.port, option="--metrics")
             self.engine = open_data(settings, clock, ids)
         except BaseException:
-            self._socket.close()
+            self._close_sockets()
             raise
         api_key = make_first_key(self.engine, clock, ids)
         settings = replace(settings, port=self._socket.getsockname()[1])
         self.settings = settings
-        self.ready = Ready(settings.address, settings.port, api_key, open_console(self.engine, settings.address, clock))
+        console_url = open_console(self.engine, settings.address, clock)
+        self.ready = Ready(settings.address, settings.port, api_key, console_url, self._metrics_url())
         self._context = Context(settings, self.engine, clock, ids)
-        self._app = create_app(settings, self.engine, clock, ids)
+        self._metrics = Metrics()
+        self._app = create_app(settings, self.engine, clock, ids, self._metrics)
         self._uvicorn: _Uvicorn | None = None
+
+    def _metrics_url(self) -> str | None:
+        if self._metrics_socket is None:
+            return None
+        host, port = self._metrics_socket.getsockname()[:2]
+        return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
 
     def run(self, ready: Callable[[Ready], None]) -> None:
         """Serve; `ready` is called once, when requests are answered. Requests in flight are finished before this returns."""
-        config = uvicorn.Config(
-            self._app,
-            http=_protocol_for(self._context),
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        self._uvicorn = _Uvicorn(config, lambda: ready(self.ready))
+        most = raise_file_limit(self.settings.connections)
+        registry = Connections(most, self.settings.head_timeout, lambda: stranger(self._context).headers())
+        listeners = [(self._socket, _config(self._app))]
+        if self._metrics_socket is not None:
+            listeners.append((self._metrics_socket, _config(create_metrics_app(self._context, self._metrics))))
+        self._uvicorn = _Uvicorn(listeners, registry, lambda: ready(self.ready))
         worker = build_worker(self._context) if self.settings.background else None
         try:
             if worker is not None:
                 worker.start()
-            self._uvicorn.run(sockets=[self._socket])
+            self._uvicorn.run()
         finally:
-            self._socket.close()
+            self._close_sockets()
             if worker is not None:
                 worker.stop()
             self.engine.close()
+
+    def _close_sockets(self) -> None:
+        for each in (self._socket, self._metrics_socket):
+            if each is not None:
+                each.close()
 
     def stop(self) -> None:
         """Ask `run` to finish; from any thread."""
@@ -137,8 +148,26 @@ def serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
     Server(settings).run(ready)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises UsageError."""
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        h11_max_incomplete_event_size=HEAD_LIMIT,
+    )
+
+
+def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises UsageError that names the option."""
     # The protocol is named because asyncio switches Nagle's delay off only where it is.
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -150,22 +179,14 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(
-                f"port {port} on {host} is in use", hint="stop what listens there, or choose another: --port 0 takes a free one"
-            ) from error
-        raise UsageError(f"cannot listen on {host} port {port}: {reason(error)}", hint="--host, --port") from error
+            hint = "stop what listens there, or choose another" + (": --port 0 takes a free one" if option == "--port" else f": {option}")
+            raise UsageError(f"port {port} on {host} is in use", hint=hint) from error
+        hint = "--host, --port" if option == "--port" else option
+        raise UsageError(f"cannot listen on {host} port {port}: {reason(error)}", hint=hint) from error
 
 
-class _Uvicorn(uvicorn.Server):
-    """Says when it listens, and ends quietly on a signal instead of raising it once more."""
-
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._tell_started = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._tell_started()
+class _Uvicorn(ListeningServer):
+    """Ends quietly on a signal instead of raising it once more."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -178,16 +199,3 @@ class _Uvicorn(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _protocol_for(context: Context) -> type[H11Protocol]:
-    """Refuses what is not HTTP in the service's own error form; such a request never reaches the application."""
-
-    class Protocol(H11Protocol):
-        def send_400_response(self, msg: str) -> None:
-            answer = Answer({"error": "bad_request", "message": "the request is not valid HTTP"}, 400, {"Connection": "close"})
-            headers = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers + stranger(context).headers())
-            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + headers + b"\r\n" + bytes(answer.body))
-            self.transport.close()
-
-    return Protocol

@@ -23,11 +23,22 @@ class S3Settings:
 
 
 @dataclass(frozen=True)
+class Address:
+    """Where to listen; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
 class ServiceSettings:
     """Settings of one service process.
 
     `rate_limit` is requests per key in `rate_window` seconds, 0 means unlimited. `body_limit` is in bytes; `body_timeout` is the longest
-    pause, in seconds, between two pieces of a request's body. `public_url` is the address that clients use when it is not the bound one.
+    pause, in seconds, between two pieces of a request's body, `head_timeout` the longest time its line and headers may take, and
+    `request_timeout` the longest time it is worked on. `connections` may be open at once. `metrics` are served with the rest (True), on
+    an address of their own, or not at all; `docs` are the OpenAPI document and its page. `public_url` is the
+    address that clients use when it is not the bound one.
     `development` lets webhooks and workflows call this machine; without `background` this process only answers requests.
     `file_limit` is the most bytes of one uploaded file; files are kept in the data directory, or in `files_s3`.
     """
@@ -41,6 +52,11 @@ class ServiceSettings:
     public_url: str | None = None
     body_limit: int = 10 * 1024 * 1024
     body_timeout: float = 30.0
+    head_timeout: float = 15.0
+    request_timeout: float = 20.0
+    connections: int = 4096
+    metrics: Address | bool = True
+    docs: bool = True
     request_log: RequestLog | None = None
     development: bool = False
     background: bool = True

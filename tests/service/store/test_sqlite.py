@@ -67,7 +67,7 @@ def test_the_disk_running_full_loses_only_the_write_that_failed(sqlite_store: St
     pages = sqlite_store.rows("PRAGMA page_count")[0][0]
     assert isinstance(sqlite_store.engine, SqliteEngine)
     sqlite_store.engine._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(sqlite3.OperationalError, match="full"):
+    with pytest.raises(Unavailable, match="full; nothing was written"):
         sqlite_store.create(things, text="x" * 100_000)
     assert sqlite_store.find(things) == [kept]
     sqlite_store.engine._writer.execute("PRAGMA max_page_count = 1000000")

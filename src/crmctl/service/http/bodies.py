@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.service.http.errors import bad_request
 from crmctl.service.shapes import Body, check_shape
 
+_QUOTE = ord('"')
+
 DEEPEST = 64
 """Levels of nesting a body may have: enough for any data, far from where parsers give up."""
+
+
+MOST_VALUES = 200_000
+"""Values a body may hold: a hundred records of all attributes an object can have, several times. Each takes many bytes of memory."""
+
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{,]', re.DOTALL)
 
 
 def parse_json(raw: bytes) -> Any:
     """The body as JSON values.
 
-    Raises a 400 for anything that is not UTF-8 JSON: NaN, duplicate keys, numbers beyond reason and absurd nesting included.
+    Raises a 400 for anything that is not UTF-8 JSON (NaN, duplicate keys, numbers beyond reason, absurd nesting), and for too many values.
     """
+    if _has_too_many_values(raw):
+        raise bad_request(f"the request body holds more than {MOST_VALUES:,} values")
     try:
         document = jsontext.loads(raw.decode("utf-8"), unique_keys=True)
         _check_depth(document, DEEPEST)
@@ -25,6 +36,22 @@ def parse_json(raw: bytes) -> Any:
     except ValueError as error:
         raise bad_request(f"the request body is not JSON: {error}") from None
     return document
+
+
+def _has_too_many_values(raw: bytes) -> bool:
+    """Told before any of them takes memory. Every value but the first follows a sign; most bodies have few, those in texts included."""
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") <= MOST_VALUES:
+        return False
+    signs = texts = 0
+    for token in _TOKENS.finditer(raw):
+        if raw[token.start()] == _QUOTE:
+            texts += 1
+        else:
+            signs += 1
+        # Two texts (a key and its value) for every sign, where it is JSON.
+        if signs > MOST_VALUES or texts > 2 * MOST_VALUES + 2:
+            return True
+    return False
 
 
 def _check_depth(value: Any, depth: int) -> None:

@@ -5,20 +5,20 @@ Pure ASGI. Whatever happens inside, one JSON answer with the rate headers leaves
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crmctl.clock import Clock
 from crmctl.service.context import Context
+from crmctl.service.failures import FAILURES
+from crmctl.service.faults import Unavailable
 from crmctl.service.http.admission import Admission, Standing, stranger
+from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoints import PREFIX
-from crmctl.service.http.errors import answer_for
+from crmctl.service.http.errors import answer_for, head_too_large, two_lengths
 from crmctl.service.http.observing import Finished
 
 CLIENT_GONE = 499
@@ -43,20 +43,32 @@ class Edge:
         inner["state"] = {**scope.get("state", {}), "standing": exchange.standing, "method": scope["method"]}
         answer = exchange.sender(send)
         try:
+            _check_head(scope)
             if scope["path"].startswith(f"{PREFIX}/"):
-                await run_in_threadpool(self.admission.admit, exchange.standing, Headers(scope=scope).get("authorization"))
+                authorization = Headers(scope=scope).get("authorization")
+                await self.context.work.admit(lambda: self.admission.admit(exchange.standing, authorization))
             await self.app(inner, receive, answer)
         except ClientDisconnect:
             exchange.status = CLIENT_GONE
         except Exception as error:
             refusal = answer_for(error)
             if refusal.status_code >= 500:
-                traceback.print_exception(error, file=sys.stderr)
+                FAILURES.tell(error, briefly=isinstance(error, Unavailable))
             if exchange.status is not None:
                 raise
             await refusal(scope, receive, answer)
         finally:
             exchange.finish()
+
+
+def _check_head(scope: Scope) -> None:
+    """Raises a 400 for a request whose length is said twice, a 431 for one whose address and headers are too large."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    names = {name for name, _ in headers}
+    if b"transfer-encoding" in names and (b"content-length" in names or scope["http_version"] != "1.1"):
+        raise two_lengths()
+    if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_LIMIT:
+        raise head_too_large(HEAD_LIMIT)
 
 
 class _Exchange:

@@ -1,12 +1,13 @@
 """How one endpoint is declared: method, path, scope, shapes. Around each handler: scope check, query and body, one transaction, the answer.
 
 A handler is a plain function `handler(tx, call) -> document`; it runs on a thread, inside a transaction that is committed before the
-answer leaves.
+answer leaves, and that ends without a trace when the request's time is over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,19 +16,25 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from crmctl.service.context import Context
 from crmctl.service.http import bodies, errors
 from crmctl.service.http.answers import Answer
+from crmctl.service.http.concurrency import LARGE, FairLimiter
 from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
 from crmctl.service.shapes import Body
 from crmctl.service.store.keys import Key
 
 PREFIX = "/api/v1"
+
+LONG_SECONDS = 120.0
+"""For what goes through all records of an object."""
+
+SLOWEST = 8 * 1024
+"""Bytes a second at which a body must come, on the average of all of it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class Endpoint:
     query: Sequence[Parameter] = ()
     filters: Filters | None = None
     conflicts: bool = False
+    is_long: bool = False
     in_transaction: bool = True
     """Without: the handler is called with the call alone and takes its transactions from the engine itself."""
 
@@ -59,6 +67,8 @@ class Call:
     path: dict[str, Any]
     query: dict[str, Any] = field(default_factory=dict)
     body: dict[str, Any] = field(default_factory=dict)
+    within: float = LONG_SECONDS
+    """Seconds left for a transaction that the handler takes from the engine itself."""
 
     def fields(self) -> dict[str, Any]:
         """The body's fields as the arguments of a store function."""
@@ -105,30 +115,55 @@ class Endpoints:
 
 def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
     transact = context.engine.write if endpoint.writes else context.engine.read
+    allowed = max(context.settings.request_timeout, LONG_SECONDS if endpoint.is_long else 0)
 
     def run(call: Call) -> Response:
-        document = transact(lambda tx: handler(tx, call)) if endpoint.in_transaction else handler(call)
+        document = transact(lambda tx: handler(tx, call), within=call.within) if endpoint.in_transaction else handler(call)
         return Answer(document, endpoint.status)
 
-    async def answer(request: Request) -> Response:
+    async def work(request: Request, query: dict[str, Any], raw: bytes) -> Response:
         key = request.state.standing.key
-        if not key.allows(endpoint.scope):
+        end = context.clock.monotonic() + allowed
+
+        def left() -> float:
+            return max(0.001, end - context.clock.monotonic())
+
+        def start() -> Response:
+            body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
+            return run(Call(context, key, request.path_params, query, body, left()))
+
+        async with contextlib.AsyncExitStack() as places:
+            if len(raw) > LARGE:
+                await places.enter_async_context(context.work.large_bodies.place(key.id, left()))
+            await places.enter_async_context(_places(context, endpoint, query).place(key.id, left()))
+            return await context.work.run(start)
+
+    async def answer(request: Request) -> Response:
+        if not request.state.standing.key.allows(endpoint.scope):
             raise errors.insufficient_scope(endpoint.scope)
         query = read_query(request.scope["query_string"], endpoint.query, endpoint.filters)
-        raw = await read_body(request, context.settings.body_limit, context.settings.body_timeout) if endpoint.body else b""
-        return await run_in_threadpool(lambda: run(_call(key, request, query, raw)))
-
-    def _call(key: Any, request: Request, query: dict[str, Any], raw: bytes) -> Call:
-        body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
-        return Call(context, key, request.path_params, query, body)
+        if not endpoint.body:
+            return await work(request, query, b"")
+        with context.work.body() as count:
+            raw = await read_body(request, context.settings.body_limit, context.settings.body_timeout, count)
+            return await work(request, query, raw)
 
     return answer
 
 
-async def read_body(request: Request, limit: int, timeout: float) -> bytes:
-    """The whole body. Raises what body_chunks raises."""
+def _places(context: Context, endpoint: Endpoint, query: dict[str, Any]) -> FairLimiter:
+    """Reading what may be slow must not keep others from reading what is not."""
+    if endpoint.writes:
+        return context.work.writes
+    is_search = endpoint.body is not None or query.get("filters") or query.get("offset", 0) > 0
+    return context.work.searches if is_search else context.work.reads
+
+
+async def read_body(request: Request, limit: int, timeout: float, count: Callable[[int], None] = lambda _: None) -> bytes:
+    """The whole body; `count` is told of each piece. Raises what body_chunks and `count` raise."""
     received = bytearray()
     async for chunk in body_chunks(request, limit, timeout):
+        count(len(chunk))
         received += chunk
     return bytes(received)
 
@@ -136,16 +171,19 @@ async def read_body(request: Request, limit: int, timeout: float) -> bytes:
 async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIterator[bytes]:
     """The body as it arrives.
 
-    Raises a 413 over `limit` bytes, before any of it is read where the length was declared; a 408 for a pause over `timeout` seconds.
+    Raises a 413 over `limit` bytes, before any of it is read where the length was declared; a 408 for a pause over `timeout` seconds, and
+    for a body that takes longer than that and SLOWEST allow.
     """
     declared = request.headers.get("content-length", "0")
-    if re.fullmatch("[0-9]+", declared) and int(declared) > limit:
+    if re.fullmatch("[0-9]+", declared) and (len(declared) > 18 or int(declared) > limit):
         raise errors.body_too_large(limit)
     received = 0
+    started = asyncio.get_running_loop().time()
     chunks = aiter(request.stream())
     while True:
+        left = started + timeout + received / SLOWEST - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(min(timeout, left)):
                 chunk = await anext(chunks)
         except StopAsyncIteration:
             return

@@ -60,6 +60,35 @@ def body_too_slow() -> Refusal:
     )
 
 
+def not_http() -> Refusal:
+    return Refusal(HTTPStatus.BAD_REQUEST, "bad_request", "the request is not valid HTTP")
+
+
+def two_lengths() -> Refusal:
+    """Whoever stands between may read such a request as another one."""
+    message = "a request must not have Transfer-Encoding beside Content-Length, nor before HTTP/1.1"
+    return Refusal(HTTPStatus.BAD_REQUEST, "bad_request", message, headers={"Connection": "close"})
+
+
+def head_too_slow() -> Refusal:
+    return Refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request did not arrive in time")
+
+
+def head_too_large(limit: int) -> Refusal:
+    return Refusal(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "request_head_too_large",
+        f"the address and the headers of the request are over the limit of {limit} bytes",
+        details={"limit": limit},
+        headers={"Connection": "close"},
+    )
+
+
+def too_many_connections() -> Refusal:
+    message = "the service has too many connections; try again"
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, headers={"Retry-After": "1"})
+
+
 def rate_limited(retry_after: int) -> Refusal:
     return Refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -74,9 +103,10 @@ def answer_for(error: Exception) -> Answer:
     """The answer to a request that ended in `error`; anything unforeseen is a 500 that says nothing about the inside."""
     if isinstance(error, Refusal):
         return _answer(error.status, error.code, error.message, error.details, error.headers)
-    if isinstance(error, Fault) and type(error) in _FAULTS:
+    status = next((_FAULTS[kind] for kind in type(error).__mro__ if kind in _FAULTS), None)
+    if isinstance(error, Fault) and status is not None:
         headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else None
-        return _answer(_FAULTS[type(error)], error.error, error.message, error.details, headers)
+        return _answer(status, error.error, error.message, error.details, headers)
     if isinstance(error, HTTPException):
         phrase = HTTPStatus(error.status_code).phrase
         return _answer(
@@ -85,7 +115,7 @@ def answer_for(error: Exception) -> Answer:
     return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "the service failed to answer this request")
 
 
-_FAULTS: dict[type[Fault], HTTPStatus] = {
+_FAULTS: dict[type, HTTPStatus] = {
     BadRequest: HTTPStatus.BAD_REQUEST,
     NotFound: HTTPStatus.NOT_FOUND,
     Conflict: HTTPStatus.CONFLICT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +10,13 @@ from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
+from crmctl.service.faults import shown
 from crmctl.service.settings import RequestLog
 
+MOST_PATH = 1000
+"""Characters of a path in the request log."""
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -39,7 +45,7 @@ class Metrics:
     def count(self, finished: Finished) -> None:
         # Only known routes and methods become labels: a stranger must not be able to grow the table.
         route = re.sub(r":\w+}", "}", finished.route or "none")
-        method = finished.method if finished.route else "any"
+        method = "any" if not finished.route else finished.method if finished.method in METHODS else "other"
         self._requests.labels(method, route, str(finished.status)).inc()
         self._seconds.labels(method, route).observe(finished.seconds)
 
@@ -52,12 +58,15 @@ def observer(metrics: Metrics, log: RequestLog | None) -> Callable[[Finished], N
 
     def observe(finished: Finished) -> None:
         metrics.count(finished)
-        if log is not None:
+        if log is None:
+            return
+        # A log that cannot be written, on a full disk for example, must not change the answer.
+        with contextlib.suppress(OSError, ValueError):
             log(
                 {
                     "time": datetime.fromtimestamp(finished.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-                    "method": finished.method,
-                    "path": finished.path,
+                    "method": shown(finished.method),
+                    "path": shown(finished.path, MOST_PATH),
                     "status": finished.status,
                     "ms": round(finished.seconds * 1000, 3),
                     "keyId": finished.key_id,

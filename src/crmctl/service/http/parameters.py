@@ -11,8 +11,12 @@ from urllib.parse import parse_qsl
 from crmctl.models.filters import Operator
 from crmctl.models.records import PAGE_LIMIT
 from crmctl.service.http.errors import bad_request
+from crmctl.service.values.conditions import MAX_CONDITIONS, too_many_conditions
 
 LARGEST_OFFSET = 2**53 - 1
+MOST_FIELDS = 10_000
+"""Of a query string; what is over a limit that means something is refused by that one."""
+
 _FILTER = re.compile(r"filter\[(.+)\]\[([^\[\]]*)\]", re.DOTALL)
 
 
@@ -118,12 +122,16 @@ def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: Fi
             raise bad_request(f"{name} is given twice", field=name)
         seen.add(name)
         values[name] = known[name].read(text)
+    if len(conditions) > MAX_CONDITIONS:
+        raise too_many_conditions(len(conditions))
     return values | {"filters": conditions} if filters else values
 
 
 def _pairs(query_string: bytes) -> list[tuple[str, str]]:
     try:
-        pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, encoding="utf-8", errors="strict", max_num_fields=500)
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, encoding="utf-8", errors="strict", max_num_fields=MOST_FIELDS
+        )
         if any("\0" in name or "\0" in text for name, text in pairs):
             raise ValueError("a NUL character is not allowed")
     except ValueError as error:

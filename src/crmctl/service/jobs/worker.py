@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from typing import Protocol
+
+from crmctl.service.failures import FAILURES
 
 POLL_SECONDS = 0.25
 """Longest sleep: how late work is noticed. A look costs one indexed read; being told instead would not see what other processes leave."""
@@ -52,7 +52,7 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 pause = 0.0 if job.run_once() else POLL_SECONDS
-            except Exception:
-                traceback.print_exc(file=sys.stderr)
+            except Exception as error:
+                FAILURES.tell(error)
                 pause = REST_SECONDS
             self._stopping.wait(pause)

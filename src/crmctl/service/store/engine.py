@@ -24,12 +24,18 @@ class Engine(Protocol):
     and it asks the clock inside. What it raises rolls back and reaches the caller.
     """
 
-    def read(self, fn: Callable[[Tx], T]) -> T:
-        """Run `fn` on one consistent snapshot."""
+    def read(self, fn: Callable[[Tx], T], *, within: float | None = None) -> T:
+        """Run `fn` on one consistent snapshot.
+
+        Raises Busy, and stops what the database is doing for it, when that takes longer than `within` seconds.
+        """
         ...
 
-    def write(self, fn: Callable[[Tx], T]) -> T:
-        """Run `fn` alone with respect to other writes of the same rows; durable when this returns."""
+    def write(self, fn: Callable[[Tx], T], *, within: float | None = None) -> T:
+        """Run `fn` alone with respect to other writes of the same rows; durable when this returns.
+
+        Raises Busy as `read` does, and Unavailable when the database cannot be written: nothing has been written then.
+        """
         ...
 
     def rate_windows(self) -> RateWindows:

@@ -13,10 +13,14 @@ from crmctl.service.store.dialect import Dialect
 from crmctl.service.store.timestamps import micros_of
 from crmctl.service.values.attribute import Attribute
 from crmctl.service.values.choices import FALSE, TRUE
+from crmctl.service.values.conditions import MAX_CONDITIONS, too_many_conditions
 from crmctl.service.values.dates import date_key, parse_instant
 from crmctl.service.values.kinds import KINDS, Family
 from crmctl.service.values.numbers import parse_number
 from crmctl.service.values.text import Invalid, fold, require_text
+
+MAX_COMPARED = 20_000
+"""Parameters of one statement's conditions; SQLite allows 32,766."""
 
 _COMPARISONS = {
     Operator.GREATER_THAN: ">",
@@ -228,6 +232,19 @@ def _matches(option: str, operator: Operator, value: str) -> bool:
             return left >= right
         case _:
             return left <= right
+
+
+def compile_conditions(conditions: Sequence[Condition], attributes: Mapping[str, Attribute], dialect: Dialect) -> list[Where]:
+    """Raises BadRequest as compile_condition does, and for more conditions, or values in them, than a statement can have."""
+    if len(conditions) > MAX_CONDITIONS:
+        raise too_many_conditions(len(conditions))
+    wheres = [compile_condition(condition, attributes, dialect) for condition in conditions]
+    if sum(len(where.params) for where in wheres) > MAX_COMPARED:
+        raise BadRequest(
+            f"these filters compare with more than {MAX_COMPARED:,} values, options that they match included",
+            {"field": "filters", "limit": MAX_COMPARED},
+        )
+    return wheres
 
 
 def combine(conditions: Sequence[Where]) -> Where:

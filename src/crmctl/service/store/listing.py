@@ -11,7 +11,7 @@ from crmctl.models import jsontext
 from crmctl.models.filters import Condition
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
-from crmctl.service.store.filtering import Where, combine, compile_condition
+from crmctl.service.store.filtering import Where, combine, compile_conditions
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.timestamps import to_wire
 from crmctl.service.store.tx import Tx, required
@@ -88,7 +88,7 @@ def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) 
 
 
 def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search:
-    wheres = [compile_condition(condition, schema.attributes, tx.dialect) for condition in conditions]
+    wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
     everything: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
     if not wheres:
         return _Search(schema, _EVERYTHING, schema.table, everything, everything, everything)

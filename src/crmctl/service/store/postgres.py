@@ -20,7 +20,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from crmctl.errors import ConfigError
-from crmctl.service.faults import Unavailable
+from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.dialect import PostgresDialect
 from crmctl.service.store.rates import DatabaseRateWindows, RateWindows
 from crmctl.service.store.tx import Params, Row
@@ -31,7 +31,9 @@ Connection = psycopg.Connection[Row]
 _OLDEST = 14
 """With client_connection_check_interval, by which locks of a killed process are released while its statement waits."""
 
-_MOST_CONNECTIONS = 16
+_MOST_CONNECTIONS = 24
+"""More than the places for requests (http/concurrency.py), so that jobs and the console find one too."""
+
 _CONNECT_SECONDS = 5
 _POOL_SECONDS = 5.0
 _LOCK_SECONDS = 15
@@ -44,6 +46,9 @@ _LONGEST_PAUSE = 0.25
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # Each statement must see what is committed by then: what a writer read before it got a lock may be out of date.
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+_LIMITS = "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)"
+_TOO_LONG = "the request took too long and was given up; nothing was done"
 
 _COLLISIONS = (
     errors.SerializationFailure,
@@ -71,23 +76,33 @@ class PostgresTx:
 
     dialect = PostgresDialect()
 
-    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline) -> None:
+    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline, end: float | None = None) -> None:
+        """`end` is the moment, on the monotonic clock, after which no further statement is run."""
         self._connection = connection
         self._pipeline = pipeline
+        self._end = end
 
     def execute(self, sql: str, params: Params = ()) -> int:
+        self._look_at_the_clock()
         cursor = self._connection.execute(_native(sql), params)
         self._pipeline.sync()
         return cursor.rowcount
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
+        self._look_at_the_clock()
         self._connection.cursor().executemany(_native(sql), rows)
 
     def one(self, sql: str, params: Params = ()) -> Row | None:
+        self._look_at_the_clock()
         return self._connection.execute(_native(sql), params).fetchone()
 
     def all(self, sql: str, params: Params = ()) -> list[Row]:
+        self._look_at_the_clock()
         return self._connection.execute(_native(sql), params).fetchall()
+
+    def _look_at_the_clock(self) -> None:
+        if self._end is not None and time.monotonic() > self._end:
+            raise Busy(_TOO_LONG)
 
 
 class PostgresEngine:
@@ -112,11 +127,11 @@ class PostgresEngine:
             open=True,
         )
 
-    def read(self, fn: Callable[[PostgresTx], T]) -> T:
-        return self._repeat(_READ, fn)
+    def read(self, fn: Callable[[PostgresTx], T], *, within: float | None = None) -> T:
+        return self._repeat(_READ, fn, _end(within))
 
-    def write(self, fn: Callable[[PostgresTx], T]) -> T:
-        return self._repeat(_WRITE, fn)
+    def write(self, fn: Callable[[PostgresTx], T], *, within: float | None = None) -> T:
+        return self._repeat(_WRITE, fn, _end(within))
 
     def rate_windows(self) -> RateWindows:
         """Shared by all processes on this database."""
@@ -126,13 +141,15 @@ class PostgresEngine:
         """Connections in use are closed when they come back."""
         self._pool.close()
 
-    def _repeat(self, begin: str, fn: Callable[[PostgresTx], T]) -> T:
+    def _repeat(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None) -> T:
         for tries in count(1):
+            if end is not None and time.monotonic() > end:
+                raise Busy(_TOO_LONG)
             try:
-                return self._attempt(begin, fn)
+                return self._attempt(begin, fn, end)
             except _COLLISIONS as error:
                 if tries >= _TRIES and isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected)):
-                    raise Unavailable("too many requests change the same data; try again") from error
+                    raise Busy("too many requests change the same data; nothing was done, try again") from error
                 if tries >= _TRIES:
                     raise
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2**tries)))
@@ -140,22 +157,34 @@ class PostgresEngine:
                 if tries > 2:
                     raise Unavailable("the connection to the database was lost; try again") from error
                 self._pool.check()
-            except (errors.LockNotAvailable, errors.QueryCanceled) as error:
-                raise Unavailable("the database is busy; try again") from error
+            except errors.LockNotAvailable as error:
+                raise Busy("the database is busy; nothing was done, try again") from error
+            except errors.QueryCanceled as error:
+                raise Busy(_TOO_LONG) from error
+            except (errors.DiskFull, errors.ReadOnlySqlTransaction) as error:
+                if begin is _READ:
+                    raise
+                raise Unavailable(f"the database cannot be written ({_short(error)}); nothing was written") from error
             except PoolTimeout as error:
                 raise Unavailable("the database does not answer; try again") from error
+            except (errors.ProgramLimitExceeded, errors.StatementTooComplex):
+                # Not for a moment but for ever: no reason to try again.
+                raise
             except psycopg.OperationalError as error:
                 raise Unavailable("the database is not available; try again") from error
         raise AssertionError("unreachable")
 
-    def _attempt(self, begin: str, fn: Callable[[PostgresTx], T]) -> T:
-        connection = self._pool.getconn()
+    def _attempt(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None) -> T:
+        left = None if end is None else max(0.001, end - time.monotonic())
+        connection = self._pool.getconn(None if left is None else min(left, self._pool_seconds))
         xid: str | None = None
         try:
             with connection.pipeline() as pipeline:
                 connection.execute(begin)
+                if left is not None:
+                    connection.execute(_LIMITS, [f"{max(1, int(seconds * 1000))}ms" for seconds in (left, min(left, _LOCK_SECONDS))])
                 numbered = connection.execute("SELECT pg_current_xact_id()::text") if begin is _WRITE else None
-                result = fn(PostgresTx(connection, pipeline))
+                result = fn(PostgresTx(connection, pipeline, end))
                 if numbered is not None:
                     xid = str(cast(Row, numbered.fetchone())[0])
                 ended = connection.execute("COMMIT")
@@ -198,6 +227,14 @@ def _leave(connection: Connection) -> None:
         connection.rollback()
     except psycopg.Error:
         connection.close()
+
+
+def _end(within: float | None) -> float | None:
+    return None if within is None else time.monotonic() + within
+
+
+def _short(error: psycopg.Error) -> str:
+    return (error.diag.message_primary or type(error).__name__).strip()
 
 
 @lru_cache(1024)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from crmctl.service.failures import FAILURES
 from crmctl.service.store.tx import Tx
 
 UNLIMITED = 2_147_483_647
@@ -38,7 +39,7 @@ class RateWindows(Protocol):
 
 
 class LocalRateWindows:
-    """In this process's memory: on SQLite one process serves, and a write per request would cost a disk flush."""
+    """In this process's memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,8 +91,23 @@ class DatabaseRateWindows:
         return RateState(taken is not None, 0 if taken is None else limit - taken, end)
 
 
+class FallingBack:
+    """Counts in memory what cannot be counted where it should be: reading must go on when the disk is full."""
+
+    def __init__(self, windows: RateWindows) -> None:
+        self._windows = windows
+        self._local = LocalRateWindows()
+
+    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
+        try:
+            return self._windows.take(key_id, limit, window_seconds, now)
+        except Exception as error:
+            FAILURES.tell(error, briefly=True)
+            return self._local.take(key_id, limit, window_seconds, now)
+
+
 def create_tables(tx: Tx) -> None:
-    """The migration that brings the windows; where one process serves they stay empty."""
+    """The migration that brings the windows. On SQLite they are in a file of their own, and the table of the database stays empty."""
     tx.execute(
         f"{tx.dialect.passing_table} rate_window (key_id {tx.dialect.text} NOT NULL, ends_at BIGINT NOT NULL, taken BIGINT NOT NULL, "
         "PRIMARY KEY (key_id, ends_at))"

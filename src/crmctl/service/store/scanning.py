@@ -12,7 +12,7 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition
 from crmctl.service.store import record_tables
-from crmctl.service.store.filtering import Where, combine, compile_condition
+from crmctl.service.store.filtering import Where, combine, compile_conditions
 from crmctl.service.store.listing import SORTS
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.timestamps import to_wire
@@ -77,5 +77,5 @@ def records_at(tx: Tx, schema: Schema, sequences: Iterable[int]) -> Iterator[dic
 
 
 def _where(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> Where:
-    wheres = [compile_condition(condition, schema.attributes, tx.dialect) for condition in conditions]
+    wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
     return combine(wheres) if wheres else Where("1 = 1")

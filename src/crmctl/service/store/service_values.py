@@ -10,6 +10,7 @@ LINKS = "links"
 UPLOADS = "uploads"
 
 _ADDRESS = "address"
+_PROBE = "probe"
 
 
 def create_tables(tx: Tx) -> None:
@@ -38,6 +39,11 @@ def get_address(tx: Tx) -> str | None:
 
 def put_address(tx: Tx, address: str) -> None:
     _put(tx, _ADDRESS, address)
+
+
+def put_probe(tx: Tx, now: float) -> None:
+    """Write something that means nothing, to find out whether writing works."""
+    _put(tx, _PROBE, str(now))
 
 
 def _put(tx: Tx, name: str, value: str) -> None:

@@ -6,14 +6,15 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from crmctl.errors import ConfigError
-from crmctl.service.faults import Unavailable
+from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.dialect import SqliteDialect
-from crmctl.service.store.rates import LocalRateWindows, RateWindows
+from crmctl.service.store.rates import DatabaseRateWindows, FallingBack, RateWindows, create_tables
 from crmctl.service.store.tx import Params, Row
 
 T = TypeVar("T")
@@ -23,6 +24,9 @@ _OLDEST = (3, 38, 0)
 
 _BUSY_SECONDS = 30.0
 _IDLE_READERS = 8
+_STEPS = 20_000
+"""Of SQLite's machine between two looks at the clock: about a millisecond."""
+
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
@@ -34,6 +38,16 @@ PRAGMAS = (
     "PRAGMA wal_autocheckpoint = 8000",
     "PRAGMA journal_size_limit = 67108864",
 )
+_PASSING = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = OFF", "PRAGMA cache_size = -1000")
+"""For what may be lost when the machine goes down, but not with a process."""
+
+_CANNOT_WRITE = {
+    sqlite3.SQLITE_FULL: "the disk of the service is full",
+    sqlite3.SQLITE_IOERR_WRITE: "the disk of the service cannot be written",
+    sqlite3.SQLITE_READONLY: "the database of the service cannot be written",
+    sqlite3.SQLITE_CANTOPEN: "the database of the service cannot be opened",
+}
+"""Errors that leave nothing written. Not a failing fsync, after which nobody knows."""
 
 
 class SqliteTx:
@@ -65,11 +79,13 @@ class SqliteEngine:
     `busy_seconds`.
     """
 
-    def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS) -> None:
+    def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS, pragmas: Sequence[str] = PRAGMAS) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old, the service needs {'.'.join(map(str, _OLDEST))} or newer")
         self.path = Path(path)
         self._busy_seconds = busy_seconds
+        self._pragmas = pragmas
+        self._rates: SqliteEngine | None = None
         self._closed = False
         self._writing = threading.Lock()
         self._pooling = threading.Lock()
@@ -80,26 +96,33 @@ class SqliteEngine:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot open the database {self.path}: {error}") from error
 
-    def read(self, fn: Callable[[SqliteTx], T]) -> T:
+    def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None) -> T:
         connection = self._take_reader()
         try:
-            return self._run(connection, "BEGIN", fn)
+            with self._ending(connection, within):
+                return self._run(connection, "BEGIN", fn)
         finally:
             self._give_back(connection)
 
-    def write(self, fn: Callable[[SqliteTx], T]) -> T:
-        if not self._writing.acquire(timeout=self._busy_seconds):
-            raise Unavailable("the service is busy writing; try again")
+    def write(self, fn: Callable[[SqliteTx], T], *, within: float | None = None) -> T:
+        started = time.monotonic()
+        if not self._writing.acquire(timeout=min(self._busy_seconds, self._busy_seconds if within is None else within)):
+            raise Busy("the service is busy writing; nothing was done, try again")
         try:
             if self._closed:
                 raise Unavailable("the service is shutting down")
-            return self._run(self._writer, "BEGIN IMMEDIATE", fn)
+            with self._ending(self._writer, None if within is None else within - (time.monotonic() - started)):
+                return self._run(self._writer, "BEGIN IMMEDIATE", fn)
         finally:
             self._writing.release()
 
     def rate_windows(self) -> RateWindows:
-        """Of this process: one process serves from a file."""
-        return LocalRateWindows()
+        """In a file of their own beside the database, for all processes that serve from it: written without waiting for the disk, or for a
+        writer of the database."""
+        with self._pooling:
+            if self._rates is None:
+                self._rates = _open_rates(self.path.with_name(f"{self.path.name}-rates"))
+        return FallingBack(DatabaseRateWindows(self._rates))
 
     def close(self) -> None:
         """Waits for a running write, folds the log into the database file."""
@@ -108,6 +131,8 @@ class SqliteEngine:
             for connection in (*self._idle, self._writer):
                 connection.close()
             self._idle.clear()
+            if self._rates is not None:
+                self._rates.close()
 
     def _run(self, connection: sqlite3.Connection, begin: str, fn: Callable[[SqliteTx], T]) -> T:
         try:
@@ -122,10 +147,26 @@ class SqliteEngine:
                         connection.execute("ROLLBACK")
                 raise
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise Unavailable("the database is in use by another process; try again") from error
-            raise
+            fault = _fault(error)
+            if fault is None:
+                raise
+            raise fault from error
         return result
+
+    @contextlib.contextmanager
+    def _ending(self, connection: sqlite3.Connection, within: float | None) -> Iterator[None]:
+        """For the time of one transaction, waits for locks no longer than this, and stops statements that run when the time is over."""
+        if within is None:
+            yield
+            return
+        end = time.monotonic() + within
+        connection.execute(f"PRAGMA busy_timeout = {max(1, int(1000 * min(within, self._busy_seconds)))}")
+        connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+        try:
+            yield
+        finally:
+            connection.set_progress_handler(None, 0)
+            connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._busy_seconds)}")
 
     def _create_private_file(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +178,7 @@ class SqliteEngine:
             self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         try:
-            for pragma in PRAGMAS:
+            for pragma in self._pragmas:
                 connection.execute(pragma)
         except BaseException:
             connection.close()
@@ -161,3 +202,40 @@ class SqliteEngine:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def _fault(error: sqlite3.OperationalError) -> Unavailable | None:
+    """What a caller can act on; None for anything else."""
+    code: int = error.sqlite_errorcode
+    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Busy("the database is in use by another process; nothing was done, try again")
+    if code == sqlite3.SQLITE_INTERRUPT:
+        return Busy("the request took too long and was given up; nothing was done")
+    problem = _CANNOT_WRITE.get(code) or _CANNOT_WRITE.get(code & 0xFF)
+    return Unavailable(f"{problem}; nothing was written") if problem else None
+
+
+def _open_rates(path: Path) -> SqliteEngine:
+    """A damaged one is begun anew: it holds nothing that outlives a minute. Raises ConfigError."""
+    try:
+        return _rates_engine(path)
+    except ConfigError as error:
+        if getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise
+    for leftover in ("", "-wal", "-shm"):
+        path.with_name(path.name + leftover).unlink(missing_ok=True)
+    return _rates_engine(path)
+
+
+def _rates_engine(path: Path) -> SqliteEngine:
+    def prepare(tx: SqliteTx) -> None:
+        if tx.one("SELECT 1 FROM sqlite_master WHERE name = 'rate_window'") is None:
+            create_tables(tx)
+
+    engine = SqliteEngine(path, pragmas=_PASSING)
+    try:
+        engine.write(prepare)
+    except (sqlite3.Error, Unavailable) as error:
+        engine.close()
+        raise ConfigError(f"cannot open {path}: {error}") from error
+    return engine

@@ -14,6 +14,9 @@ from crmctl.models.filters import Condition, Operator
 from crmctl.service.faults import BadRequest, shown
 from crmctl.service.shapes import Body
 
+MAX_CONDITIONS = 100
+"""Of one search; SQLite's statements may be nested 1,000 levels deep, and every condition is one or more."""
+
 _OPERATORS = {str(operator): operator for operator in Operator}
 
 
@@ -23,6 +26,13 @@ class ConditionDefinition(Body):
     attribute_slug: str
     operator: str
     value: str | bool | int | float = "true"
+
+
+def too_many_conditions(count: int) -> BadRequest:
+    """The refusal of more conditions than MAX_CONDITIONS."""
+    return BadRequest(
+        f"a search can have at most {MAX_CONDITIONS} filters, this one has {count}", {"field": "filters", "limit": MAX_CONDITIONS}
+    )
 
 
 def read_conditions(definitions: Iterable[ConditionDefinition]) -> list[Condition]:
