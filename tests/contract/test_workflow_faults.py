@@ -20,6 +20,7 @@ from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflow_runs import LeaseLostError
 from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.sending import Caller
 from crmctl.service.workflows.running import LEASE_SECONDS, MOST_ATTEMPTS, Runs
 from crmctl.service.workflows.triggering import Schedules
 from tests.support.clock import FakeClock
@@ -99,7 +100,7 @@ def test_who_lost_a_run_writes_nothing_more(work: Machinery) -> None:
     slow = work.claim()
     pass_time(work, LEASE_SECONDS + 1)
     work.settle()
-    job = Runs(work.context, work.guard)
+    job = Runs(work.context, Caller(work.guard))
     job.execute(slow)
     job.close()
     assert work.states(workflow) == ["completed"]
@@ -151,7 +152,7 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
         pass_time(work, 60)
         together(*(Schedules(context).run_once for context in contexts))
     assert [len(work.runs(each)) for each in ids] == [4, 4, 4]
-    jobs = [Runs(context, work.guard) for context in contexts]
+    jobs = [Runs(context, Caller(work.guard)) for context in contexts]
 
     def drain(job: Runs) -> None:
         while job.run_once():

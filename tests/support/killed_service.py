@@ -23,7 +23,7 @@ def die(*_: Any, **__: Any) -> NoReturn:
 def main(step: str, database_url: str, folder: str) -> None:
     from crmctl.service.server import Server
     from crmctl.service.settings import ServiceSettings
-    from crmctl.service.store import deliveries, outbox
+    from crmctl.service.store import delivery_claims, outbox
     from crmctl.service.webhooks import delivering
     from crmctl.service.webhooks.sending import Sender
 
@@ -31,11 +31,11 @@ def main(step: str, database_url: str, folder: str) -> None:
     if step == "before the event is handed over":
         _replace(outbox, "take_waiting", lambda real: die)
     elif step == "before the claim":
-        _replace(deliveries, "claim", lambda real: die)
+        _replace(delivery_claims, "claim", lambda real: die)
     elif step == "after the claim":
         _replace(Sender, "send", lambda real: die)
     elif step == "after the send":
-        _replace(deliveries, "settle", lambda real: die)
+        _replace(delivery_claims, "settle", lambda real: die)
     elif step == "after the settlement":
         _replace(delivering.Deliveries, "_deliver", lambda real: lambda *given: (real(*given), die()))
     server.run(lambda _: None)

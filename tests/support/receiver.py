@@ -1,7 +1,10 @@
-"""A webhook receiver on a real socket: keeps what came, answers what it is told, may hang or cut the line."""
+"""Webhook receivers on real sockets: one keeps what came, answers what it is told, may hang or cut the line; one speaks bytes, not HTTP."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,17 +21,30 @@ class Received:
     body: bytes
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Quiet: a client that refuses the certificate ends the connection."""
+
+
 Answer = Callable[[Received, int], int | None]
 """Status for the request, given how many came before it; None cuts the line."""
 
 
 @dataclass
 class Receiver:
-    """`answer` decides the status; `received` lists the requests in order of arrival."""
+    """`answer` decides the status, `body` follows it; `received` lists the requests in order of arrival. `tls` makes it speak https.
+
+    `names` lists the host names that were asked for over TLS.
+    """
 
     answer: Answer = lambda request, number: 200
     headers: dict[str, str] = field(default_factory=dict)
     received: list[Received] = field(default_factory=list)
+    body: bytes = b"ok"
+    tls: ssl.SSLContext | None = None
+    names: list[str | None] = field(default_factory=list)
     _arrived: threading.Condition = field(default_factory=threading.Condition)
 
     def __enter__(self) -> Self:
@@ -49,16 +65,20 @@ class Receiver:
                 if status is None:
                     return
                 self.send_response(status)
-                for name, value in {"content-length": "2", "connection": "close", **receiver.headers}.items():
+                for name, value in {"content-length": str(len(receiver.body)), "connection": "close", **receiver.headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(b"ok")
+                with contextlib.suppress(OSError):
+                    self.wfile.write(receiver.body)
 
             def log_message(self, *arguments: Any) -> None:
                 """Quiet."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        if self.tls is not None:
+            self.tls.sni_callback = lambda _socket, name, _context: self.names.append(name)
+            self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
         self._thread.start()
         return self
@@ -69,11 +89,63 @@ class Receiver:
         self._thread.join()
 
     @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/hook"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/hook"
 
     def wait_for(self, number: int, seconds: float = 20) -> list[Received]:
         """The requests so far, once there are that many."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: len(self.received) >= number, seconds), f"only {len(self.received)} of {number} arrived"
             return list(self.received)
+
+
+class ByteReceiver:
+    """Accepts connections and hands each to `speak(connection, stopping)` on a thread, until it is left. `accepted` counts them."""
+
+    def __init__(self, speak: Callable[[socket.socket, threading.Event], None]) -> None:
+        self._speak = speak
+        self._stopping = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.accepted = 0
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/hook"
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._stopping.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.accepted += 1
+                thread = threading.Thread(target=self._serve, args=[connection], daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            self._speak(connection, self._stopping)
+
+
+def drip(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket, threading.Event], None]:
+    """What sends `start` at once and then `drop` after every `pause` seconds, for ever."""
+
+    def speak(connection: socket.socket, stopping: threading.Event) -> None:
+        connection.sendall(start)
+        while not stopping.wait(pause):
+            connection.sendall(drop)
+
+    return speak

@@ -18,6 +18,7 @@ from crmctl.service.data import new_id
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import open_engine
 from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.sending import Caller
 from crmctl.service.workflows.running import Runs
 from tests.support.clock import FakeClock
 from tests.support.workflows import dispatcher
@@ -48,7 +49,7 @@ class DyingEngine:
 def main(url: str, now: float, last: int) -> None:
     context = Context(ServiceSettings(data_dir=Path()), DyingEngine(url, last), FakeClock(now), new_id)
     dispatcher(context).run_once()
-    job = Runs(context, TargetGuard(LOOPBACK), call_seconds=5)
+    job = Runs(context, Caller(TargetGuard(LOOPBACK), 5))
     while job.run_once():
         pass
     job.close()

@@ -15,6 +15,7 @@ from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.sending import Caller
 from crmctl.service.workflows.running import LEASE_SECONDS, Runs
 from crmctl.service.workflows.triggering import Schedules, start_for_event
 from tests.support.service import RunningService
@@ -61,7 +62,7 @@ class Machinery:
         Schedules(self.context).run_once()
         for _ in range(100):
             self.dispatch()
-            job = Runs(self.context, self.guard, call_seconds=5)
+            job = Runs(self.context, Caller(self.guard, 5))
             found = job.run_once()
             job.close()
             if not found:
@@ -70,7 +71,7 @@ class Machinery:
 
     def claim(self) -> workflow_runs.Claimed:
         """The one run that waits, in our hands."""
-        [run] = self.crm.engine.write(lambda tx: workflow_runs.claim(tx, 10, LEASE_SECONDS, now=self.crm.clock.now()))
+        [run] = self.crm.engine.write(lambda tx: workflow_runs.claim(tx, 10, 10, LEASE_SECONDS, now=self.crm.clock.now()))
         return run
 
     def runs(self, workflow_id: str) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from crmctl.service.jobs.dispatching import Dispatcher
 from crmctl.service.jobs.worker import Worker
 from crmctl.service.store import deliveries, outbox
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivering import Deliveries, Housekeeping
+from crmctl.service.webhooks.delivering import PROVEN, UNPROVEN, Deliveries, Housekeeping
 from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.sending import Sender
+from crmctl.service.webhooks.sending import Caller, Sender
 from crmctl.service.workflows.running import Runs
 from crmctl.service.workflows.triggering import Schedules, start_for_event
 
@@ -26,8 +26,8 @@ def target_guard(context: Context) -> TargetGuard:
 
 def build_worker(context: Context) -> Worker:
     """Not started yet."""
-    guard = target_guard(context)
-    sender = Sender(guard, context.clock)
+    caller = Caller(target_guard(context))
+    sender = Sender(caller, context.clock)
 
     def fan_out(tx: Tx, event: outbox.Event) -> None:
         deliveries.fan_out(tx, event.id, event.type, ids=context.ids, now=context.clock.now())
@@ -38,9 +38,10 @@ def build_worker(context: Context) -> Worker:
     return Worker(
         [
             Dispatcher(context, [fan_out, start_workflows]),
-            Deliveries(context, sender, random.random),
+            Deliveries(context, sender, random.random, PROVEN),
+            Deliveries(context, sender, random.random, UNPROVEN),
             Housekeeping(context),
-            Runs(context, guard),
+            Runs(context, caller),
             Schedules(context),
         ]
     )

@@ -1,9 +1,16 @@
-"""The retry schedule stays inside 72 hours and thins out."""
+"""The retry schedule stays inside 72 hours and thins out. Numbers are written out: what the service promises, not what it computes with."""
 
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crmctl.service.webhooks.schedule import LONGEST_GAP, WINDOW, next_try
+from crmctl.service.webhooks.schedule import next_try
+
+HOUR = 3600.0
 
 
 def tries(random: float) -> list[float]:
@@ -18,16 +25,33 @@ def tries(random: float) -> list[float]:
 def test_the_last_try_is_inside_the_window_and_near_its_end(random: float) -> None:
     times = tries(random)
     assert times == sorted(times)
-    assert times[-1] <= WINDOW
-    assert times[-1] > WINDOW - LONGEST_GAP * 1.2
+    assert 62 * HOUR < times[-1] <= 72 * HOUR
     assert 10 <= len(times) <= 30
+    assert max(after - before for before, after in pairwise(times)) <= 8 * HOUR * 1.2
 
 
-def test_the_first_gaps_are_short() -> None:
+def test_the_gaps_grow_threefold_from_five_seconds_to_eight_hours() -> None:
     times = tries(0.5)
-    assert times[1] == 5.0
-    assert times[4] < 600
+    gaps = [round(after - before) for before, after in pairwise(times)]
+    assert gaps[:9] == [5, 15, 45, 135, 405, 1215, 3645, 10935, 28800]
+    assert set(gaps[8:-1]) == {28800}
+    assert round(times[-1]) == 246800
 
 
-def test_a_delivery_whose_window_has_passed_is_not_tried_again() -> None:
-    assert next_try(5, 0.0, WINDOW + 1, 0.5) is None
+@pytest.mark.parametrize(("random", "gap"), [(0.0, 4.0), (0.25, 4.5), (0.5, 5.0), (1.0, 6.0)])
+def test_a_gap_varies_by_a_fifth_either_way(random: float, gap: float) -> None:
+    assert next_try(1, 1000.0, 1000.0, random) == pytest.approx(1000.0 + gap)
+
+
+@pytest.mark.parametrize(
+    ("now", "again"),
+    [
+        (64 * HOUR, 72 * HOUR),  # the gap ends with the window
+        (65 * HOUR, 72 * HOUR - 60),  # the gap would end behind it: one more try just inside
+        (67.9 * HOUR, 72 * HOUR - 60),
+        (68 * HOUR, None),  # less than half a gap is left
+        (72 * HOUR + 1, None),
+    ],
+)
+def test_the_last_gap_is_shortened_to_fall_inside_the_window(now: float, again: float | None) -> None:
+    assert next_try(20, 0.0, now, 0.5) == again

@@ -6,8 +6,7 @@ The body is the outbox event's frozen bytes; the event's id stays the same over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from crmctl.models import jsontext
@@ -23,37 +22,6 @@ TEST_EVENT = "webhook.test"
 Ids = Callable[[], str]
 
 _COLUMNS = "id, endpoint_id, event_id, event_type, state, attempts, next_try_at, created_at, settled_at"
-
-
-@dataclass(frozen=True)
-class Due:
-    """One claimed delivery, ready to be sent. Times are Unix seconds."""
-
-    delivery: str
-    event_id: str
-    event_type: str
-    url: str
-    secrets: list[str]
-    body: bytes
-    attempt: int
-    created_at: float
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What one try did. `status` is None when no answer came, `error` then says why."""
-
-    at: float
-    seconds: float
-    status: int | None
-    error: str | None
-    request_headers: Mapping[str, str]
-    response_headers: Mapping[str, str]
-    response_body: str
-
-    @property
-    def succeeded(self) -> bool:
-        return self.status is not None and 200 <= self.status < 300
 
 
 def create_tables(tx: Tx) -> None:
@@ -117,70 +85,6 @@ def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_f
     return len(_insert_deliveries(tx, events, ids, now))
 
 
-def claim(tx: Tx, limit: int, lease_seconds: float, window_seconds: float, *, now: float) -> list[Due]:
-    """Take up to `limit` deliveries that are due, inside their window, and that no other worker holds.
-
-    A worker that dies loses them when its lease ends.
-    """
-    at = to_micros(now)
-    rows = tx.all(
-        "SELECT d.id, d.event_id, d.event_type, e.url, e.secret, e.old_secret, e.old_secret_until, o.payload, d.attempts, d.created_at "
-        "FROM webhook_delivery AS d JOIN webhook_endpoint AS e ON e.id = d.endpoint_id JOIN outbox AS o ON o.id = d.event_id "
-        "WHERE d.state = 'pending' AND d.next_try_at <= ? AND d.lease_until <= ? AND d.created_at >= ? "
-        "AND (e.enabled = 1 OR d.event_type = ?) "
-        f"ORDER BY d.next_try_at, d.number LIMIT ?{tx.dialect.for_claim('d')}",
-        (at, at, to_micros(now - window_seconds), TEST_EVENT, limit),
-    )
-    until = to_micros(now + lease_seconds)
-    tx.execute_many("UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id = ?", [(until, row[0]) for row in rows])
-    due = []
-    for delivery, event_id, event_type, url, secret, old_secret, old_until, body, attempts, created_at in rows:
-        secrets = [secret, old_secret] if old_secret and old_until > at else [secret]
-        due.append(Due(delivery, event_id, event_type, url, secrets, bytes(body), attempts + 1, created_at / 1_000_000))
-    return due
-
-
-def settle(tx: Tx, due: Due, attempt: Attempt, next_try_at: float | None) -> None:
-    """Store a try and what follows: success, another try at `next_try_at`, or failure when that is None."""
-    state = SUCCEEDED if attempt.succeeded else PENDING if next_try_at is not None else FAILED
-    ended = to_micros(attempt.at + attempt.seconds)
-    tx.execute(
-        "INSERT INTO webhook_attempt (delivery_id, attempt, at, millis, status, error, request_headers, response_headers, response_body) "
-        "SELECT id, ?, ?, ?, ?, ?, ?, ?, ? FROM webhook_delivery WHERE id = ? ON CONFLICT DO NOTHING",
-        (
-            due.attempt,
-            to_micros(attempt.at),
-            round(attempt.seconds * 1000),
-            attempt.status,
-            attempt.error,
-            jsontext.dumps(dict(attempt.request_headers)),
-            jsontext.dumps(dict(attempt.response_headers)),
-            attempt.response_body.replace("\x00", "�"),
-            due.delivery,
-        ),
-    )
-    tx.execute(
-        "UPDATE webhook_delivery SET state = ?, next_try_at = ?, lease_until = 0, settled_at = ? WHERE id = ? AND attempts = ?",
-        (
-            state,
-            to_micros(next_try_at) if state == PENDING and next_try_at is not None else None,
-            None if state == PENDING else ended,
-            due.delivery,
-            due.attempt,
-        ),
-    )
-
-
-def expire(tx: Tx, window_seconds: float, *, now: float) -> int:
-    """Fail the deliveries whose window has passed without success, also those that could not be tried at all. Returns how many."""
-    at = to_micros(now)
-    return tx.execute(
-        "UPDATE webhook_delivery SET state = 'failed', next_try_at = NULL, settled_at = ? "
-        "WHERE state = 'pending' AND created_at < ? AND lease_until <= ?",
-        (at, to_micros(now - window_seconds), at),
-    )
-
-
 def forget(tx: Tx, before: float) -> None:
     """Delete deliveries settled before this Unix time, their attempts, and the events that nothing needs any more."""
     at = to_micros(before)
@@ -191,18 +95,6 @@ def forget(tx: Tx, before: float) -> None:
         "AND NOT EXISTS (SELECT 1 FROM webhook_delivery WHERE webhook_delivery.event_id = outbox.id)",
         (at,),
     )
-
-
-def next_due(tx: Tx) -> float | None:
-    """Unix time at which the next delivery is due, None when none waits for an enabled endpoint."""
-    row = required(
-        tx.one(
-            "SELECT min(CASE WHEN d.lease_until > d.next_try_at THEN d.lease_until ELSE d.next_try_at END) FROM webhook_delivery AS d "
-            "JOIN webhook_endpoint AS e ON e.id = d.endpoint_id WHERE d.state = 'pending' AND (e.enabled = 1 OR d.event_type = ?)",
-            (TEST_EVENT,),
-        )
-    )
-    return None if row[0] is None else row[0] / 1_000_000
 
 
 def list_deliveries(tx: Tx, endpoint_id: str, state: str | None = None, limit: int = 50, offset: int = 0) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ class Dialect(Protocol):
     where nobody else can be writing."""
     own_object: str
     """Statement that keeps all other writers away from the object with the given id until the transaction ends; may be empty too."""
+    hold_claims: str
+    """Statement that makes this the only transaction that claims work, until it ends; empty where nobody else can be writing."""
     before_migration: tuple[str, ...]
     """Statements that make this the only migration under way, however long another one takes."""
     passing_table: str
@@ -71,6 +73,7 @@ class SqliteDialect:
     for_update = ""
     share_object = ""
     own_object = ""
+    hold_claims = ""
     before_migration: tuple[str, ...] = ()
     passing_table = "CREATE TABLE"
     names_indexes = True
@@ -98,7 +101,7 @@ class SqliteDialect:
         return f"{table} INDEXED BY {index}"
 
 
-_OBJECTS, _MIGRATIONS = 1, 2
+_OBJECTS, _MIGRATIONS, _CLAIMS = 1, 2, 3
 """First halves of PostgreSQL's advisory lock numbers."""
 
 
@@ -113,6 +116,7 @@ class PostgresDialect:
     # and they write nothing.
     share_object = f"SELECT pg_advisory_xact_lock_shared({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
     own_object = f"SELECT pg_advisory_xact_lock({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
+    hold_claims = f"SELECT pg_advisory_xact_lock({_CLAIMS}, 0)"
     before_migration: tuple[str, ...] = (
         "SET LOCAL lock_timeout = 0",
         "SET LOCAL statement_timeout = 0",

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from crmctl.errors import ConfigError
-from crmctl.service.store import activities, deliveries, rates, reports, service_values, sessions, webhooks, workflow_runs, workflows
+from crmctl.service.store import (
+    activities,
+    deliveries,
+    delivery_claims,
+    rates,
+    reports,
+    service_values,
+    sessions,
+    webhooks,
+    workflow_runs,
+    workflows,
+)
 from crmctl.service.store.tx import Tx, required
 
 
@@ -80,6 +91,11 @@ def _first_release(tx: Tx) -> None:
         tx.execute(statement)
 
 
+def _places(tx: Tx) -> None:
+    delivery_claims.create_tables(tx)
+    workflow_runs.create_places(tx)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("first release", _first_release),
     Migration("activities", activities.create_tables),
@@ -91,4 +107,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("rate windows", rates.create_tables),
     Migration("workflows", workflows.create_tables),
     Migration("workflow runs", workflow_runs.create_tables),
+    Migration("places of endpoints and workflows", _places),
 )

@@ -67,6 +67,9 @@ def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now
         "enabled": ("enabled", lambda value: int(require_flag(value, "enabled"))),
     }
     columns = {readers[field][0]: readers[field][1](value) for field, value in changes.items()} | {"updated_at": to_micros(now)}
+    if columns.get("url", known["url"]) != known["url"]:
+        # Nothing is known of the new address.
+        columns |= dict.fromkeys(("tried_at", "succeeded_at", "failing_since", "problem"))
     assignments = ", ".join(f"{column} = ?" for column in columns)
     tx.execute(f"UPDATE webhook_endpoint SET {assignments} WHERE id = ?", (*columns.values(), known["id"]))
     return get_endpoint(tx, endpoint_id)

@@ -68,6 +68,13 @@ def create_tables(tx: Tx) -> None:
     tx.execute(f"CREATE TABLE workflow_origin (event_id {text} PRIMARY KEY, run_id {text} NOT NULL){tx.dialect.keyed_table}")
 
 
+def create_places(tx: Tx) -> None:
+    """The part of a migration that makes it cheap to ask what of a workflow waits and what is under way."""
+    tx.execute("CREATE INDEX workflow_run_waiting ON workflow_run (workflow_id, number) WHERE completed_at IS NULL")
+    tx.execute("CREATE INDEX workflow_run_leased ON workflow_run (workflow_id) WHERE completed_at IS NULL AND lease_until > 0")
+    tx.execute("DROP INDEX workflow_run_open")
+
+
 def add_run(
     tx: Tx,
     workflow: Workflow,
@@ -110,21 +117,26 @@ def get_run(tx: Tx, run_id: str) -> dict[str, Any]:
     return _wire(*rest) | {"workflowId": workflow_id, "input": jsontext.loads(given), "steps": jsontext.loads(steps)}
 
 
-def is_waiting(tx: Tx, *, now: float) -> bool:
+def is_waiting(tx: Tx, per_workflow: int, *, now: float) -> bool:
     """Whether a run can be claimed."""
-    return tx.one("SELECT 1 FROM workflow_run WHERE completed_at IS NULL AND lease_until <= ? LIMIT 1", (to_micros(now),)) is not None
+    return any(places > 0 for _, places in _free_places(tx, per_workflow, now))
 
 
-def claim(tx: Tx, limit: int, lease_seconds: float, *, now: float) -> list[Claimed]:
-    """Take up to `limit` runs that wait or whose process died, the oldest first."""
-    at = to_micros(now)
-    rows = tx.all(
-        "SELECT r.id, r.workflow_id, w.name, r.trigger_event, r.actions, r.input, r.steps, r.step, r.is_calling, r.attempts, r.created_at "
-        "FROM workflow_run AS r JOIN workflow AS w ON w.id = r.workflow_id WHERE r.completed_at IS NULL AND r.lease_until <= ? "
-        f"ORDER BY r.number LIMIT ?{tx.dialect.for_claim('r')}",
-        (at, limit),
-    )
-    claimed = [_claimed(*row) for row in rows]
+def claim(tx: Tx, limit: int, per_workflow: int, lease_seconds: float, *, now: float) -> list[Claimed]:
+    """Take up to `limit` runs that wait or whose process died, the oldest first; `per_workflow` at a time of one workflow."""
+    if tx.dialect.hold_claims:
+        tx.execute(tx.dialect.hold_claims)
+    at, claimed = to_micros(now), list[Claimed]()
+    for workflow_id, places in _free_places(tx, per_workflow, now):
+        most = min(places, limit - len(claimed))
+        if most > 0:
+            rows = tx.all(
+                "SELECT r.id, r.workflow_id, w.name, r.trigger_event, r.actions, r.input, r.steps, r.step, r.is_calling, r.attempts, "
+                "r.created_at FROM workflow_run AS r JOIN workflow AS w ON w.id = r.workflow_id WHERE r.workflow_id = ? "
+                f"AND r.completed_at IS NULL AND r.lease_until <= ? ORDER BY r.number LIMIT ?{tx.dialect.for_claim('r')}",
+                (workflow_id, at, most),
+            )
+            claimed += [_claimed(*row) for row in rows]
     tx.execute_many(
         "UPDATE workflow_run SET status = ?, attempts = ?, lease_until = ?, started_at = coalesce(started_at, ?) WHERE id = ?",
         [(RUNNING, run.attempt, to_micros(now + lease_seconds), at, run.id) for run in claimed],
@@ -188,6 +200,18 @@ def take_origin(tx: Tx, event_id: str) -> list[str]:
 def forget(tx: Tx, before: float) -> None:
     """Delete the runs that ended before this Unix time."""
     tx.execute("DELETE FROM workflow_run WHERE completed_at < ?", (to_micros(before),))
+
+
+def _free_places(tx: Tx, per_workflow: int, now: float) -> list[tuple[str, int]]:
+    """Workflows of which a run waits, with the number of their free places; first those of which the least is under way."""
+    at = to_micros(now)
+    rows = tx.all(
+        "SELECT w.id, (SELECT count(*) FROM workflow_run AS l WHERE l.workflow_id = w.id AND l.completed_at IS NULL "
+        "AND l.lease_until > 0 AND l.lease_until > ?) AS under_way FROM workflow AS w WHERE EXISTS (SELECT 1 FROM workflow_run AS r "
+        "WHERE r.workflow_id = w.id AND r.completed_at IS NULL AND r.lease_until <= ?) ORDER BY under_way, w.number",
+        (at, at),
+    )
+    return [(workflow_id, per_workflow - under_way) for workflow_id, under_way in rows]
 
 
 def _finish(tx: Tx, run: Claimed, status: str, error: str | None, ids: Ids, now: float) -> None:

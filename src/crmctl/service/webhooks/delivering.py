@@ -1,21 +1,21 @@
-"""The delivery jobs: send what is due, a few at once, and store every try; give up and forget what is old.
+"""The delivery jobs: send what is due, several at once, and store every try; give up and forget what is old.
 
-At least once, and at most one worker at a time for each delivery: a claim is a lease in the database.
+At least once, and at most one worker at a time for each delivery: a claim is a lease in the database. So are the places of an endpoint.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from crmctl.service.context import Context
+from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
-from crmctl.service.store import deliveries
+from crmctl.service.store import deliveries, delivery_claims
+from crmctl.service.store.delivery_claims import Due, Terms
 from crmctl.service.webhooks.schedule import WINDOW, next_try
 from crmctl.service.webhooks.sending import ATTEMPT_SECONDS, Sender
 
-AT_ONCE = 8
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
 """Longer than a try can take: a delivery whose lease ended belongs to a worker that died."""
 
@@ -24,51 +24,52 @@ RETENTION_SECONDS = 30 * 24 * 3600.0
 """How long settled deliveries and their history are kept."""
 
 
-class Deliveries:
-    """Sends. `random` in [0, 1) is the jitter of retries. A receiver that hangs occupies one of the places, never all the work."""
+@dataclass(frozen=True)
+class Lane:
+    """`places` of one process for endpoints that have something in common."""
 
-    def __init__(self, context: Context, sender: Sender, random: Callable[[], float]) -> None:
+    name: str
+    places: int
+    terms: Terms
+
+
+PROVEN = Lane("delivery", 32, Terms(True, 8, LEASE_SECONDS, WINDOW))
+UNPROVEN = Lane("probe", 16, Terms(False, 1, LEASE_SECONDS, WINDOW))
+"""Endpoints that are new or whose last try failed: one try at a time each, and never in the places of those that work."""
+
+
+class Deliveries:
+    """Sends what is due in one lane. `random` in [0, 1) is the jitter of retries."""
+
+    def __init__(self, context: Context, sender: Sender, random: Callable[[], float], lane: Lane) -> None:
         self._context = context
         self._sender = sender
         self._random = random
-        self._places = threading.Semaphore(AT_ONCE)
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="delivery")
+        self._terms = lane.terms
+        self._places = Places(lane.places, lane.name)
 
     def run_once(self) -> bool:
-        """Start what is due and has a place; whether there was anything."""
-        free = self._take_places()
+        """Start what is due and has a place; whether to look again at once."""
+        free = self._places.free()
         due = self._claim(free) if free else []
         for one in due:
-            self._pool.submit(self._deliver, one)
-        for _ in range(free - len(due)):
-            self._places.release()
-        return bool(due)
+            self._places.start(self._deliver, one)
+        return bool(due) or self._places.wait(POLL_SECONDS)
 
     def close(self) -> None:
         """Waits for the tries under way."""
-        self._pool.shutdown()
+        self._places.close()
 
-    def _take_places(self) -> int:
-        # Waits for the first: when all are taken, the next try starts as soon as one has ended.
-        taken = int(self._places.acquire(timeout=POLL_SECONDS))
-        while 0 < taken < AT_ONCE and self._places.acquire(blocking=False):
-            taken += 1
-        return taken
-
-    def _claim(self, most: int) -> list[deliveries.Due]:
+    def _claim(self, most: int) -> list[Due]:
         engine, clock = self._context.engine, self._context.clock
-        at = engine.read(deliveries.next_due)
-        if at is None or at > clock.now():
+        if not engine.read(lambda tx: delivery_claims.is_claimable(tx, self._terms, now=clock.now())):
             return []
-        return engine.write(lambda tx: deliveries.claim(tx, most, LEASE_SECONDS, WINDOW, now=clock.now()))
+        return engine.write(lambda tx: delivery_claims.claim(tx, self._terms, most, now=clock.now()))
 
-    def _deliver(self, due: deliveries.Due) -> None:
-        try:
-            attempt = self._sender.send(due)
-            again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
-            self._context.engine.write(lambda tx: deliveries.settle(tx, due, attempt, again))
-        finally:
-            self._places.release()
+    def _deliver(self, due: Due) -> None:
+        attempt = self._sender.send(due)
+        again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
+        self._context.engine.write(lambda tx: delivery_claims.settle(tx, due, attempt, again))
 
 
 class Housekeeping:
@@ -84,7 +85,7 @@ class Housekeeping:
         if now < self._next_at:
             return False
         self._next_at = now + HOUSEKEEPING_SECONDS
-        self._context.engine.write(lambda tx: deliveries.expire(tx, WINDOW, now=now))
+        self._context.engine.write(lambda tx: delivery_claims.expire(tx, WINDOW, now=now))
         self._context.engine.write(lambda tx: deliveries.forget(tx, now - self._retention))
         return False
 

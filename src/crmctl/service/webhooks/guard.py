@@ -6,29 +6,29 @@ A name is resolved once, so that the vetted address is the one connected to.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import quote, urlsplit
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Resolver = Callable[[str, int], Sequence[str]]
+from crmctl.service.webhooks.addresses import Address, Network, reached, why_not_public
+from crmctl.service.webhooks.lookup import Lookups, Resolver, resolve
 
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+LOOKUP_SECONDS = 15.0
+
+_NAME = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?")
+_KEPT_IN_PATH = "%/:?[]@!$&'()*+,;=~"
 
 
 class ForbiddenTargetError(Exception):
     """The address must not be called; the text says why and is shown in the delivery history."""
 
 
-class UnresolvableTargetError(Exception):
-    """The host name has no address right now: worth another try later."""
-
-
 @dataclass(frozen=True)
 class Target:
-    """A vetted address: connect to `address`, speak to `host`."""
+    """A vetted address: connect to `address`, speak to `host`, in ASCII, as is `path` with its query."""
 
     scheme: str
     host: str
@@ -37,13 +37,15 @@ class Target:
     path: str
 
 
-def resolve(host: str, port: int) -> list[str]:
-    """All addresses of a host name, in the system's order."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise UnresolvableTargetError(f"the host name {host} has no address") from error
-    return list(dict.fromkeys(str(item[4][0]) for item in found))
+@dataclass(frozen=True)
+class _Url:
+    """A target without its address. `literal` is the address that the host spells out, where it does."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    literal: Address | None
 
 
 class TargetGuard:
@@ -51,72 +53,71 @@ class TargetGuard:
 
     def __init__(self, allowed: Iterable[Network] = (), resolver: Resolver = resolve) -> None:
         self._allowed = tuple(allowed)
-        self._resolver = resolver
+        self._lookups = Lookups(resolver)
 
     def check_url(self, url: str) -> None:
         """Refuse an URL that can never be called. Raises ForbiddenTargetError; resolves nothing."""
-        parts = _split(url)
-        literal = _literal(parts.hostname or "")
+        literal = _read(url).literal
         if literal is not None:
             self._vet(literal)
 
-    def vet(self, url: str) -> Target:
+    def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> Target:
         """Resolve and vet. Every address of a name must be allowed: a name that mixes public and private ones is an attack or a mistake.
 
-        Raises ForbiddenTargetError or UnresolvableTargetError.
+        Raises ForbiddenTargetError or UnresolvableTargetError, the latter also when the name was not resolved within `seconds`.
         """
-        parts = _split(url)
-        host = parts.hostname or ""
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        literal = _literal(host)
-        addresses = [str(literal)] if literal is not None else list(self._resolver(host, port))
-        if not addresses:
-            raise UnresolvableTargetError(f"the host name {host} has no address")
+        read = _read(url)
+        addresses = [str(read.literal)] if read.literal is not None else self._lookups.addresses(read.host, read.port, seconds)
         for address in addresses:
             self._vet(ipaddress.ip_address(address.partition("%")[0]))
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return Target(parts.scheme, host, port, addresses[0], path)
+        return Target(read.scheme, read.host, read.port, addresses[0], read.path)
 
     def _vet(self, address: Address) -> None:
-        real = _unwrapped(address)
+        real = reached(address)
         if any(real.version == network.version and real in network for network in self._allowed):
             return
-        if not real.is_global or real.is_multicast or real.is_reserved:
-            raise ForbiddenTargetError(f"{address} is not a public address")
+        problem = why_not_public(real)
+        if problem is not None:
+            raise ForbiddenTargetError(f"{address} is not a public address ({problem})")
 
 
-def _split(url: str) -> SplitResult:
+def _read(url: str) -> _Url:
+    """Stricter than any parser of URLs, so that no two of them can read the same text differently."""
+    if any(unicodedata.category(character)[0] in "CZ" or character == "\\" for character in url):
+        raise ForbiddenTargetError("the URL must not hold blanks, line breaks, control characters or backslashes")
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        port, name = parts.port, parts.hostname or ""
     except ValueError as error:
         raise ForbiddenTargetError("the URL cannot be read") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not name:
         raise ForbiddenTargetError("the URL must start with https:// or http:// and name a host")
-    if parts.username or parts.password:
+    if "@" in parts.netloc:
         raise ForbiddenTargetError("the URL must not hold a user name or password")
-    return parts
+    if port == 0:
+        raise ForbiddenTargetError("the URL must not name port 0")
+    host, literal = _host(name, is_bracketed="[" in parts.netloc)
+    path = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_KEPT_IN_PATH)
+    return _Url(parts.scheme, host, port or {"https": 443, "http": 80}[parts.scheme], path, literal)
 
 
-def _literal(host: str) -> Address | None:
-    """The address a host spells out, in every notation that connect() would accept (1.2.3.4, 0x7f.1, 2130706433, [::1])."""
+def _host(name: str, *, is_bracketed: bool) -> tuple[str, Address | None]:
+    """A host name in ASCII, and the address it spells out in a notation that connect() would take (1.2.3.4, 0x7f.1, 2130706433, [::1])."""
+    if "%" in name:
+        raise ForbiddenTargetError("the URL must not name a network interface, or a host with a percent sign")
+    if is_bracketed:
+        try:
+            address = ipaddress.IPv6Address(name)
+        except ValueError as error:
+            raise ForbiddenTargetError("the URL cannot be read") from error
+        return str(address), address
     try:
-        return ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        pass
+        host = name.encode("idna").decode("ascii").lower().removesuffix(".")
+    except UnicodeError as error:
+        raise ForbiddenTargetError("the URL's host name cannot be read") from error
+    if not _NAME.fullmatch(host):
+        raise ForbiddenTargetError("the URL's host name cannot be read")
     try:
-        return ipaddress.IPv4Address(socket.inet_aton(host))
-    except (OSError, ValueError, UnicodeError):
-        return None
-
-
-def _unwrapped(address: Address) -> Address:
-    """The IPv4 address inside a mapped, 6to4 or NAT64 one."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address.sixtofour is not None:
-            return address.sixtofour
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address
+        return host, ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, ValueError):
+        return host, None

@@ -1,27 +1,29 @@
-"""One delivery attempt over HTTP: to the vetted address only, no redirects, one time limit for all of it.
+"""One attempt over HTTP: to the vetted address only, no redirects, one deadline for all of it.
 
-The service's only importer of httpx.
+The service's only importer of httpx; httpcore, which httpx is made of, is here and in `connection`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+import httpcore
 import httpx
 
 from crmctl import __version__
 from crmctl.clock import Clock
 from crmctl.models.signatures import sign
-from crmctl.service.store.deliveries import Attempt, Due
-from crmctl.service.webhooks.guard import ForbiddenTargetError, Target, TargetGuard, UnresolvableTargetError
+from crmctl.service.store.delivery_claims import Attempt, Due
+from crmctl.service.webhooks.connection import Deadline, PinnedBackend
+from crmctl.service.webhooks.guard import ForbiddenTargetError, Target, TargetGuard
+from crmctl.service.webhooks.lookup import UnresolvableTargetError
 
 ATTEMPT_SECONDS = 15.0
-"""For the whole try: looking up the name, connecting, sending, and the answer's last byte."""
+"""For the whole try: looking up the name, connecting, TLS, sending, and the answer's last byte."""
 
 KEPT_BODY = 16 * 1024
 """Bytes of a receiver's answer that the history keeps."""
@@ -42,13 +44,58 @@ class CallFailedError(Exception):
     """There was no answer, or the address must not be called; the text says why. Unless it was refused, the call may have arrived."""
 
 
+@cache
+def trusted_authorities() -> ssl.SSLContext:
+    """Of `SSL_CERT_FILE` or `SSL_CERT_DIR` where one is set, else the usual ones."""
+    # Reading the certificates takes longer than the rest of a try.
+    return httpx.create_ssl_context()
+
+
+@dataclass(frozen=True)
+class Caller:
+    """POSTs to addresses that the guard lets through; thread-safe. `seconds` are for each call as a whole."""
+
+    guard: TargetGuard
+    seconds: float = ATTEMPT_SECONDS
+    trusted: Callable[[], ssl.SSLContext] = trusted_authorities
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """The answer, whatever its status. Raises CallFailedError."""
+        deadline = Deadline(self.seconds)
+        try:
+            return self._post(self.guard.vet(url, deadline.left()), headers, body, deadline)
+        except (ForbiddenTargetError, UnresolvableTargetError) as problem:
+            raise CallFailedError(str(problem)) from problem
+        except (
+            httpcore.TimeoutException,
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.UnsupportedProtocol,
+            OSError,
+            ValueError,
+        ) as problem:
+            raise CallFailedError(f"{type(problem).__name__}: {problem}") from problem
+
+    def _post(self, target: Target, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> Reply:
+        url = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
+        own = {"host": _host_header(target), "content-length": str(len(body)), "connection": "close"}
+        sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
+        authorities = self.trusted() if target.scheme == "https" else None
+        backend = PinnedBackend(target.address, deadline)
+        with (
+            httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
+            pool.stream("POST", url, headers=sent, content=body) as answer,
+        ):
+            received = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
+            return Reply(answer.status, received, _start_of_body(answer))
+
+
 class Sender:
     """Sends signed deliveries; thread-safe."""
 
-    def __init__(self, guard: TargetGuard, clock: Clock, *, attempt_seconds: float = ATTEMPT_SECONDS) -> None:
-        self._guard = guard
+    def __init__(self, caller: Caller, clock: Clock) -> None:
+        self._caller = caller
         self._clock = clock
-        self._attempt_seconds = attempt_seconds
 
     def send(self, due: Due) -> Attempt:
         """One try. Never raises: what went wrong is in the attempt."""
@@ -63,58 +110,22 @@ class Sender:
         }
         status, reply_headers, body, error = None, {}, "", None
         try:
-            reply = call(self._guard, due.url, headers, due.body, self._attempt_seconds)
+            reply = self._caller.post(due.url, headers, due.body)
             status, reply_headers, body = reply.status, dict(reply.headers), reply.body
         except CallFailedError as problem:
             error = str(problem)
         return Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
 
 
-def call(guard: TargetGuard, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
-    """POST to an URL, if the guard lets it. Raises CallFailedError."""
-    try:
-        return post(guard.vet(url), headers, body, seconds)
-    except (ForbiddenTargetError, UnresolvableTargetError) as problem:
-        raise CallFailedError(str(problem)) from problem
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as problem:
-        raise CallFailedError(f"{type(problem).__name__}: {problem}") from problem
-
-
-def post(target: Target, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
-    """POST to the vetted address under its own name. Raises httpx.HTTPError for everything that is no answer."""
-    deadline = time.monotonic() + seconds
-    literal = ipaddress.ip_address(target.address.partition("%")[0])
-    address = f"[{target.address}]" if literal.version == 6 else target.address
+def _host_header(target: Target) -> str:
     host = f"[{target.host}]" if ":" in target.host else target.host
-    is_usual_port = target.port == {"https": 443, "http": 80}[target.scheme]
-    named = {**headers, "host": host if is_usual_port else f"{host}:{target.port}"}
-    with httpx.Client(timeout=seconds, trust_env=False, follow_redirects=False, verify=_trusted()) as client:
-        request = client.build_request(
-            "POST",
-            f"{target.scheme}://{address}:{target.port}{target.path}",
-            headers=named,
-            content=body,
-            extensions={"sni_hostname": target.host} if target.scheme == "https" else {},
-        )
-        answer = client.send(request, stream=True)
-        try:
-            return Reply(answer.status_code, dict(answer.headers), _start_of_body(answer, deadline))
-        finally:
-            answer.close()
+    return host if target.port == {"https": 443, "http": 80}[target.scheme] else f"{host}:{target.port}"
 
 
-@cache
-def _trusted() -> ssl.SSLContext:
-    # Reading the certificates takes longer than the rest of a try.
-    return httpx.create_ssl_context(trust_env=False)
-
-
-def _start_of_body(answer: httpx.Response, deadline: float) -> str:
+def _start_of_body(answer: httpcore.Response) -> str:
     received = b""
-    for chunk in answer.iter_raw():
+    for chunk in answer.iter_stream():
         received += chunk
-        if len(received) > KEPT_BODY:
+        if len(received) >= KEPT_BODY:
             break
-        if time.monotonic() > deadline:
-            raise httpx.ReadTimeout("the answer did not end in time")
     return received[:KEPT_BODY].decode("utf-8", "replace")

@@ -6,26 +6,26 @@ transaction: when it is not known whether one was made, the run fails and says s
 
 from __future__ import annotations
 
-import sys
-import threading
-import traceback
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
+from crmctl.service.jobs.places import Places
+from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflow_runs import Claimed, LeaseLostError
-from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.sending import ATTEMPT_SECONDS, USER_AGENT, CallFailedError, call
+from crmctl.service.webhooks.sending import ATTEMPT_SECONDS, USER_AGENT, Caller, CallFailedError
 from crmctl.service.workflows.actions import PERFORM
 from crmctl.service.workflows.templates import render
 
-AT_ONCE = 4
+AT_ONCE = 16
+PER_WORKFLOW = 4
+"""Under way at a time of one workflow, over all processes: one whose calls hang leaves the other places to the others."""
+
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
 """Longer than a step can take: a run whose lease ended belongs to a process that died."""
 
@@ -39,33 +39,24 @@ HOUSEKEEPING_SECONDS = 3600.0
 class Runs:
     """A job of the worker."""
 
-    def __init__(self, context: Context, guard: TargetGuard, *, call_seconds: float = ATTEMPT_SECONDS) -> None:
+    def __init__(self, context: Context, caller: Caller) -> None:
         self._context = context
-        self._guard = guard
-        self._call_seconds = call_seconds
-        self._places = threading.Semaphore(AT_ONCE)
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="workflow")
+        self._caller = caller
+        self._places = Places(AT_ONCE, "workflow")
         self._clean_at = 0.0
 
     def run_once(self) -> bool:
-        """Start what waits and has a place; whether there was anything."""
+        """Start what waits and has a place; whether to look again at once."""
         self._forget()
-        free = 0
-        while free < AT_ONCE and self._places.acquire(blocking=False):
-            free += 1
-        claimed: list[Claimed] = []
-        try:
-            claimed = self._claim(free) if free else []
-        finally:
-            for _ in range(free - len(claimed)):
-                self._places.release()
+        free = self._places.free()
+        claimed = self._claim(free) if free else []
         for run in claimed:
-            self._pool.submit(self._work, run)
-        return bool(claimed)
+            self._places.start(self.execute, run)
+        return bool(claimed) or self._places.wait(POLL_SECONDS)
 
     def close(self) -> None:
         """Waits for the runs under way."""
-        self._pool.shutdown()
+        self._places.close()
 
     def execute(self, run: Claimed) -> None:
         """Do the steps that are left. Raises only what another try may get past; the lease decides when that is."""
@@ -81,17 +72,9 @@ class Runs:
 
     def _claim(self, most: int) -> list[Claimed]:
         engine, clock = self._context.engine, self._context.clock
-        if not engine.read(lambda tx: workflow_runs.is_waiting(tx, now=clock.now())):
+        if not engine.read(lambda tx: workflow_runs.is_waiting(tx, PER_WORKFLOW, now=clock.now())):
             return []
-        return engine.write(lambda tx: workflow_runs.claim(tx, most, LEASE_SECONDS, now=clock.now()))
-
-    def _work(self, run: Claimed) -> None:
-        try:
-            self.execute(run)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
-        finally:
-            self._places.release()
+        return engine.write(lambda tx: workflow_runs.claim(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=clock.now()))
 
     def _step(self, run: Claimed) -> Claimed:
         action = run.actions[run.step]
@@ -122,7 +105,7 @@ class Runs:
         body = jsontext.dumps(filled.get("body", scope)).encode()
         calling = engine.write(lambda tx: workflow_runs.begin_call(tx, run, LEASE_SECONDS, now=clock.now()))
         try:
-            reply = call(self._guard, str(filled["url"]), headers, body, self._call_seconds)
+            reply = self._caller.post(str(filled["url"]), headers, body)
         except CallFailedError as problem:
             raise BadRequest(f"the call failed: {problem}") from None
         if not 200 <= reply.status < 300:

@@ -1,0 +1,81 @@
+"""Webhook deliveries run by hand: a database, a clock, and the jobs, whose rounds a test starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from crmctl.service.background import LOOPBACK
+from crmctl.service.context import Context
+from crmctl.service.data import new_id
+from crmctl.service.jobs.dispatching import Dispatcher
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import deliveries, organisation, outbox, webhooks
+from crmctl.service.store.engine import open_engine
+from crmctl.service.store.timestamps import micros_of
+from crmctl.service.values.dates import parse_instant
+from crmctl.service.webhooks.delivering import PROVEN, UNPROVEN, Deliveries
+from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.sending import Caller, Sender
+from tests.support.clock import FakeClock
+
+
+class Bench:
+    """A database, a clock and the jobs, run by hand."""
+
+    def __init__(self, path: Path, url: str, caller: Caller | None = None) -> None:
+        self.clock = FakeClock()
+        self.engine = open_engine(url)
+        self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
+        self.engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=self.clock.now()))
+        self.dispatcher = Dispatcher(self.context, [self._fan_out])
+        self.sender = Sender(caller or Caller(TargetGuard(LOOPBACK), 5.0), self.clock)
+
+    def _fan_out(self, tx: Any, event: outbox.Event) -> None:
+        deliveries.fan_out(tx, event.id, event.type, ids=new_id, now=self.clock.now())
+
+    def endpoint(self, url: str, event_types: list[str] | None = None) -> dict[str, Any]:
+        return self.engine.write(
+            lambda tx: webhooks.create_endpoint(tx, url=url, event_types=event_types, ids=new_id, now=self.clock.now())
+        )
+
+    def event(self, kind: str = "record.created", **payload: Any) -> None:
+        self.engine.write(lambda tx: outbox.append(tx, kind, payload, ids=new_id, now=self.clock.now()))
+        self.dispatcher.run_once()
+
+    def jobs(self) -> list[Deliveries]:
+        """Of one process."""
+        return [Deliveries(self.context, self.sender, lambda: 0.5, lane) for lane in (PROVEN, UNPROVEN)]
+
+    def deliver(self) -> int:
+        """Try what is due now; returns how many rounds there were."""
+        rounds = 0
+        while True:
+            jobs = self.jobs()
+            found = [job.run_once() for job in jobs]
+            for job in jobs:
+                job.close()
+            if not any(found):
+                return rounds
+            rounds += 1
+
+    def attempts(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
+        """Of its only delivery."""
+        [delivery] = self.history(endpoint)
+        return list(self.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))["history"])
+
+    def history(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
+        return self.engine.read(lambda tx: deliveries.list_deliveries(tx, endpoint["id"]))
+
+    def secret(self, endpoint: dict[str, Any]) -> str:
+        return self.engine.read(lambda tx: webhooks.reveal_secret(tx, endpoint["id"]))
+
+    def run_until_settled(self, endpoint: dict[str, Any]) -> None:
+        """Move the clock from due time to due time until nothing is pending."""
+        for _ in range(100):
+            self.deliver()
+            waiting = [parse_instant(each["nextTryAt"]) for each in self.history(endpoint) if each["state"] == "pending"]
+            if not waiting:
+                return
+            self.clock.advance(max(0.0, micros_of(min(waiting)) / 1_000_000 - self.clock.now()))
+        raise AssertionError("still pending after 100 rounds")
