@@ -1,0 +1,189 @@
+"""One attempt against receivers of every kind: over TLS or not, one deadline for all of it, a bound on what is kept of the answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crmctl.service.background import LOOPBACK
+from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.sending import Caller, CallFailedError
+from tests.support.authority import Authority
+from tests.support.deliveries import Bench
+from tests.support.receiver import ByteReceiver, Receiver, drip
+
+Speak = Callable[[socket.socket, threading.Event], None]
+
+NAME = "hooks.example.com"
+
+
+def to_loopback(host: str, port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+def caller(authority: Authority | None = None, seconds: float = 10.0) -> Caller:
+    guard = TargetGuard(LOOPBACK, resolver=to_loopback)
+    return Caller(guard, seconds) if authority is None else Caller(guard, seconds, authority.trusted)
+
+
+def silent(connection: socket.socket, stopping: threading.Event) -> None:
+    stopping.wait(30)
+
+
+def slow_reader(connection: socket.socket, stopping: threading.Event) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    while not stopping.wait(0.02):
+        connection.recv(256)
+
+
+OK_HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n"
+SLOW: dict[str, Speak] = {
+    "says nothing": silent,
+    "drips the status line": drip(b"", b"H"),
+    "drips a header": drip(b"HTTP/1.1 200 OK\r\nx-long: ", b"a"),
+    "drips headers": drip(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+    "sends interim answers for ever": drip(b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
+    "drips the body": drip(OK_HEAD + b"\r\n", b"a"),
+    "drips chunks": drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
+    "does not end a body without a length": drip(b"HTTP/1.1 200 OK\r\n\r\n", b"a"),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_one_deadline_ends_whatever_a_receiver_does(kind: str) -> None:
+    with ByteReceiver(SLOW[kind]) as receiver, pytest.raises(CallFailedError, match=r"ReadTimeout: not done within 0\.3 seconds"):
+        caller(seconds=0.3).post(receiver.url, {}, b"{}")
+
+
+def test_the_deadline_covers_the_sending(tmp_path: Path) -> None:
+    with ByteReceiver(slow_reader) as receiver, pytest.raises(CallFailedError, match=r"WriteTimeout: not done within 0\.3 seconds"):
+        caller(seconds=0.3).post(receiver.url, {}, b"x" * 20_000_000)
+
+
+@pytest.mark.parametrize("speak", [silent, drip(b"", b"\x16")])
+def test_the_deadline_covers_the_tls_handshake(authority: Authority, speak: Speak) -> None:
+    with ByteReceiver(speak) as receiver, pytest.raises(CallFailedError, match=r"ConnectTimeout: not done within 0\.3 seconds|SSL"):
+        caller(authority, seconds=0.3).post(receiver.url.replace("http:", "https:"), {}, b"{}")
+
+
+def test_the_deadline_covers_the_name() -> None:
+    answered = threading.Event()
+
+    def slow(host: str, port: int) -> list[str]:
+        answered.wait(30)
+        return ["127.0.0.1"]
+
+    with pytest.raises(CallFailedError, match="could not be looked up in time"):
+        Caller(TargetGuard(LOOPBACK, resolver=slow), 0.3).post(f"http://{NAME}/", {}, b"{}")
+    answered.set()
+
+
+@pytest.mark.parametrize("speak", [SLOW["drips a header"], SLOW["drips the body"], silent])
+def test_a_dripping_receiver_is_tried_again_like_any_that_fails(tmp_path: Path, database: str, speak: Speak) -> None:
+    bench = Bench(tmp_path, database, caller(seconds=0.3))
+    with ByteReceiver(speak) as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.deliver()
+        assert bench.history(endpoint)[0]["state"] == "pending"
+        [attempt] = bench.attempts(endpoint)
+        assert (attempt["status"], attempt["error"]) == (None, "ReadTimeout: not done within 0.3 seconds")
+        bench.clock.advance(5)
+        bench.deliver()
+        assert receiver.accepted == len(bench.attempts(endpoint)) == 2
+    bench.engine.close()
+
+
+def test_over_tls_the_name_is_asked_for_and_the_vetted_address_is_called(tmp_path: Path, database: str, authority: Authority) -> None:
+    bench = Bench(tmp_path, database, caller(authority))
+    with Receiver(tls=authority.server(NAME)) as receiver:
+        endpoint = bench.endpoint(f"https://{NAME}:{receiver.port}/hook?a=1")
+        bench.event(name="Ådå")
+        bench.deliver()
+    assert bench.history(endpoint)[0]["state"] == "succeeded", bench.attempts(endpoint)
+    [request] = receiver.received
+    assert (receiver.names, request.headers["host"], request.path) == ([NAME], f"{NAME}:{receiver.port}", "/hook?a=1")
+    assert request.body == '{"name":"Ådå"}'.encode()
+    bench.engine.close()
+
+
+def test_an_address_needs_a_certificate_of_its_own(authority: Authority) -> None:
+    with Receiver(tls=authority.server("127.0.0.1")) as receiver:
+        assert caller(authority).post(receiver.url, {}, b"{}").status == 200
+    assert receiver.names == [None]
+    with Receiver(tls=authority.server(NAME)) as receiver, pytest.raises(CallFailedError, match="IP address mismatch"):
+        caller(authority).post(receiver.url, {}, b"{}")
+
+
+REFUSED = {
+    "for another name": ("other.example.com", {}, "Hostname mismatch"),
+    "for a subdomain": (f"a.{NAME}", {}, "Hostname mismatch"),
+    "expired": (NAME, {"is_expired": True}, "certificate has expired"),
+    "self-signed": (NAME, {"is_self_signed": True}, "self-signed certificate"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_certificate_that_proves_nothing_is_refused_and_the_history_says_why(
+    tmp_path: Path, database: str, authority: Authority, kind: str
+) -> None:
+    name, options, reason = REFUSED[kind]
+    bench = Bench(tmp_path, database, caller(authority))
+    with Receiver(tls=authority.server(name, **options)) as receiver:
+        endpoint = bench.endpoint(f"https://{NAME}:{receiver.port}/hook")
+        bench.event(secret="not for strangers")
+        bench.deliver()
+        assert receiver.received == []
+    [attempt] = bench.attempts(endpoint)
+    assert attempt["status"] is None
+    assert attempt["error"].startswith("ConnectError: the certificate is refused: ")
+    assert reason in attempt["error"]
+    assert bench.history(endpoint)[0]["state"] == "pending"
+    bench.engine.close()
+
+
+def test_an_authority_that_nobody_named_is_not_trusted(authority: Authority) -> None:
+    with Receiver(tls=authority.server(NAME)) as receiver, pytest.raises(CallFailedError, match="certificate is refused: unable to get"):
+        caller().post(f"https://{NAME}:{receiver.port}/", {}, b"{}")
+    assert receiver.received == []
+
+
+def test_plain_http_where_tls_was_expected_is_a_failure(authority: Authority) -> None:
+    with Receiver() as receiver, pytest.raises(CallFailedError, match="ConnectError"):
+        caller(authority).post(receiver.url.replace("http:", "https:"), {}, b"{}")
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize(("sent", "kept"), [(0, 0), (16_383, 16_383), (16_384, 16_384), (16_385, 16_384), (3_000_000, 16_384)])
+def test_the_history_keeps_the_first_16_kib_of_an_answer(bench: Bench, sent: int, kept: int) -> None:
+    with Receiver(body=b"a" * sent) as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.deliver()
+    [attempt] = bench.attempts(endpoint)
+    assert (attempt["status"], len(attempt["responseBody"])) == (200, kept)
+
+
+def test_an_answer_without_end_is_not_read_to_its_end() -> None:
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    with ByteReceiver(drip(head + b"4000\r\n" + b"a" * 0x4000 + b"\r\n", b"")) as receiver:
+        reply = caller(seconds=30).post(receiver.url, {}, b"{}")
+    assert (reply.status, reply.body) == (200, "a" * 16_384)
+
+
+def test_headers_without_end_are_a_failure() -> None:
+    endless = drip(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000, b"")
+    with ByteReceiver(endless) as receiver, pytest.raises(CallFailedError, match="Protocol"):
+        caller(seconds=30).post(receiver.url, {}, b"{}")
+
+
+def test_a_header_that_http_does_not_have_is_a_failure_and_nothing_is_sent() -> None:
+    with Receiver() as receiver:
+        for headers in ({"x": "a\r\nb: c"}, {"x": "ü"}, {"x y": "z"}):
+            with pytest.raises(CallFailedError):
+                caller().post(receiver.url, headers, b"{}")
+    assert receiver.received == []
