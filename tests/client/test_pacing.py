@@ -8,6 +8,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from crmctl.errors import RateLimitedError
 from tests.support.clock import FakeClock
 
 NOW = 1_800_000_000.0
+Open = Callable[..., SharedBudget]
 
 
 def headers(remaining: int, *, limit: int = 100, reset: float = NOW + 60, **more: str) -> dict[str, str]:
@@ -27,6 +30,13 @@ def headers(remaining: int, *, limit: int = 100, reset: float = NOW + 60, **more
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return ledger_path(tmp_path, "https://crm.example", "crs_secret")
+
+
+@pytest.fixture
+def budget_on(path: Path) -> Iterator[Open]:
+    """Makes budgets on the file; they are closed when the test is over."""
+    with ExitStack() as opened:
+        yield lambda clock, **options: opened.enter_context(closing(SharedBudget(path, clock, **options)))
 
 
 def spend(ledger: Ledger, count: int, now: float = NOW, lane: int = INTERACTIVE) -> int:
@@ -42,8 +52,8 @@ def spend(ledger: Ledger, count: int, now: float = NOW, lane: int = INTERACTIVE)
     return granted
 
 
-def test_the_file_is_private_and_its_name_tells_nothing(path: Path) -> None:
-    SharedBudget(path, FakeClock()).acquire(10)
+def test_the_file_is_private_and_its_name_tells_nothing(path: Path, budget_on: Open) -> None:
+    budget_on(FakeClock()).acquire(10)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "secret" not in str(path)
     assert path != ledger_path(path.parents[1], "https://other.example", "crs_secret")
@@ -165,17 +175,17 @@ def test_headers_that_make_no_sense_stop_nothing(junk: dict[str, str]) -> None:
         ledger.answered(slot.slot, NOW, NOW, 200, junk)
 
 
-def test_a_refusal_while_requests_are_left_says_itself_when_to_come_back(path: Path) -> None:
+def test_a_refusal_while_requests_are_left_says_itself_when_to_come_back(path: Path, budget_on: Open) -> None:
     clock = FakeClock(NOW)
-    budget = SharedBudget(path, clock)
+    budget = budget_on(clock)
     budget.answered(budget.acquire(10), 429, headers(90, reset=NOW + 50, **{"retry-after": "1"}))
     budget.acquire(10)
     assert sum(clock.slept) <= 2
 
 
-def test_patience_ends_at_once_and_says_until_when(path: Path) -> None:
+def test_patience_ends_at_once_and_says_until_when(path: Path, budget_on: Open) -> None:
     clock, notes = FakeClock(), list[str]()
-    budget = SharedBudget(path, clock, note=notes.append)
+    budget = budget_on(clock, note=notes.append)
     budget.answered(budget.acquire(10), 429, {"retry-after": "120"})
     with pytest.raises(RateLimitedError) as caught:
         budget.acquire(60)
@@ -211,12 +221,13 @@ def test_a_file_that_cannot_be_used_never_stops_work(tmp_path: Path, damage: str
     budget = SharedBudget(path, FakeClock(), note=notes.append)
     for _ in range(20):
         budget.answered(budget.acquire(10), 200, headers(50))
+    budget.close()
     assert len(notes) == 1
 
 
-def test_a_locked_file_never_stops_work(path: Path) -> None:
+def test_a_locked_file_never_stops_work(path: Path, budget_on: Open) -> None:
     notes: list[str] = []
-    budget = SharedBudget(path, FakeClock(), note=notes.append)
+    budget = budget_on(FakeClock(), note=notes.append)
     budget.acquire(10)
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -278,10 +289,10 @@ def test_this_process_is_not_taken_for_dead(path: Path) -> None:
     ("status", "news"), [(200, headers(0, reset=NOW + 60)), (429, {"retry-after": "60"})], ids=["a limit", "a refusal"]
 )
 def test_without_a_limit_nothing_is_written_down_until_there_is_one(
-    path: Path, said: dict[str, str], status: int, news: dict[str, str]
+    path: Path, budget_on: Open, said: dict[str, str], status: int, news: dict[str, str]
 ) -> None:
     clock = FakeClock()
-    budget, other = SharedBudget(path, clock, lane="bulk"), SharedBudget(path, clock, lane="bulk")
+    budget, other = budget_on(clock, lane="bulk"), budget_on(clock, lane="bulk")
     for one in (budget, other):
         one.answered(one.acquire(0), 200, said)
     before = _rows(path)
@@ -291,11 +302,11 @@ def test_without_a_limit_nothing_is_written_down_until_there_is_one(
     assert _rows(path) == before
     reset = {"x-ratelimit-reset": f"{clock.now() + 60:.0f}"} if status == 200 else {}
     budget.answered(budget.acquire(0), status, news | reset)
-    for pacer in (budget, SharedBudget(path, clock, lane="bulk")):
+    for pacer in (budget, budget_on(clock, lane="bulk")):
         with pytest.raises(RateLimitedError):
             pacer.acquire(0)
 
 
 def _rows(path: Path) -> int:
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         return int(file.execute("SELECT max(id) FROM slot").fetchone()[0])

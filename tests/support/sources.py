@@ -19,14 +19,20 @@ GENERATED = ("completions/crmctl.", "completions/_crmctl", "docs/reference/", "r
 @cache
 def repository_files() -> tuple[Path, ...]:
     """Every file of the repository, tracked or new, that git does not ignore; without git every file outside hidden folders and caches."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if listing.returncode == 0:
-        names = [name for name in listing.stdout.split("\0") if name]
-    else:
+    names = _names_by_git()
+    if names is None:
         names = [str(path) for path in (found.relative_to(ROOT) for found in ROOT.rglob("*")) if not _is_by_product(path)]
     return tuple(path for path in (ROOT / name for name in names) if path.is_file())
+
+
+def _names_by_git() -> list[str] | None:
+    """None where there is no git, or the folder is not a checkout that it trusts."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return [name for name in listing.stdout.split("\0") if name]
 
 
 def _is_by_product(path: Path) -> bool:

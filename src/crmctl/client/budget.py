@@ -96,10 +96,14 @@ class Ledger:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         name = ":memory:" if path is None else str(path)
         self._base = sqlite3.connect(name, timeout=LOCKED, isolation_level=None, check_same_thread=False)
-        # What a power cut could lose here is not worth an fsync per request.
-        self._base.execute("PRAGMA synchronous=OFF")
-        self._base.execute("PRAGMA journal_mode=WAL")
-        self._base.executescript(_SCHEMA)
+        try:
+            # What a power cut could lose here is not worth an fsync per request.
+            self._base.execute("PRAGMA synchronous=OFF")
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.executescript(_SCHEMA)
+        except sqlite3.Error:
+            self._base.close()
+            raise
 
     def close(self) -> None:
         with self._lock:

