@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,16 +71,10 @@ def write_titles(path: Path, rows: int) -> None:
         file.writelines(f"{path.stem} {number}\n" for number in range(rows))
 
 
-def settle(service: RunningService) -> None:
-    """Let the requests of the preparation leave the window, so that the clock starts at an unused limit."""
-    service.log.clear()
-    time.sleep(WINDOW + 0.5)  # the service's own window, which no test can move
-
-
 def test_at_a_tight_limit_nothing_is_refused(limited: RunningService) -> None:
     make_object(limited)
     write_titles(Path("titles.csv"), PACED_ROWS)
-    settle(limited)
+    limited.log.clear()
     summary = run_crmctl("bulk", "import", "contacts", "titles.csv", timeout=300).ok().json()
     assert (summary["created"], summary["requests"]) == (PACED_ROWS, PACED_ROWS // 100)
     assert [entry for entry in limited.log if entry["status"] == 429] == []
@@ -92,7 +85,7 @@ def test_two_imports_at_once_share_the_limit(limited: RunningService) -> None:
     identity, _ = make_object(limited)
     for name in ("left", "right"):
         write_titles(Path(f"{name}.csv"), PACED_ROWS // 2)
-    settle(limited)
+    limited.log.clear()
     with start_crmctl("bulk", "import", "contacts", "left.csv") as left, start_crmctl("bulk", "import", "contacts", "right.csv") as right:
         ends = [run.communicate(timeout=300) for run in (left, right)]
     assert [run.returncode for run in (left, right)] == [0, 0], ends
