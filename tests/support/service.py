@@ -197,11 +197,13 @@ def crmctl_program() -> str:
     return str(Path(sysconfig.get_path("scripts")) / ("crmctl.exe" if sys.platform == "win32" else "crmctl"))
 
 
-def service_process(data_dir: Path, *options: str, key: str = "", env: Mapping[str, str] | None = None) -> ServiceProcess:
+def service_process(
+    data_dir: Path, *options: str, key: str = "", env: Mapping[str, str] | None = None, stderr_path: Path | None = None
+) -> ServiceProcess:
     """Start `crmctl serve --data data_dir --port 0 options...` and wait for its line. `key` is for data that has been started before."""
     arguments = [crmctl_program(), "serve", "--data", str(data_dir), "--port", "0", *options]
     data_dir.parent.mkdir(parents=True, exist_ok=True)
-    stderr_path = data_dir.parent / f"{data_dir.name}.stderr"
+    stderr_path = stderr_path or data_dir.parent / f"{data_dir.name}.stderr"
     with stderr_path.open("a", encoding="utf-8") as stderr:
         process = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **(env or {})}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from crmctl.service.store import members
 from tests.support.service import RunningService, running_service
+from tests.support.wire import Wire
 
 BODY_LIMIT = 50_000
 
@@ -22,42 +22,14 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
         yield running
 
 
-class Wire:
-    """A raw connection to the service."""
-
-    def __init__(self, service: RunningService) -> None:
-        host, _, port = service.base_url.removeprefix("http://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
-        self.authorization = f"Host: x\r\nAuthorization: Bearer {service.key}\r\n"
-        self.file = self.socket.makefile("rb")
-
-    def send(self, text: str | bytes) -> None:
-        self.socket.sendall(text if isinstance(text, bytes) else text.encode())
-
-    def answer(self, *, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        status = int(self.file.readline().split()[1])
-        headers = {}
-        while (line := self.file.readline().strip()) != b"":
-            name, _, value = line.decode().partition(":")
-            headers[name.lower()] = value.strip()
-        return status, headers, self.file.read(int(headers.get("content-length", 0))) if has_body else b""
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-        self.socket.close()
-
-
 @pytest.fixture
 def wire(service: RunningService) -> Iterator[Wire]:
-    with Wire(service) as connection:
+    with Wire(service.base_url, service.key) as connection:
         yield connection
 
 
 def test_a_declared_body_over_the_limit_is_refused_unread(wire: Wire) -> None:
-    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: {BODY_LIMIT + 1}\r\nExpect: 100-continue\r\n\r\n")
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: {BODY_LIMIT + 1}\r\nExpect: 100-continue\r\n\r\n")
     status, headers, body = wire.answer()
     assert status == 413
     assert json.loads(body) | {"error": "payload_too_large", "details": {"limit": BODY_LIMIT}} == json.loads(body)
@@ -72,21 +44,21 @@ def test_an_undeclared_body_over_the_limit_is_refused_too(service: RunningServic
 
 def test_expect_100_continue_is_answered_before_the_body_comes(wire: Wire) -> None:
     body = b'{"pluralName": "Plans"}'
-    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n")
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n")
     assert wire.answer()[0] == 100
     wire.send(body)
     assert wire.answer()[0] == 201
 
 
 def test_a_body_that_does_not_come_is_given_up(wire: Wire) -> None:
-    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: 100\r\n\r\n{{")
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 100\r\n\r\n{{")
     status, headers, body = wire.answer()
     assert (status, json.loads(body)["error"], headers["connection"]) == (408, "request_timeout", "close")
 
 
 def test_a_client_that_goes_away_is_logged_and_forgotten(service: RunningService) -> None:
-    with Wire(service) as wire:
-        wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: 100\r\n\r\n{{")
+    with Wire(service.base_url, service.key) as wire:
+        wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 100\r\n\r\n{{")
         assert service.client.get("/api/v1/objects").status_code == 200
     service.stop()
     assert {entry["status"] for entry in service.log} <= {200, 408, 499}
@@ -94,17 +66,17 @@ def test_a_client_that_goes_away_is_logged_and_forgotten(service: RunningService
 
 
 def test_head_is_get_without_the_body(wire: Wire) -> None:
-    wire.send(f"HEAD /api/v1/objects HTTP/1.1\r\n{wire.authorization}\r\n")
+    wire.send(f"HEAD /api/v1/objects HTTP/1.1\r\n{wire.headers}\r\n")
     status, headers, _ = wire.answer(has_body=False)
-    wire.send(f"GET /api/v1/objects HTTP/1.1\r\n{wire.authorization}\r\n")
+    wire.send(f"GET /api/v1/objects HTTP/1.1\r\n{wire.headers}\r\n")
     assert (status, int(headers["content-length"])) == (200, len(wire.answer()[2]))
 
 
 def test_one_connection_serves_many_requests_also_sent_at_once(wire: Wire) -> None:
-    request = f"GET /api/v1/members HTTP/1.1\r\n{wire.authorization}\r\n"
+    request = f"GET /api/v1/members HTTP/1.1\r\n{wire.headers}\r\n"
     wire.send(request * 5)
     assert [wire.answer()[0] for _ in range(5)] == [200] * 5
-    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.authorization}Content-Length: 3\r\n\r\nnot{request}")
+    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 3\r\n\r\nnot{request}")
     assert [wire.answer()[0] for _ in range(2)] == [400, 200]
 
 

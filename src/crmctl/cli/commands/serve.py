@@ -14,7 +14,7 @@ from crmctl.cli.framework import CommandApp
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
-from crmctl.service.settings import S3Settings, ServiceSettings
+from crmctl.service.settings import Address, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.service.server import Ready
@@ -32,6 +32,11 @@ S3EndpointOption = Annotated[
     str | None, typer.Option("--files-s3-endpoint", metavar="URL", help="An S3-compatible storage other than Amazon's.")
 ]
 S3RegionOption = Annotated[str | None, typer.Option("--files-s3-region", metavar="REGION", help="Region of the buckets.")]
+MetricsOption = Annotated[
+    str,
+    typer.Option("--metrics", metavar="HOST:PORT|on|off", help="Serve /metrics on an address of its own, with the rest, or not."),
+]
+DocsOption = Annotated[str, typer.Option("--docs", metavar="on|off", help="Serve /docs and /openapi.json.")]
 LOG_FORMATS = ("json", "text", "none")
 
 
@@ -52,6 +57,8 @@ def run_service(
     files_s3_endpoint: S3EndpointOption = None,
     files_s3_region: S3RegionOption = None,
     log: Annotated[str, typer.Option("--log", metavar="json|text|none", help="Log every request on stderr.")] = "none",
+    metrics: MetricsOption = "on",
+    docs: DocsOption = "on",
 ) -> None:
     """Run the embedded Customer Records Service.
 
@@ -62,6 +69,9 @@ def run_service(
     Uploaded files are kept in the data directory, or with --files-s3 in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX
     uses the buckets' own names). Its credentials are found as the AWS tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a
     profile, the machine's role. The buckets must exist; --file-limit does not hold there.
+
+    /healthz, /readyz, /metrics, /docs and /openapi.json need no key. --metrics 127.0.0.1:9187 keeps the metrics away from clients; the
+    line on stdout then has their address as metricsUrl.
     """
     runtime: Runtime = ctx.obj
     settings = ServiceSettings(
@@ -76,6 +86,8 @@ def run_service(
         development=dev,
         file_limit=file_limit * 1024 * 1024,
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
+        metrics=_metrics(metrics),
+        docs=_switch("--docs", docs),
     )
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
@@ -116,6 +128,19 @@ def _s3_settings(prefix: str | None, endpoint: str | None, region: str | None) -
     if endpoint or region:
         raise UsageError("--files-s3-endpoint and --files-s3-region need --files-s3", hint="--files-s3 PREFIX")
     return None
+
+
+def _metrics(said: str) -> Address | bool:
+    host, colon, port = said.rpartition(":")
+    if colon and host and port.isascii() and port.isdigit() and int(port) < 65536:
+        return Address(host.strip("[]"), int(port))
+    return _switch("--metrics", said, " or HOST:PORT")
+
+
+def _switch(option: str, said: str, more: str = "") -> bool:
+    if said not in ("on", "off"):
+        raise UsageError(f"{option} must be on, off{more}, not {said!r}", hint="crmctl serve --help")
+    return said == "on"
 
 
 def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:

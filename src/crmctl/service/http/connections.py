@@ -44,10 +44,14 @@ class Connections:
         self.open: dict[Connection, None] = {}
 
     def make_room(self) -> bool:
-        """Whether one more may come. Where there are too many, ends the oldest of those that have not said what they want, and of these
-        first the ones of the address that has most of them; requests whose body is still coming only when nothing else is left."""
-        if len(self.open) < self.most:
-            return True
+        """Whether one more may come; where there are too many, others end first."""
+        if len(self.open) >= self.most:
+            self.evict()
+        return len(self.open) < self.most
+
+    def evict(self) -> None:
+        """End the oldest of those that have not said what they want, and of these first the ones of the address that has most of them;
+        requests whose body is still coming only when nothing else is left."""
         candidates = [each for each in self.open if each.phase in (HEAD, REST, CLOSING, IDLE)]
         share = max(1, self.most // _EVICTED_SHARE)
         if not candidates:
@@ -58,7 +62,6 @@ class Connections:
         for each in candidates[:share]:
             del self.open[each]
             each.abort()
-        return len(self.open) < self.most
 
 
 class Connection(H11Protocol):

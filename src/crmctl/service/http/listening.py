@@ -37,8 +37,7 @@ def raise_file_limit(connections: int) -> int:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    room = connections if soft == resource.RLIM_INFINITY else min(connections, soft - RESERVED_FILES)
-    return max(room, soft // 2) if room < RESERVED_FILES else room
+    return connections if soft == resource.RLIM_INFINITY else min(connections, max(soft - RESERVED_FILES, soft // 2))
 
 
 class ListeningServer(uvicorn.Server):
@@ -79,7 +78,7 @@ class ListeningServer(uvicorn.Server):
                 continue
             except OSError as error:
                 FAILURES.tell(error, briefly=True)
-                self._registry.make_room()
+                self._registry.evict()
                 await asyncio.sleep(_PAUSE)
                 continue
             try:

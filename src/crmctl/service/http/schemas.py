@@ -13,6 +13,7 @@ from crmctl.service.http.parameters import LARGEST_OFFSET, OPERATORS
 from crmctl.service.shapes import Body
 from crmctl.service.store.attributes import MAX_OPTIONS
 from crmctl.service.store.checks import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
+from crmctl.service.values.conditions import MAX_CONDITIONS
 
 _VISIBLE = r"^[^\x00]*[^\s\x00-\x1f\x7f-\x9f][^\x00]*$"
 """Something to see, and no NUL."""
@@ -226,7 +227,7 @@ class SearchSort(Body):
 
 
 class RecordSearch(Body):
-    filters: list[SearchFilter] = Field(default_factory=list)
+    filters: list[SearchFilter] = Field(default_factory=list, max_length=MAX_CONDITIONS)
     sort: SearchSort | None = None
     limit: int = Field(50, ge=1, le=PAGE_LIMIT)
     offset: int = Field(0, ge=0, le=LARGEST_OFFSET)

@@ -1,0 +1,189 @@
+"""Clients that are slow, too many, or do not end what they begin: real sockets, none of which may keep others from being answered."""
+
+from __future__ import annotations
+
+import json
+import resource
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from crmctl.service.http.connections import HEAD_LIMIT
+from crmctl.service.http.listening import RESERVED_FILES, raise_file_limit
+from tests.support.service import RunningService, make_client, running_service, service_process
+from tests.support.wire import Wire
+
+MOST = 20
+RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[RunningService]:
+    """A service that waits for nobody."""
+    with running_service(tmp_path, head_timeout=0.3, body_timeout=0.3, background=False) as running:
+        yield running
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[RunningService]:
+    """A service with room for few connections."""
+    with running_service(tmp_path, connections=MOST, background=False) as running:
+        yield running
+
+
+def send_slowly(wire: Wire, text: bytes) -> None:
+    """A byte now and then, until the service says something."""
+    for byte in text:
+        wire.send(bytes([byte]))
+        if select.select([wire.socket], [], [], 0.02)[0]:
+            return
+    raise AssertionError("the service took it all")
+
+
+def test_a_head_that_is_not_sent_to_its_end_is_given_up(hasty: RunningService) -> None:
+    with Wire(hasty.base_url) as wire:
+        wire.send("GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        status, headers, body = wire.answer()
+        assert (status, json.loads(body)["error"], headers["connection"]) == (408, "request_timeout", "close")
+        assert set(headers) >= RATE_HEADERS
+        assert wire.is_ended()
+
+
+def test_sending_a_little_now_and_then_wins_no_time(hasty: RunningService) -> None:
+    with Wire(hasty.base_url) as wire:
+        send_slowly(wire, b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"a" * 3000)
+        assert wire.answer()[0] == 408
+    with Wire(hasty.base_url, hasty.key) as wire:
+        wire.send(f"GET /healthz HTTP/1.1\r\n{wire.headers}\r\n")
+        assert wire.answer()[0] == 200
+        send_slowly(wire, b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"a" * 3000)
+        assert wire.answer()[0] == 408
+
+
+def test_a_connection_that_says_nothing_is_closed_without_a_word(hasty: RunningService) -> None:
+    with Wire(hasty.base_url) as wire:
+        assert wire.is_ended()
+
+
+def test_a_body_in_small_pieces_is_given_up_when_it_takes_too_long_as_a_whole(hasty: RunningService) -> None:
+    with Wire(hasty.base_url, hasty.key) as wire:
+        wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 100000\r\n\r\n")
+        send_slowly(wire, b" " * 3000)
+        assert wire.answer()[0] == 408
+
+
+def test_connections_that_ask_for_nothing_make_room(small: RunningService) -> None:
+    with ExitStack() as opened:
+        under_way = opened.enter_context(Wire(small.base_url, small.key))
+        body = b'{"pluralName": "Plans"}'
+        under_way.send(f"POST /api/v1/objects HTTP/1.1\r\n{under_way.headers}Content-Length: {len(body)}\r\n\r\n")
+        under_way.send(body[:5])
+        crowd = [opened.enter_context(Wire(small.base_url)) for _ in range(3 * MOST)]
+        for wire in crowd[:MOST]:
+            wire.send("GET /healthz HTTP/1.1\r\n")
+        for _ in range(3):
+            with Wire(small.base_url) as newcomer:
+                newcomer.send(f"GET /healthz HTTP/1.1\r\n{newcomer.headers}\r\n")
+                assert newcomer.answer()[0] == 200
+        under_way.send(body[5:])
+        assert under_way.answer()[0] == 201
+        assert crowd[0].is_ended()
+
+
+def test_when_every_connection_has_a_request_a_body_still_to_come_makes_room(small: RunningService) -> None:
+    with ExitStack() as opened:
+        for _ in range(MOST):
+            wire = opened.enter_context(Wire(small.base_url, small.key))
+            wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+            assert wire.answer()[0] == 100
+        with Wire(small.base_url) as newcomer:
+            newcomer.send(f"GET /healthz HTTP/1.1\r\n{newcomer.headers}\r\n")
+            assert newcomer.answer()[0] == 200
+
+
+def test_the_file_limit_is_raised_as_far_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"now": (256, 1024)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.update(now=wanted))
+    assert raise_file_limit(20) == 20
+    assert raise_file_limit(500) == 500
+    assert limits["now"] == (500 + RESERVED_FILES, 1024)
+    assert raise_file_limit(4096) == 1024 - RESERVED_FILES
+    limits["now"] = (300, 300)
+    assert raise_file_limit(4096) == 150
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lowers the limit of a running process")
+def test_no_descriptors_left_is_said_once_and_passes(tmp_path: Path) -> None:
+    with service_process(tmp_path / "data") as service, ExitStack() as opened:
+        hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)[1]
+        in_use = len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
+        known = opened.enter_context(Wire(service.base_url))
+        known.send(f"GET /healthz HTTP/1.1\r\n{known.headers}\r\n")
+        assert known.answer()[0] == 200
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (in_use + 5, hard))
+        for _ in range(40):
+            opened.enter_context(Wire(service.base_url))
+        known.send(f"GET /healthz HTTP/1.1\r\n{known.headers}\r\n")
+        assert known.answer()[0] == 200
+        with service.client() as client:
+            assert client.get("/healthz").status_code == 200
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert service.stop() == 0
+        assert len(service.stderr.splitlines()) <= 1
+        assert "Too many open files" in service.stderr
+
+
+def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(tmp_path: Path) -> None:
+    with running_service(tmp_path, body_limit=50_000, background=False) as service:
+        for more in ("", "Connection: close\r\n"):
+            for length in ("Content-Length: 8000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n7a1200\r\n"):
+                with Wire(service.base_url, service.key) as wire:
+                    wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}{more}{length}")
+                    wire.send(b" " * 8_000_000)
+                    wire.send("\r\n0\r\n\r\n" if "chunked" in length else "")
+                    assert wire.answer()[0] == 413
+                    if more:
+                        assert wire.is_ended()
+                    else:
+                        wire.send(f"GET /healthz HTTP/1.1\r\n{wire.headers}\r\n")
+                        assert wire.answer()[0] == 200
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_request_with_two_lengths_is_refused_and_the_connection_ended(small: RunningService, version: str) -> None:
+    with Wire(small.base_url, small.key) as wire:
+        smuggled = f"GET /api/v1/members HTTP/1.1\r\n{wire.headers}\r\n"
+        lengths = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
+        wire.send(f"POST /api/v1/objects HTTP/{version}\r\n{wire.headers}{lengths}\r\n0\r\n\r\n{smuggled}")
+        status, headers, body = wire.answer()
+        assert (status, json.loads(body)["error"], headers["connection"]) == (400, "bad_request", "close")
+        assert "Transfer-Encoding" in json.loads(body)["message"]
+        assert wire.is_ended()
+    assert not any(entry["path"] == "/api/v1/members" for entry in small.log)
+
+
+@pytest.mark.parametrize(
+    "head", ["GET /healthz?{long} HTTP/1.1\r\nHost: x\r\n\r\n", "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: {long}\r\n\r\n"]
+)
+@pytest.mark.parametrize("times", [1.1, 20])
+def test_an_address_or_headers_beyond_the_limit_are_refused_by_name(small: RunningService, head: str, times: float) -> None:
+    with Wire(small.base_url) as wire:
+        wire.send(head.format(long="a" * int(times * HEAD_LIMIT)))
+        status, headers, body = wire.answer()
+    assert (status, json.loads(body)["error"]) == (431, "request_head_too_large")
+    assert json.loads(body)["details"] == {"limit": HEAD_LIMIT}
+    assert set(headers) >= RATE_HEADERS
+
+
+def test_a_hundred_slow_clients_keep_nobody_waiting_for_their_time_to_end(tmp_path: Path) -> None:
+    with running_service(tmp_path, background=False) as service, ExitStack() as opened:
+        for _ in range(100):
+            opened.enter_context(Wire(service.base_url)).send("GET /healthz HTTP/1.1\r\n")
+        with make_client(service.base_url, service.key) as client:
+            for path in ("/healthz", "/readyz", "/api/v1/members"):
+                assert client.get(path).status_code == 200

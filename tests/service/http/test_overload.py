@@ -1,0 +1,209 @@
+"""Too much asked at once, of either engine: nobody waits for what they do not need, and what is given up has left nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crmctl.service.http import bodies
+from crmctl.service.store import records
+from crmctl.service.store.engine import Engine, Tx, open_engine
+from crmctl.service.values.conditions import MAX_CONDITIONS
+from tests.support.databases import ENGINES, fresh_database
+from tests.support.service import RunningService, make_client, running_service
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
+RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
+
+
+@pytest.fixture(params=ENGINES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with fresh_database(request, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def service(database: str, tmp_path: Path) -> Iterator[RunningService]:
+    with running_service(tmp_path / "data", database_url=database, request_timeout=1.0, background=False) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def people_locked(engine: Engine) -> Iterator[None]:
+    """As long as this lasts, another writer has what every write of records needs."""
+    locked, release = threading.Event(), threading.Event()
+
+    def hold(tx: Tx) -> None:
+        tx.execute("UPDATE record_total SET total = total")
+        locked.set()
+        assert release.wait(60)
+
+    holder = threading.Thread(target=engine.write, args=[hold])
+    holder.start()
+    try:
+        assert locked.wait(60)
+        yield
+    finally:
+        release.set()
+        holder.join(60)
+
+
+def refused(answers: list[httpx.Response]) -> None:
+    for answer in answers:
+        assert (answer.status_code, answer.json()["error"]) == (503, "unavailable"), answer.text
+        assert "nothing was done" in answer.json()["message"]
+        assert answer.headers["retry-after"] == "1"
+        assert set(answer.headers) >= RATE_HEADERS
+
+
+def others_are_answered(service: RunningService) -> None:
+    with make_client(service.base_url, service.key) as client:
+        for path in ("/healthz", "/readyz", "/api/v1/members", "/api/v1/objects"):
+            assert client.get(path).status_code == 200, path
+
+
+def at_once(times: int, send: Callable[[httpx.Client], httpx.Response], service: RunningService, between: Callable[[], None]) -> list[Any]:
+    """The answers to many requests at once; `between` runs while they are under way."""
+    limits = httpx.Limits(max_connections=None)
+    with (
+        httpx.Client(base_url=service.base_url, headers=service.client.headers, timeout=60, limits=limits, trust_env=False) as client,
+        ThreadPoolExecutor(times) as pool,
+    ):
+        sent = [pool.submit(send, client) for _ in range(times)]
+        between()
+        return [each.result() for each in sent]
+
+
+def test_writers_that_wait_for_a_lock_are_given_up_and_have_written_nothing(service: RunningService, database: str) -> None:
+    people = service.object_id("people")
+    with contextlib.closing(open_engine(database)) as other, people_locked(other):
+        answers = at_once(
+            30,
+            lambda client: client.post(f"/api/v1/objects/{people}/records", json={"data": {"notes": "late"}}),
+            service,
+            lambda: others_are_answered(service),
+        )
+    refused(answers)
+    assert service.client.get(f"/api/v1/objects/{people}/records").json()["pagination"]["total"] == 0
+    assert service.client.post(f"/api/v1/objects/{people}/records", json={"data": {"notes": "now"}}).status_code == 201
+
+
+def test_searches_without_end_are_stopped_and_keep_nobody_else_waiting(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = service.object_id("people")
+    running, ended = threading.Semaphore(0), []
+
+    def endless(tx: Tx, *_: Any, **__: Any) -> Any:
+        running.release()
+        try:
+            return tx.all(ENDLESS)
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    monkeypatch.setattr(records, "list_records", endless)
+
+    def between() -> None:
+        assert running.acquire(timeout=60)
+        others_are_answered(service)
+
+    refused(at_once(20, lambda client: client.post(f"/api/v1/objects/{people}/records/search", json={}), service, between))
+    assert set(ended) <= {"OperationalError", "QueryCanceled"}
+    assert 1 <= len(ended) < 20
+
+
+def test_one_key_cannot_take_all_places_for_searches(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = service.object_id("people")
+    whole, begun = records.list_records, threading.Semaphore(0)
+
+    def endless_where_asked(tx: Tx, object_id: str, conditions: Any, **paging: Any) -> Any:
+        if not conditions:
+            return whole(tx, object_id, conditions, **paging)
+        begun.release()
+        return tx.all(ENDLESS)
+
+    monkeypatch.setattr(records, "list_records", endless_where_asked)
+    search = f"/api/v1/objects/{people}/records/search"
+
+    def between() -> None:
+        assert begun.acquire(timeout=60)
+        with service.client_with(service.key_for()) as somebody_else:
+            assert somebody_else.post(search, json={}).status_code == 200
+
+    filters = [{"attributeSlug": "name", "operator": "isNotEmpty"}]
+    refused(at_once(8, lambda client: client.post(search, json={"filters": filters}), service, between))
+
+
+@pytest.mark.parametrize("count", [MAX_CONDITIONS + 1, 999, 1500])
+def test_more_conditions_than_the_limit_are_refused_naming_it(service: RunningService, count: int) -> None:
+    path = f"/api/v1/objects/{service.object_id('people')}/records"
+    filters = [{"attributeSlug": "email", "operator": "contains", "value": "x"}] * count
+    for answer in (
+        service.client.post(f"{path}/search", json={"filters": filters}),
+        service.client.get(path, params=[("filter[id][contains]", "x")] * min(count, 900)),
+    ):
+        assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+        assert "filters" in answer.json()["message"]
+        assert str(MAX_CONDITIONS) in answer.json()["message"]
+
+
+def test_as_many_conditions_as_the_limit_of_any_kind_are_answered(service: RunningService) -> None:
+    made = service.client.post("/api/v1/objects", json={"pluralName": "Things"}).json()
+    attributes = f"/api/v1/objects/{made['id']}/attributes"
+    options = [f"option {number}" for number in range(1000)]
+    for name, kind, extra in (
+        ("one", "select", {"config": {"options": options}}),
+        ("many", "select", {"config": {"options": options}, "isList": True}),
+        ("text", "text", {"isList": True}),
+        ("amount", "number", {}),
+    ):
+        assert service.client.post(attributes, json={"name": name, "slug": name, "type": kind, **extra}).status_code == 201
+    search = f"/api/v1/objects/{made['id']}/records/search"
+    for slug, operator, value, status in (
+        ("one", "equals", "option 1", 200),
+        ("one", "contains", "option", 400),
+        ("many", "notEquals", "option 2", 200),
+        ("many", "contains", "option 99", 200),
+        ("text", "notContains", "x", 200),
+        ("text", "startsWith", "x", 200),
+        ("amount", "greaterThan", "1", 200),
+        ("amount", "isEmpty", "true", 200),
+    ):
+        filters = [{"attributeSlug": slug, "operator": operator, "value": value}] * MAX_CONDITIONS
+        answer = service.client.post(search, json={"filters": filters})
+        assert answer.status_code == status, (slug, operator, answer.text[:300])
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_takes_memory(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"/api/v1/objects/{service.object_id('people')}/records"
+    monkeypatch.setattr(bodies.jsontext, "loads", None)
+    for body in (b"[" + b"1," * bodies.MOST_VALUES + b"1]", b'{"data":' + b"[" * 60 + b'"a",' * (bodies.MOST_VALUES + 1), b'"",' * 400_000):
+        answer = service.client.post(path, content=body)
+        assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+        assert "200,000 values" in answer.json()["message"]
+
+
+def test_signs_in_texts_are_no_values(service: RunningService) -> None:
+    path = f"/api/v1/objects/{service.object_id('people')}/records/bulk"
+    text = ',[{\\"' * 10_000
+    items = ",".join(f'{{"data":{{"notes":"{text}"}}}}' for _ in range(20))
+    answer = service.client.post(path, content=f'{{"records":[{items}]}}')
+    assert (answer.status_code, answer.json()) == (200, {"created": 20, "updated": 0, "failed": []})
+
+
+def test_a_key_that_is_there_twice_among_many_is_found_without_looking_at_all_pairs(service: RunningService) -> None:
+    members = ",".join(f'"{number}":0' for number in range(90_000))
+    answer = service.client.post("/api/v1/objects", content=f'{{{members},"89999":1}}')
+    assert (answer.status_code, "'89999'" in answer.json()["message"]) == (400, True)
+
+
+def test_a_body_nested_too_deeply_is_refused(service: RunningService) -> None:
+    for depth in (65, 5000, 100_000):
+        answer = service.client.post("/api/v1/objects", content=b"[" * depth + b"]" * depth)
+        assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
