@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crmctl.service.store import attributes
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.service import RunningService
 
@@ -60,6 +61,60 @@ def test_deleting_an_attribute_strips_its_values_from_the_records(crm: RunningSe
     assert crm.client.delete(f"/api/v1/objects/{projects}/attributes/{reference['id']}").status_code == 200
     after = crm.client.get(f"/api/v1/objects/{projects}/records/{record['id']}").json()
     assert after == record | {"data": {"keep": "this"}}
+
+
+def set_active(crm: RunningService, object_id: str, attribute: dict[str, Any], is_active: bool) -> None:
+    """As the console and a definitions file do."""
+    crm.engine.write(lambda tx: attributes.set_active(tx, object_id, attribute["id"], is_active, now=crm.clock.now()))
+
+
+def test_an_inactive_attribute_is_listed_where_it_is_asked_for(crm: RunningService, projects: str) -> None:
+    kept, fax = create(crm, projects, name="Keep"), create(crm, projects, name="Fax")
+    crm.clock.sleep(1)
+    set_active(crm, projects, fax, False)
+    retired = fax | {"isActive": False, "updatedAt": "2027-01-15T08:00:01.000000Z"}
+    many = f"/api/v1/objects/{projects}/attributes"
+    assert crm.client.get(many).json() == {"attributes": [kept]}
+    assert crm.client.get(f"{many}?includeInactive=true").json() == {"attributes": [kept, retired]}
+    assert crm.client.get(f"{many}/{fax['id']}").json() == retired
+    assert crm.client.get(f"/api/v1/objects/{projects}").json()["attributes"] == [kept]
+    taken = crm.client.post(many, json={"name": "Fax", "type": "text"})
+    assert (taken.status_code, taken.json()["error"]) == (409, "conflict")
+    set_active(crm, projects, fax, True)
+    assert [each["id"] for each in crm.client.get(many).json()["attributes"]] == [kept["id"], fax["id"]]
+
+
+def test_records_keep_what_they_have_of_an_inactive_attribute(crm: RunningService, projects: str) -> None:
+    create(crm, projects, name="Keep")
+    fax = create(crm, projects, name="Fax", isUnique=True, isRequired=True)
+    path = f"/api/v1/objects/{projects}/records"
+    first, second = (crm.client.post(path, json={"data": {"keep": "a", "fax": number}}).json() for number in ("1", "2"))
+    set_active(crm, projects, fax, False)
+    assert crm.client.get(f"{path}/{first['id']}").json() == first
+    for refused in (
+        crm.client.post(path, json={"data": {"keep": "b", "fax": "3"}}),
+        crm.client.patch(f"{path}/{first['id']}", json={"data": {"fax": "4"}}),
+    ):
+        assert (refused.status_code, refused.json()["message"]) == (400, "fax is not active and takes no values")
+    assert crm.client.get(f"{path}?filter[fax][equals]=1").status_code == 400
+    assert crm.client.post(path, json={"data": {"keep": "b"}}).status_code == 201
+    changed = crm.client.patch(f"{path}/{first['id']}", json={"data": {"keep": "c"}}).json()
+    assert changed["data"] == {"keep": "c", "fax": "1"}
+    assert crm.client.delete(f"{path}/{second['id']}").status_code == 200
+    set_active(crm, projects, fax, True)
+    found = crm.client.get(f"{path}?filter[fax][equals]=1").json()
+    assert [each["id"] for each in found["records"]] == [first["id"]]
+    assert crm.client.post(path, json={"data": {"fax": "1"}}).status_code == 409
+    assert crm.client.post(path, json={"data": {"fax": "2"}}).status_code == 201
+
+
+def test_an_inactive_attribute_can_be_deleted_with_its_values(crm: RunningService, projects: str) -> None:
+    create(crm, projects, name="Keep")
+    fax = create(crm, projects, name="Fax", isUnique=True)
+    record = crm.client.post(f"/api/v1/objects/{projects}/records", json={"data": {"keep": "a", "fax": "1"}}).json()
+    set_active(crm, projects, fax, False)
+    assert crm.client.delete(f"/api/v1/objects/{projects}/attributes/{fax['id']}").status_code == 200
+    assert crm.client.get(f"/api/v1/objects/{projects}/records/{record['id']}").json()["data"] == {"keep": "a"}
 
 
 MANY = "/objects/{projects}/attributes"

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from crmctl.service.data import new_id
+from crmctl.service.definitions.document import parse_document
+from crmctl.service.definitions.loading import load_document
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.service import RunningService
 
@@ -96,10 +99,17 @@ def test_what_is_refused(crm: RunningService) -> None:
     check_all(crm, REFUSED, {"people": crm.object_id("people")})
 
 
+WITH_IMAGE = "members: [{name: Ada, email: ada@example.com, image: 'https://example.com/ada.png'}]"
+
+
 def test_members_are_listed_and_cannot_be_changed(crm: RunningService) -> None:
     [owner] = crm.client.get("/api/v1/members").json()["members"]
     assert set(owner) == {"id", "role", "createdAt", "user"}
-    assert set(owner["user"]) == {"id", "name", "email", "image"}
+    # No image: left out, as the specification knows no null there.
+    assert set(owner["user"]) == {"id", "name", "email"}
+    load_document(crm.engine, parse_document(WITH_IMAGE), clock=crm.clock, ids=new_id)
+    ada = crm.client.get("/api/v1/members").json()["members"][-1]
+    assert ada["user"]["image"] == "https://example.com/ada.png"
     assert owner["role"] == "owner"
     refused = [
         Scenario("created", "POST", "/members", 405, {"name": "X"}),

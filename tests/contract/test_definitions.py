@@ -57,3 +57,22 @@ def test_what_is_dumped_is_yaml_people_can_read(tmp_path: Path) -> None:
     engine.close()
     assert "allowed_object: companies" in text
     assert parse_document(text).objects[0].slug == "people"
+
+
+def test_an_attribute_is_made_inactive_by_a_file_and_dumped_as_such(tmp_path: Path) -> None:
+    clock = FakeClock()
+    engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
+    text = "objects: [{slug: things, pluralName: Things, attributes: [{name: Fax, slug: fax, type: text, isActive: false}]}]"
+
+    def loaded(text: str) -> dict[str, int]:
+        return load_document(engine, parse_document(text), clock=clock, ids=new_id)["attributes"]
+
+    assert loaded(text) == {"created": 1, "updated": 0, "unchanged": 0}
+    assert loaded(text) == {"created": 0, "updated": 0, "unchanged": 1}
+    dumped = format_document(engine.read(dump_sections))
+    assert "isActive: false" in dumped
+    assert loaded(text.replace("isActive: false", "isActive: true")) == {"created": 0, "updated": 1, "unchanged": 0}
+    assert "isActive" not in format_document(engine.read(dump_sections))
+    assert loaded(dumped)["updated"] == 1
+    assert format_document(engine.read(dump_sections)) == dumped
+    engine.close()

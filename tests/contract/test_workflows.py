@@ -175,7 +175,8 @@ def test_a_manual_run_is_accepted_and_then_runs_with_its_data(work: Machinery) -
     assert answer.status_code == 202
     assert answer.json() == {"message": "Workflow run started", "workflowId": workflow, "workflowName": "Greet"}
     [run] = work.runs(workflow)
-    assert (run["status"], run["startedAt"], run["completedAt"]) == ("pending", None, None)
+    assert run["status"] == "pending"
+    assert not {"startedAt", "completedAt"} & set(run)
     work.settle()
     [run] = work.runs(workflow)
     assert (run["status"], run["title"], run["triggerEvent"]) == ("completed", "API: Greet", "api")

@@ -22,7 +22,7 @@ from tests.support.service import RunningService, crmctl_program, make_client, r
 
 NASTY = '<script>alert("1")</script>&amp;\'"><img src=x onerror=alert(1)>'
 
-CONSOLE_PAGES = ["", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/reports", "/workflows", "/sign-out-everywhere"]
+CONSOLE_PAGES = ["", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/objects", "/reports", "/workflows", "/sign-out-everywhere"]
 
 
 def advance(service: RunningService, seconds: float) -> None:
@@ -254,11 +254,25 @@ def test_reports_and_workflows_are_run(service: RunningService, visitor: Visitor
     assert visitor.get(f"{path}/runs/{uuid4()}").status_code == 404
 
 
+def test_an_attribute_is_made_inactive_and_active_again(service: RunningService, visitor: Visitor) -> None:
+    people = service.object_id("people")
+    path = f"/api/v1/objects/{people}/attributes"
+    attribute = service.client.get(path).json()["attributes"][0]
+    assert attribute["name"] in visitor.get(f"/console/objects/{people}").text
+    switch = f"/console/objects/{people}/attributes/{attribute['id']}/active"
+    assert "The attribute is inactive" in visitor.follow(visitor.send(switch, active="false")).text
+    assert attribute["id"] not in [each["id"] for each in service.client.get(path).json()["attributes"]]
+    assert service.client.get(f"{path}/{attribute['id']}").json()["isActive"] is False
+    assert "The attribute is active" in visitor.follow(visitor.send(switch, active="true")).text
+    assert service.client.get(path).json()["attributes"][0]["id"] == attribute["id"]
+    assert visitor.send(f"/console/objects/{people}/attributes/{uuid4()}/active", active="false").status_code == 404
+
+
 def test_the_portal_is_the_webhook_part_alone(service: RunningService, newcomer: Newcomer) -> None:
     visitor = newcomer(service)
     visitor.enter(PORTAL)
     assert visitor.get("/portal/webhooks").status_code == 200
-    for path in ("/keys", "/keys/new", "/reports", "/workflows", "/sign-out-everywhere"):
+    for path in ("/keys", "/keys/new", "/objects", "/reports", "/workflows", "/sign-out-everywhere"):
         assert visitor.get(f"/portal{path}").status_code == 404
         assert visitor.get(f"/console{path}").status_code == 403
     assert visitor.client.post("/portal/keys", data={"token": visitor.form_token()}).status_code == 405

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,8 @@ import pytest
 
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import keys, members
-from crmctl.service.store.rates import LocalRateWindows, RateState
+from crmctl.service.store.engine import open_engine
+from crmctl.service.store.rates import LocalRateWindows, RateState, RateWindows
 from tests.service.store.conftest import Store, new_id
 
 
@@ -101,8 +105,17 @@ def test_members_are_told_apart_by_email(store: Store) -> None:
     assert (renamed["user"]["name"], renamed["role"]) == ("Ada L.", "member")
 
 
-def test_a_window_ends_at_a_multiple_of_its_length() -> None:
-    windows = LocalRateWindows()
+@pytest.fixture(params=["memory", "file"])
+def windows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RateWindows]:
+    """Where requests are counted: beside an SQLite database, or in memory when that cannot be written."""
+    if request.param == "memory":
+        yield LocalRateWindows()
+        return
+    with contextlib.closing(open_engine(tmp_path / "crm.db")) as engine:
+        yield engine.rate_windows()
+
+
+def test_a_window_ends_at_a_multiple_of_its_length(windows: RateWindows) -> None:
     assert windows.take("a", 2, 60, 119.9) == RateState(True, 1, 120)
     assert windows.take("a", 2, 60, 119.95) == RateState(True, 0, 120)
     assert windows.take("a", 2, 60, 119.99) == RateState(False, 0, 120)
@@ -118,8 +131,16 @@ def test_windows_that_ended_are_forgotten() -> None:
     assert len(windows._windows) <= 11_000
 
 
-def test_a_limit_holds_under_threads() -> None:
-    windows = LocalRateWindows()
+def test_windows_of_a_file_are_forgotten_too(tmp_path: Path) -> None:
+    with contextlib.closing(open_engine(tmp_path / "crm.db")) as engine:
+        windows = engine.rate_windows()
+        for minute in range(200):
+            windows.take("a", 1, 60, 60.0 * minute)
+    with contextlib.closing(sqlite3.connect(tmp_path / "crm.db-rates")) as file:
+        assert file.execute("SELECT count(*) FROM rate_window").fetchone()[0] <= 62
+
+
+def test_a_limit_holds_under_threads(windows: RateWindows) -> None:
     allowed: list[bool] = []
 
     def take() -> None:

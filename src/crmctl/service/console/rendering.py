@@ -23,6 +23,8 @@ NOTICES = {
     "endpoint-added": "The endpoint is added and enabled.",
     "endpoint-deleted": "The endpoint is deleted.",
     "saved": "Saved.",
+    "attribute-active": "The attribute is active.",
+    "attribute-inactive": "The attribute is inactive. Records keep their values of it.",
     "enabled": "Enabled.",
     "disabled": "Disabled.",
     "rotated": "The secret is rotated. The one before signs along for a day; give the new one to your receiver.",

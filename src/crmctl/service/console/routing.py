@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from crmctl.service.console import deliveries, endpoints, keys, overview, reports, signing_in, workflows
+from crmctl.service.console import deliveries, endpoints, keys, objects, overview, reports, signing_in, workflows
 from crmctl.service.console.links import CONSOLE, PORTAL
 from crmctl.service.console.pages import Pages
 from crmctl.service.context import Context
@@ -15,7 +15,7 @@ def routers(context: Context) -> list[APIRouter]:
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
     overview.add_pages(console)
     overview.add_portal_entrance(portal)
-    for subject in (keys, reports, workflows):
+    for subject in (keys, objects, reports, workflows):
         subject.add_pages(console)
     for pages in (console, portal):
         endpoints.add_pages(pages)

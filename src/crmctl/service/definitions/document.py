@@ -30,6 +30,7 @@ class AttributeDefinition(Body):
     is_required: bool = False
     is_unique: bool = False
     is_list: bool = False
+    is_active: bool = True
 
 
 class ObjectDefinition(Body):

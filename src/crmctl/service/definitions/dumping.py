@@ -19,7 +19,7 @@ def dump_sections(tx: Tx) -> dict[str, Any]:
     slugs = {each["id"]: each["slug"] for each in known}
     return {
         "members": [_member(member) for member in members.list_members(tx)],
-        "objects": [_object(each, attributes.list_attributes(tx, each["id"]), slugs) for each in known],
+        "objects": [_object(each, attributes.list_attributes(tx, each["id"], include_inactive=True), slugs) for each in known],
         "reports": [_report(each, slugs) for each in _all_reports(tx) if each["object"] and each["object"]["id"] in slugs],
         "workflows": [_workflow(each, slugs) for each in _all_workflows(tx, slugs)],
     }
@@ -66,4 +66,5 @@ def _attribute(wire: dict[str, Any], slugs: dict[str, str]) -> dict[str, Any]:
     target = slugs.get(config.get("allowed_object_id", ""))
     if target is not None:
         config = {"allowed_object": target}
-    return entry | ({"config": config} if config else {}) | {flag: True for flag in _FLAGS if wire[flag]}
+    flags = {flag: True for flag in _FLAGS if wire[flag]} | ({} if wire["isActive"] else {"isActive": False})
+    return entry | ({"config": config} if config else {}) | flags

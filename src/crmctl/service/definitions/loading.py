@@ -108,15 +108,18 @@ class _Loading:
         }
         fixed["config"] = self._config(wanted)
         if found is None:
-            attributes.create_attribute(self.tx, object_id, name=wanted.name, slug=wanted.slug, **fixed, **self.stamp)
+            made = attributes.create_attribute(self.tx, object_id, name=wanted.name, slug=wanted.slug, **fixed, **self.stamp)
+            if not wanted.is_active:
+                attributes.set_active(self.tx, object_id, made["id"], False, now=self.now)
             return "created"
         for field, value in fixed.items():
             wire = {"is_required": "isRequired", "is_unique": "isUnique", "is_list": "isList"}.get(field, field)
             if value != found[wire]:
                 raise Conflict(f"{wire} cannot be changed; delete the attribute and its values first")
-        if wanted.name == found["name"]:
+        if (wanted.name, wanted.is_active) == (found["name"], found["isActive"]):
             return "unchanged"
         attributes.update_attribute(self.tx, object_id, found["id"], name=wanted.name, now=self.now)
+        attributes.set_active(self.tx, object_id, found["id"], wanted.is_active, now=self.now)
         return "updated"
 
     def _report(self, wanted: ReportDefinition) -> str:

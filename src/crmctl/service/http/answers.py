@@ -9,6 +9,11 @@ from starlette.responses import Response
 from crmctl.models import jsontext
 
 
+def present(document: dict[str, Any], *optional: str) -> dict[str, Any]:
+    """The document without those optional fields that have no value: the specification knows no null for them."""
+    return {field: value for field, value in document.items() if value is not None or field not in optional}
+
+
 class Answer(Response):
     """A document as UTF-8 JSON; decimals and big integers keep every digit."""
 

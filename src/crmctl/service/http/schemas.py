@@ -31,6 +31,11 @@ Slug = Annotated[str, _documented(maxLength=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_
 Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[^\x00]*$")]
 
 
+def sometimes() -> Any:
+    """A field of an answer that is left out where there is no value."""
+    return Field(default_factory=lambda: None)
+
+
 class Shape(BaseModel):
     """Base of the answers' shapes: camelCase on the wire."""
 
@@ -125,7 +130,7 @@ class User(Shape):
     id: Id
     name: str
     email: str
-    image: str | None
+    image: str = sometimes()
 
 
 class Member(Shape):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from crmctl.service.context import Context
 from crmctl.service.http import schemas
+from crmctl.service.http.answers import present
 from crmctl.service.http.endpoints import Call, Endpoints
 from crmctl.service.http.parameters import page_parameters
 from crmctl.service.reports.running import run_report
@@ -20,13 +21,13 @@ class Report(schemas.Shape):
     id: schemas.Id
     name: str
     description: str
-    last_run_at: schemas.Timestamp | None
+    last_run_at: schemas.Timestamp = schemas.sometimes()
     created_at: schemas.Timestamp
     creator: schemas.Person
 
 
 class ReportWithDefinition(Report):
-    object: schemas.NamedObject | None
+    object: schemas.NamedObject = schemas.sometimes()
     definition: dict[str, Any]
 
 
@@ -42,7 +43,7 @@ class ReportRun(schemas.Shape):
     result_count: int
     started_at: schemas.Timestamp
     completed_at: schemas.Timestamp
-    error: str | None = None
+    error: str = schemas.sometimes()
 
 
 class StartedReportRun(schemas.Shape):
@@ -68,12 +69,12 @@ def router(context: Context) -> Endpoints:
     @api.add("GET", "/reports", answers=ReportList, scope=READ)
     def list_reports(tx: Tx, _: Call) -> Any:
         """List reports, oldest first."""
-        return {"reports": reports.list_reports(tx)}
+        return {"reports": [present(report, "lastRunAt") for report in reports.list_reports(tx)]}
 
     @api.add("GET", ONE, answers=ReportWithDefinition, scope=READ)
     def get_report(tx: Tx, call: Call) -> Any:
         """Get a report with what it asks."""
-        return reports.get_report(tx, call.id("reportId"))
+        return present(reports.get_report(tx, call.id("reportId")), "lastRunAt", "object")
 
     @api.add("POST", ONE + "/run", answers=StartedReportRun, scope=RUN, status=201, in_transaction=False)
     def start_report_run(call: Call) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from crmctl.service.context import Context
 from crmctl.service.http import schemas
+from crmctl.service.http.answers import present
 from crmctl.service.http.endpoints import Call, Endpoints
 from crmctl.service.http.parameters import page_parameters
 from crmctl.service.shapes import Body
@@ -24,7 +25,7 @@ class Workflow(schemas.Shape):
     trigger: str
     enabled: bool
     created_at: schemas.Timestamp
-    object: schemas.NamedObject | None
+    object: schemas.NamedObject = schemas.sometimes()
     created_by: schemas.Person
 
 
@@ -33,8 +34,8 @@ class WorkflowWithDefinition(Workflow):
 
     conditions: list[dict[str, Any]]
     actions: list[dict[str, Any]]
-    cron: str | None = None
-    timezone: str | None = None
+    cron: str = schemas.sometimes()
+    timezone: str = schemas.sometimes()
 
 
 class WorkflowList(schemas.Shape):
@@ -59,8 +60,8 @@ class WorkflowRun(schemas.Shape):
     title: str
     trigger_event: str
     error: str | None
-    started_at: schemas.Timestamp | None
-    completed_at: schemas.Timestamp | None
+    started_at: schemas.Timestamp = schemas.sometimes()
+    completed_at: schemas.Timestamp = schemas.sometimes()
     created_at: schemas.Timestamp
 
 
@@ -75,12 +76,12 @@ def router(context: Context) -> Endpoints:
     @api.add("GET", "/workflows", answers=WorkflowList, scope=READ)
     def list_workflows(tx: Tx, _: Call) -> Any:
         """List workflows, oldest first."""
-        return {"workflows": workflows.list_workflows(tx)}
+        return {"workflows": [_shown(workflow) for workflow in workflows.list_workflows(tx)]}
 
     @api.add("GET", ONE, answers=WorkflowWithDefinition, scope=READ)
     def get_workflow(tx: Tx, call: Call) -> Any:
         """Get a workflow with its conditions and actions."""
-        return workflows.get_workflow(tx, call.id("workflowId"))
+        return _shown(workflows.get_workflow(tx, call.id("workflowId")))
 
     @api.add(
         "POST", ONE + "/run", answers=WorkflowRunStarted, scope=RUN, status=202, body=WorkflowRunStart, optional_body=True, conflicts=True
@@ -93,6 +94,13 @@ def router(context: Context) -> Endpoints:
     @api.add("GET", ONE + "/runs", answers=WorkflowRunList, scope=READ, query=page_parameters(20))
     def list_workflow_runs(tx: Tx, call: Call) -> Any:
         """List the runs of a workflow, newest first."""
-        return {"runs": workflow_runs.list_runs(tx, call.id("workflowId"), call.query["limit"], call.query["offset"])}
+        runs = workflow_runs.list_runs(tx, call.id("workflowId"), call.query["limit"], call.query["offset"])
+        return {"runs": [present(run, "startedAt", "completedAt") for run in runs]}
 
     return api
+
+
+def _shown(workflow: dict[str, Any]) -> dict[str, Any]:
+    """Without an object where there is none, or where it has been deleted and has no name any more."""
+    known = workflow["object"]
+    return present(workflow | {"object": known if known and known["pluralName"] is not None else None}, "object")

@@ -1,4 +1,4 @@
-"""Attributes: the fields of an object. Everything but the name is fixed once the attribute exists."""
+"""Attributes: the fields of an object. Everything but the name, and whether it is active, is fixed once the attribute exists."""
 # ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
 from __future__ import annotations
@@ -86,10 +86,19 @@ def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, no
     return get_attribute(tx, object_id, attribute_id)
 
 
+def set_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, now: float) -> dict[str, Any]:
+    """Records keep the values of an inactive attribute, and show them; they take no new ones, and no filter knows it. Raises NotFound."""
+    load_schema(tx, object_id, tx.dialect.own_object)
+    found = get_attribute(tx, object_id, attribute_id)
+    if found["isActive"] != is_active:
+        tx.execute("UPDATE attribute SET is_active = ?, updated_at = ? WHERE id = ?", (int(is_active), to_micros(now), found["id"]))
+    return get_attribute(tx, object_id, attribute_id)
+
+
 def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
     """Also takes its values out of every record, without touching their updatedAt and without events. Raises NotFound."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
-    attribute = schema.attributes[get_attribute(tx, object_id, attribute_id)["slug"]]
+    attribute = {**schema.attributes, **schema.inactive}[get_attribute(tx, object_id, attribute_id)["slug"]]
     record_tables.drop_attribute(tx, schema.number, attribute)
     tx.execute("DELETE FROM unique_value WHERE attribute = ?", (attribute.number,))
     tx.execute("DELETE FROM attribute WHERE number = ?", (attribute.number,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +18,12 @@ from crmctl.service.values.choices import canonical_uuid
 
 @dataclass(frozen=True)
 class Schema:
-    """`attributes` by slug, in display order, active ones only."""
+    """`attributes` by slug, in display order, active ones only. Records keep the values of `inactive` ones."""
 
     object_id: str
     number: int
     attributes: Mapping[str, Attribute]
+    inactive: Mapping[str, Attribute] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
@@ -31,6 +32,11 @@ class Schema:
     @cached_property
     def unique(self) -> tuple[Attribute, ...]:
         return tuple(attribute for attribute in self.attributes.values() if attribute.is_unique)
+
+    @cached_property
+    def holding_unique(self) -> tuple[Attribute, ...]:
+        """All whose values are nobody else's, inactive ones too."""
+        return (*self.unique, *(attribute for attribute in self.inactive.values() if attribute.is_unique))
 
     @cached_property
     def required(self) -> tuple[Attribute, ...]:
@@ -44,14 +50,15 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
         tx.one(lock, (known_id,))
     # After the lock and in one statement: whoever held it before may have changed anything.
     rows = tx.all(
-        "SELECT o.number, a.id, a.number, a.slug, a.type, a.is_required, a.is_unique, a.is_list, a.config "
-        "FROM crm_object AS o LEFT JOIN attribute AS a ON a.object_id = o.id AND a.is_active = 1 "
+        "SELECT o.number, a.is_active, a.id, a.number, a.slug, a.type, a.is_required, a.is_unique, a.is_list, a.config "
+        "FROM crm_object AS o LEFT JOIN attribute AS a ON a.object_id = o.id "
         "WHERE o.id = ? ORDER BY a.display_order, a.number",
         (known_id,),
     )
     if not rows:
         raise NotFound(f"there is no object with the id {object_id}")
-    return Schema(known_id, rows[0][0], {row[3]: _attribute(*row[1:]) for row in rows if row[1] is not None})
+    active, inactive = ({row[4]: _attribute(*row[2:]) for row in rows if row[1] == flag} for flag in (1, 0))
+    return Schema(known_id, rows[0][0], active, inactive)
 
 
 def _attribute(id: str, number: int, slug: str, type: str, is_required: int, is_unique: int, is_list: int, config: str | None) -> Attribute:

@@ -65,6 +65,9 @@ def check(schema: Schema, data: Any, record_id: str | None) -> Change:
     if not isinstance(data, dict):
         raise BadRequest("data must be an object", {"field": "data"})
     unknown = [shown(slug) for slug in data if slug not in schema.attributes][:20]
+    inactive = [slug for slug in unknown if slug in schema.inactive]
+    if inactive:
+        raise BadRequest(f"{', '.join(inactive)} is not active and takes no values", {"inactive": inactive})
     if unknown:
         valid = list(schema.attributes)
         raise BadRequest(
@@ -118,7 +121,7 @@ class Writing:
 
     def load(self, record_ids: Iterable[str]) -> dict[str, StoredRecord]:
         """The records of these canonical ids that exist, locked for this transaction, by id."""
-        unique = self._schema.unique
+        unique = self._schema.holding_unique
         columns = "".join(f", {record_tables.column(attribute)}" for attribute in unique)
         sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}} "
         # In one order, so that two requests that change the same records wait for each other and not for ever.
