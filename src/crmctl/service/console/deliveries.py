@@ -32,8 +32,8 @@ def add_pages(pages: Pages) -> None:
     @pages.post("/webhooks/{endpointId:uuid}/deliveries/{deliveryId:uuid}/replay")
     def replay(tx: Tx, visit: Visit) -> Redirect:
         endpoint, delivery = _known(tx, visit)
-        again = deliveries.replay(tx, delivery["id"], **visit.stamp())
-        return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed")
+        again, is_new = deliveries.replay(tx, delivery["id"], **visit.stamp())
+        return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
     @pages.get("/webhooks/{endpointId:uuid}/replay")
     def choose_range(tx: Tx, visit: Visit) -> Page:

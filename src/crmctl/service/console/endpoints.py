@@ -7,12 +7,15 @@ from typing import Any
 
 from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.background import target_guard
+from crmctl.service.console.choices import Choice
 from crmctl.service.console.deliveries import delivery_values
 from crmctl.service.console.pages import Page, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.guard import ForbiddenTargetError
+
+TYPES = Choice("types", "all", "some", "type", "event type", "all event types")
 
 
 def add_pages(pages: Pages) -> None:
@@ -30,7 +33,7 @@ def _add_list_and_forms(pages: Pages) -> None:
 
     @pages.get("/webhooks/new")
     def new_endpoint(_tx: Tx, visit: Visit) -> Page:
-        return _form(visit, None, {"url": "", "description": "", "eventTypes": None})
+        return _form(visit, None, {"url": "", "description": "", "eventTypes": []}, "")
 
     @pages.post("/webhooks")
     def create_endpoint(tx: Tx, visit: Visit) -> Page | Redirect:
@@ -40,7 +43,7 @@ def _add_list_and_forms(pages: Pages) -> None:
                 tx, url=fields["url"], description=fields["description"], event_types=fields["eventTypes"], **visit.stamp()
             )
         except BadRequest as error:
-            return _form(visit, None, _typed(visit), error.message)
+            return _returned(visit, None, error)
         return Redirect(f"/webhooks/{made['id']}", "endpoint-added")
 
     @pages.get("/webhooks/{endpointId:uuid}")
@@ -50,7 +53,7 @@ def _add_list_and_forms(pages: Pages) -> None:
     @pages.get("/webhooks/{endpointId:uuid}/edit")
     def edit_endpoint(tx: Tx, visit: Visit) -> Page:
         known = webhooks.get_endpoint(tx, visit.id("endpointId"))
-        return _form(visit, known, known)
+        return _form(visit, known, known, TYPES.everything if known["eventTypes"] is None else TYPES.only)
 
     @pages.post("/webhooks/{endpointId:uuid}/edit")
     def change_endpoint(tx: Tx, visit: Visit) -> Page | Redirect:
@@ -58,7 +61,7 @@ def _add_list_and_forms(pages: Pages) -> None:
         try:
             webhooks.update_endpoint(tx, known["id"], _fields(visit), now=visit.now())
         except BadRequest as error:
-            return _form(visit, known, _typed(visit), error.message)
+            return _returned(visit, known, error)
         return Redirect(f"/webhooks/{known['id']}", "saved")
 
 
@@ -123,11 +126,13 @@ def _endpoint(tx: Tx, visit: Visit, secret: str | None = None) -> Page:
     return Page("endpoint.html", values | delivery_values(tx, visit, endpoint["id"]))
 
 
-def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], error: str | None = None) -> Page:
+def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], types: str, error: str | None = None) -> Page:
+    """`types` is the answer to TYPES that is shown as chosen; none for a new endpoint."""
     values = {
         "section": "webhooks",
         "known": known,
         "fields": fields,
+        "types": types,
         "event_types": EVENT_TYPES,
         "error": error,
         "development": visit.context.settings.development,
@@ -135,23 +140,17 @@ def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], er
     return Page("endpoint_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
-def _typed(visit: Visit) -> dict[str, Any]:
-    """What the form says, as it was typed; None for event types is all of them."""
-    wants_all = visit.text("types") == "all"
-    return {
-        "url": visit.text("url"),
-        "description": visit.text("description"),
-        "eventTypes": None if wants_all else visit.chosen("type"),
-    }
+def _returned(visit: Visit, known: dict[str, Any] | None, error: BadRequest) -> Page:
+    """The form once more, as it was filled in."""
+    fields = {"url": visit.text("url"), "description": visit.text("description"), "eventTypes": visit.chosen("type")}
+    return _form(visit, known, fields, TYPES.shown(visit), error.message)
 
 
 def _fields(visit: Visit) -> dict[str, Any]:
-    """What the form says, with an address that may be called. Raises BadRequest."""
-    fields = _typed(visit)
-    if fields["eventTypes"] == []:
-        raise BadRequest("choose at least one event type, or all of them", {"field": "eventTypes"})
+    """What the form says, with an address that may be called; None for event types is all of them. Raises BadRequest."""
+    url = visit.text("url")
     try:
-        target_guard(visit.context).check_url(fields["url"])
+        target_guard(visit.context).check_url(url)
     except ForbiddenTargetError as error:
         raise BadRequest(str(error), {"field": "url"}) from error
-    return fields
+    return {"url": url, "description": visit.text("description"), "eventTypes": TYPES.read(visit)}

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.models.scopes import SCOPES
+from crmctl.service.console.choices import Choice
 from crmctl.service.console.pages import Page, Pages, Redirect, Visit
 from crmctl.service.expiry import parse_expiry
 from crmctl.service.faults import BadRequest, NotFound
@@ -13,6 +14,8 @@ from crmctl.service.store import keys
 from crmctl.service.store.keys import Key
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
+
+ACCESS = Choice("access", "full", "scopes", "scope", "scope", "full access")
 
 
 def add_pages(pages: Pages) -> None:
@@ -38,11 +41,11 @@ def _add_making(pages: Pages) -> None:
         if any(key.id == key_id for key in keys.list_keys(tx)):
             return Redirect("/keys", "created-before")
         try:
-            expires, now = visit.text("expires"), visit.now()
+            scopes, expires, now = ACCESS.read(visit), visit.text("expires"), visit.now()
             key, value = keys.create_key(
                 tx,
                 name=visit.text("name"),
-                scopes=frozenset(visit.chosen("scope")) if visit.text("access") == "scopes" else None,
+                scopes=None if scopes is None else frozenset(scopes),
                 expires_at=parse_expiry(expires, now) if expires else None,
                 ids=lambda: key_id,
                 now=now,
@@ -83,7 +86,7 @@ def _form(visit: Visit, error: str | None = None) -> Page:
         "groups": groups,
         "form_id": canonical_uuid(visit.text("id")) or visit.context.ids(),
         "name": visit.text("name"),
-        "access": visit.text("access") or "full",
+        "access": ACCESS.shown(visit),
         "chosen": visit.chosen("scope"),
         "expires": visit.text("expires"),
     }

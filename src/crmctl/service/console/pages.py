@@ -111,10 +111,11 @@ class Pages:
         self._base = public.path.rstrip("/")
         self._cookie_name = f"crm_{area}_{hashlib.sha256(context.settings.address.encode()).hexdigest()[:8]}"
         # Not the prefix "__Host-": it needs HTTPS, and the path "/", where the API and uploaded files live.
+        # Lax and not Strict, so that a link in a mail or a chat opens what it names. What changes something needs the session's token.
         self._cookie_options: dict[str, Any] = {
             "path": f"{self._base}/{area}",
             "httponly": True,
-            "samesite": "strict",
+            "samesite": "lax",
             "secure": public.scheme == "https",
         }
 

@@ -30,7 +30,8 @@ NOTICES = {
     "rotated": "The secret is rotated. The one before signs along for a day; give the new one to your receiver.",
     "test-sent": "A test event is on its way.",
     "replayed": "The event is sent once more.",
-    "replayed-range": "The events are sent once more.",
+    "tried-now": "This delivery was still waiting: it is tried now, and not sent twice.",
+    "replayed-range": "The events are sent once more; those that were still waiting are tried now, and not sent twice.",
     "run-started": "A run is started.",
     "replayed-none": "There is nothing to replay in that range.",
 }

@@ -67,22 +67,43 @@ def send_test(tx: Tx, endpoint_id: str, *, ids: Ids, now: float) -> str:
     return _insert_deliveries(tx, [(endpoint["id"], event_id, TEST_EVENT)], ids, now)[0]
 
 
-def replay(tx: Tx, delivery_id: str, *, ids: Ids, now: float) -> str:
-    """Deliver the same event to the same endpoint once more, with a window of its own; returns the new delivery's id. Raises NotFound."""
+def replay(tx: Tx, delivery_id: str, *, ids: Ids, now: float) -> tuple[str, bool]:
+    """Deliver the same event to the same endpoint again, with a window of its own; the delivery's id, and whether it is a new one.
+
+    While a delivery of the event still waits, no other is made: that one is tried now. Raises NotFound.
+    """
     known = get_delivery(tx, delivery_id)
-    return _insert_deliveries(tx, [(known["endpointId"], known["eventId"], known["eventType"])], ids, now)[0]
+    _hold_endpoint(tx, known["endpointId"])
+    waiting = tx.one(
+        "SELECT id FROM webhook_delivery WHERE event_id = ? AND endpoint_id = ? AND state = 'pending' ORDER BY number LIMIT 1",
+        (known["eventId"], known["endpointId"]),
+    )
+    if waiting is not None:
+        _try_now(tx, known["endpointId"], [known["eventId"]], now)
+        return str(waiting[0]), False
+    return _insert_deliveries(tx, [(known["endpointId"], known["eventId"], known["eventType"])], ids, now)[0], True
 
 
 def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_failed: bool, ids: Ids, now: float) -> int:
-    """Replay every event delivered to an endpoint between two Unix times, once each; with `only_failed`, those that never succeeded."""
-    endpoint = get_endpoint(tx, endpoint_id)
-    never = "HAVING max(CASE WHEN state = 'succeeded' THEN 1 ELSE 0 END) = 0" if only_failed else ""
-    events = tx.all(
-        "SELECT endpoint_id, event_id, event_type FROM webhook_delivery WHERE endpoint_id = ? AND created_at >= ? AND created_at < ? "
-        f"GROUP BY endpoint_id, event_id, event_type {never} ORDER BY min(number)",
-        (endpoint["id"], to_micros(since), to_micros(until)),
+    """Replay every event delivered to an endpoint between two Unix times, once each; with `only_failed`, those that never succeeded.
+
+    Those that still wait are tried now and not made again. Returns how many events it concerned. Raises NotFound.
+    """
+    endpoint = get_endpoint(tx, endpoint_id)["id"]
+    _hold_endpoint(tx, endpoint)
+    succeeded = (
+        "SELECT 1 FROM webhook_delivery AS s WHERE s.event_id = d.event_id AND s.endpoint_id = d.endpoint_id AND s.state = 'succeeded'"
     )
-    return len(_insert_deliveries(tx, events, ids, now))
+    events = tx.all(
+        "SELECT d.endpoint_id, d.event_id, d.event_type FROM webhook_delivery AS d WHERE d.endpoint_id = ? AND d.created_at >= ? "
+        f"AND d.created_at < ? {f'AND NOT EXISTS ({succeeded}) ' if only_failed else ''}"
+        "GROUP BY d.endpoint_id, d.event_id, d.event_type ORDER BY min(d.number)",
+        (endpoint, to_micros(since), to_micros(until)),
+    )
+    waiting = {row[0] for row in tx.all("SELECT event_id FROM webhook_delivery WHERE endpoint_id = ? AND state = 'pending'", (endpoint,))}
+    _try_now(tx, endpoint, [event[1] for event in events if event[1] in waiting], now)
+    _insert_deliveries(tx, [event for event in events if event[1] not in waiting], ids, now)
+    return len(events)
 
 
 def forget(tx: Tx, before: float) -> None:
@@ -123,6 +144,21 @@ def get_delivery(tx: Tx, delivery_id: str) -> dict[str, Any]:
     )
     body = required(tx.one("SELECT payload FROM outbox WHERE id = ?", (found["eventId"],)))[0]
     return found | {"body": bytes(body).decode(), "history": [_attempt(*each) for each in attempts]}
+
+
+def _hold_endpoint(tx: Tx, endpoint_id: str) -> None:
+    """Keeps two replays at once from making the same delivery twice."""
+    tx.one(f"SELECT id FROM webhook_endpoint WHERE id = ?{tx.dialect.for_update}", (endpoint_id,))
+
+
+def _try_now(tx: Tx, endpoint_id: str, events: Sequence[str], now: float) -> None:
+    """Bring forward the next try of what waits; what is being tried at this moment stays as it is."""
+    at = to_micros(now)
+    tx.execute_many(
+        "UPDATE webhook_delivery SET next_try_at = ? WHERE event_id = ? AND endpoint_id = ? AND state = 'pending' AND next_try_at > ? "
+        "AND lease_until <= ?",
+        [(at, event, endpoint_id, at, at) for event in events],
+    )
 
 
 def _insert_deliveries(tx: Tx, deliveries: Sequence[Sequence[str]], ids: Ids, now: float) -> list[str]:

@@ -11,7 +11,7 @@ from crmctl.models.signatures import new_secret
 from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store.checks import invalid, require_description, require_flag
-from crmctl.service.store.timestamps import to_micros, to_wire
+from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
 
@@ -21,7 +21,7 @@ ROTATION_SECONDS = 24 * 3600.0
 
 Ids = Callable[[], str]
 
-_COLUMNS = "id, url, description, event_types, enabled, created_at, updated_at"
+_COLUMNS = "id, url, description, event_types, enabled, created_at, updated_at, tried_at, succeeded_at, failing_since, problem"
 
 
 def create_tables(tx: Tx) -> None:
@@ -35,7 +35,10 @@ def create_tables(tx: Tx) -> None:
 
 
 def list_endpoints(tx: Tx) -> list[dict[str, Any]]:
-    """Oldest first, without secrets."""
+    """Oldest first, without secrets.
+
+    `health` is `untried`, `working` or `failing`: what the last try says; `problem` is why that failed.
+    """
     return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM webhook_endpoint ORDER BY number")]
 
 
@@ -53,8 +56,12 @@ def create_endpoint(
     """A new, enabled endpoint with a fresh secret; `event_types` None means all. The caller has vetted the URL. Raises BadRequest."""
     at = to_micros(now)
     row = (ids(), _url(url), require_description(description), _types(event_types), 1, at, at)
-    tx.execute(f"INSERT INTO webhook_endpoint ({_COLUMNS}, secret) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, new_secret()))
-    return _wire(*row)
+    tx.execute(
+        "INSERT INTO webhook_endpoint (id, url, description, event_types, enabled, created_at, updated_at, secret) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, new_secret()),
+    )
+    return get_endpoint(tx, row[0])
 
 
 def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now: float) -> dict[str, Any]:
@@ -115,13 +122,29 @@ def _types(value: Any) -> str | None:
     return jsontext.dumps([name for name in EVENT_TYPES if name in value])
 
 
-def _wire(id: str, url: str, description: str, event_types: str | None, enabled: int, created_at: int, updated_at: int) -> dict[str, Any]:
+def _wire(
+    id: str,
+    url: str,
+    description: str,
+    event_types: str | None,
+    enabled: int,
+    created_at: int,
+    updated_at: int,
+    tried_at: int | None,
+    succeeded_at: int | None,
+    failing_since: int | None,
+    problem: str | None,
+) -> dict[str, Any]:
     return {
         "id": id,
         "url": url,
         "description": description,
         "eventTypes": None if event_types is None else jsontext.loads(event_types),
         "enabled": bool(enabled),
+        "health": "untried" if tried_at is None else "working" if failing_since is None else "failing",
+        "succeededAt": optional_to_wire(succeeded_at),
+        "failingSince": optional_to_wire(failing_since),
+        "problem": problem,
         "createdAt": to_wire(created_at),
         "updatedAt": to_wire(updated_at),
     }
