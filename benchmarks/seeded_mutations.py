@@ -1,7 +1,7 @@
 """What the tests of a package are worth: one-line mutations drawn by a seed, each in a copy of the source; the share that the tests notice.
 
-`python benchmarks/seeded_mutations.py --package crmctl.bulk.journal --count 20 --seed 1`; `--list` only shows them. Ends with 1 when fewer are
-noticed than the target says.
+`python benchmarks/seeded_mutations.py --package crmctl.bulk.journal --count 20 --seed 1`; `--list` only shows them.
+Ends with 1 when fewer are noticed than the target says.
 """
 
 from __future__ import annotations
