@@ -7,6 +7,7 @@ import re
 import tomllib
 
 import pytest
+import yaml
 
 from crmctl import __version__
 from tests.support.sources import PACKAGE, ROOT, package_files, python_files, repository_files
@@ -43,7 +44,7 @@ def test_no_lock_format_that_names_an_index() -> None:
     assert [path for path in repository_files() if path.name in LOCK_FILES or path.name.startswith("pylock")] == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md", "docs"])
+@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs"])
 def test_every_relative_link_in_the_documents_leads_somewhere(document: str) -> None:
     pages = [path for path in repository_files() if path.suffix == ".md" and path.is_relative_to(ROOT / document)]
     broken = []
@@ -54,6 +55,19 @@ def test_every_relative_link_in_the_documents_leads_somewhere(document: str) -> 
                 broken.append(f"{page.relative_to(ROOT)} -> {target}")
     assert pages
     assert broken == []
+
+
+def test_what_contributing_names_is_there() -> None:
+    named = re.findall(r"`((?:src|tests|docs|benchmarks|\.ci)/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_hooks_before_a_commit_are_targets_of_the_makefile() -> None:
+    repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = [hook["entry"] for repository in repositories for hook in repository["hooks"]]
+    assert {repository["repo"] for repository in repositories} == {"local"}
+    assert entries == ["make lint", "make types"]
 
 
 def test_the_version_is_in_the_changelog() -> None:
