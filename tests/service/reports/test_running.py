@@ -24,8 +24,8 @@ class Busy:
         self._engine = engine
         self._write_one = write_one
 
-    def read(self, fn: Callable[[Any], Any]) -> Any:
-        return self._engine.read(lambda tx: fn(BusyTx(tx, self._write_one)))
+    def read(self, fn: Callable[[Any], Any], *, within: float | None = None) -> Any:
+        return self._engine.read(lambda tx: fn(BusyTx(tx, self._write_one)), within=within)
 
 
 class BusyTx:

@@ -26,7 +26,11 @@ REST_BYTES = 64 * 1024 * 1024
 gets to read the answer."""
 
 STALLED_SECONDS = 60.0
-"""How long a client may take nothing of an answer."""
+STALLED_BYTES = 60 * 1024
+"""A client that takes less of an answer in that time is given up."""
+
+STOP_SECONDS = 1.0
+"""What is left of REST_SECONDS when the service stops."""
 
 _EVICTED_SHARE = 20
 
@@ -116,7 +120,7 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled = self.loop.call_later(STALLED_SECONDS, self.abort)
+        self._wait_for_reader()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -128,8 +132,20 @@ class Connection(H11Protocol):
         hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
         self._refuse(head_too_large(HEAD_LIMIT) if hint == 431 else not_http())
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.phase == CLOSING:
+            self.loop.call_later(STOP_SECONDS, self.abort)
+
     def abort(self) -> None:
         self.transport.abort()
+
+    def _wait_for_reader(self, before: int | None = None) -> None:
+        left = self.transport.get_write_buffer_size()
+        if before is not None and before - left < STALLED_BYTES:
+            self.abort()
+        else:
+            self._stalled = self.loop.call_later(STALLED_SECONDS, self._wait_for_reader, left)
 
     def _look(self) -> None:
         """Find out what the connection waits for now."""

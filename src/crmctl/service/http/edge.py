@@ -5,6 +5,7 @@ Pure ASGI. Whatever happens inside, one JSON answer with the rate headers leaves
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
@@ -48,6 +49,11 @@ class Edge:
                 authorization = Headers(scope=scope).get("authorization")
                 await self.context.work.admit(lambda: self.admission.admit(exchange.standing, authorization))
             await self.app(inner, receive, answer)
+        except asyncio.CancelledError:
+            # The service stops and waits no longer; what became of the request is open.
+            if exchange.status is None:
+                await answer_for(RuntimeError())(scope, receive, answer)
+            raise
         except ClientDisconnect:
             exchange.status = CLIENT_GONE
         except Exception as error:

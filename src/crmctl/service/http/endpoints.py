@@ -153,9 +153,9 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
 
 def _places(context: Context, endpoint: Endpoint, query: dict[str, Any]) -> FairLimiter:
     """Reading what may be slow must not keep others from reading what is not."""
-    if endpoint.writes:
+    if endpoint.writes and endpoint.in_transaction:
         return context.work.writes
-    is_search = endpoint.body is not None or query.get("filters") or query.get("offset", 0) > 0
+    is_search = not endpoint.in_transaction or endpoint.body is not None or query.get("filters") or query.get("offset", 0) > 0
     return context.work.searches if is_search else context.work.reads
 
 

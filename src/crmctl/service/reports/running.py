@@ -21,10 +21,13 @@ MOST_BYTES = 32 * 1024 * 1024
 """Of one run's results as JSON: what one answer can carry."""
 
 
-def run_report(context: Context, report_id: str) -> dict[str, Any]:
-    """The run's metadata. A report that cannot be computed any more gives a run with the status `failed`. Raises NotFound."""
+def run_report(context: Context, report_id: str, *, within: float | None = None) -> dict[str, Any]:
+    """The run's metadata. A report that cannot be computed any more gives a run with the status `failed`.
+
+    Raises NotFound, and Busy when computing takes longer than `within` seconds.
+    """
     started_at = context.clock.now()
-    outcome = context.engine.read(lambda tx: _compute(tx, report_id))
+    outcome = context.engine.read(lambda tx: _compute(tx, report_id), within=within)
     return context.engine.write(
         lambda tx: reports.add_run(tx, report_id, outcome, started_at=started_at, ids=context.ids, now=context.clock.now())
     )

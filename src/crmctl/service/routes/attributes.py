@@ -31,7 +31,16 @@ def router(context: Context) -> Endpoints:
         """Get an attribute."""
         return attributes.get_attribute(tx, call.id("objectId"), call.id("attributeId"))
 
-    @api.add("POST", MANY, answers=schemas.Attribute, scope="attributes:write", status=201, body=schemas.AttributeCreate, conflicts=True)
+    @api.add(
+        "POST",
+        MANY,
+        answers=schemas.Attribute,
+        scope="attributes:write",
+        status=201,
+        body=schemas.AttributeCreate,
+        conflicts=True,
+        is_long=True,
+    )
     def create_attribute(tx: Tx, call: Call) -> Any:
         """Create an attribute."""
         return attributes.create_attribute(tx, call.id("objectId"), **call.fields(), **call.stamp())
@@ -41,7 +50,7 @@ def router(context: Context) -> Endpoints:
         """Rename an attribute."""
         return attributes.update_attribute(tx, call.id("objectId"), call.id("attributeId"), name=call.body["name"], now=call.now())
 
-    @api.add("DELETE", ONE, answers=schemas.Deleted, scope="attributes:write", conflicts=True)
+    @api.add("DELETE", ONE, answers=schemas.Deleted, scope="attributes:write", conflicts=True, is_long=True)
     def delete_attribute(tx: Tx, call: Call) -> Any:
         """Delete an attribute and its values in all records."""
         attributes.delete_attribute(tx, call.id("objectId"), call.id("attributeId"))

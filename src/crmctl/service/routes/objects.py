@@ -35,7 +35,7 @@ def router(context: Context) -> Endpoints:
         """Update a custom object."""
         return objects.update_object(tx, call.id("objectId"), call.body, now=call.now())
 
-    @api.add("DELETE", "/objects/{objectId:uuid}", answers=schemas.Deleted, scope="objects:write", conflicts=True)
+    @api.add("DELETE", "/objects/{objectId:uuid}", answers=schemas.Deleted, scope="objects:write", conflicts=True, is_long=True)
     def delete_object(tx: Tx, call: Call) -> Any:
         """Delete a custom object with its attributes and records."""
         objects.delete_object(tx, call.id("objectId"))

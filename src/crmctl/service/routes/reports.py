@@ -76,10 +76,10 @@ def router(context: Context) -> Endpoints:
         """Get a report with what it asks."""
         return present(reports.get_report(tx, call.id("reportId")), "lastRunAt", "object")
 
-    @api.add("POST", ONE + "/run", answers=StartedReportRun, scope=RUN, status=201, in_transaction=False)
+    @api.add("POST", ONE + "/run", answers=StartedReportRun, scope=RUN, status=201, in_transaction=False, is_long=True)
     def start_report_run(call: Call) -> Any:
         """Run a report and store its results."""
-        return {"run": run_report(call.context, call.id("reportId"))}
+        return {"run": run_report(call.context, call.id("reportId"), within=call.within)}
 
     @api.add("GET", ONE + "/runs", answers=ReportRunList, scope=READ, query=page_parameters(20))
     def list_report_runs(tx: Tx, call: Call) -> Any:
