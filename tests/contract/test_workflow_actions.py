@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.webhooks.guard import TargetGuard
+from crmctl.service.webhooks.sending import Caller
 from tests.contract.scenarios import NIL
-from tests.support.receiver import Receiver
+from tests.contract.test_webhooks import wait_until
+from tests.support.authority import Authority
+from tests.support.clock import FakeClock
+from tests.support.receiver import ByteReceiver, Receiver, drip
 from tests.support.service import RunningService
 from tests.support.workflows import Machinery
 
@@ -52,7 +58,9 @@ def test_values_keep_their_types_and_later_actions_see_what_earlier_ones_gave(wo
         ({"type": "createActivity", "title": "{{ record.data.notes | replace('n', record.data.notes) }}" * 50}, "longer than"),
         ({"type": "callUrl", "url": "http://127.0.0.1:9/"}, "the call failed: ConnectError"),
         ({"type": "callUrl", "url": "http://10.0.0.1/"}, "not a public address"),
+        ({"type": "callUrl", "url": "http://168.63.129.16/"}, "not a public address"),
         ({"type": "callUrl", "url": "{{ record.data.notes }}"}, "the URL must start with"),
+        ({"type": "callUrl", "url": "http://127.0.0.1:9/{{ ' ' }}x"}, "must not hold blanks"),
     ],
 )
 def test_a_failed_action_ends_the_run_with_its_error_and_one_event(work: Machinery, action: dict[str, Any], says: str) -> None:
@@ -112,6 +120,95 @@ def test_an_answer_that_is_not_2xx_fails_the_run(work: Machinery) -> None:
         work.settle()
     assert len(receiver.received) == 1
     assert "answered with status 302" in work.runs(workflow)[0]["error"]
+
+
+def secure(authority: Authority) -> Caller:
+    """Names lead to this machine, and only the test's authority is trusted."""
+    return Caller(TargetGuard(LOOPBACK, resolver=lambda host, port: ["127.0.0.1"]), 5, authority.trusted)
+
+
+def test_a_call_over_tls_goes_to_the_vetted_address_under_its_name(work: Machinery, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    work.caller = secure(authority)
+    with Receiver(tls=authority.server("hooks.example.com")) as receiver:
+        [workflow] = work.load({"actions": [{"type": "callUrl", "url": f"https://hooks.example.com:{receiver.port}/call"}]})
+        work.record()
+        work.settle()
+    assert work.states(workflow) == ["completed"]
+    assert (receiver.names, receiver.received[0].headers["host"]) == (["hooks.example.com"], f"hooks.example.com:{receiver.port}")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("other.example.com", {}, "Hostname mismatch"),
+        ("hooks.example.com", {"is_expired": True}, "certificate has expired"),
+        ("hooks.example.com", {"is_self_signed": True}, "self-signed certificate"),
+    ],
+)
+def test_a_call_to_a_certificate_that_proves_nothing_fails_the_run_and_says_why(
+    work: Machinery, tmp_path: Path, name: str, options: dict[str, bool], says: str
+) -> None:
+    authority = Authority(tmp_path)
+    work.caller = secure(authority)
+    with Receiver(tls=authority.server(name, **options)) as receiver:
+        [workflow] = work.load({"actions": [{"type": "callUrl", "url": f"https://hooks.example.com:{receiver.port}/call"}]})
+        work.record()
+        work.settle()
+    assert receiver.received == []
+    [run] = work.runs(workflow)
+    assert run["status"] == "failed"
+    assert "the call failed: ConnectError: the certificate is refused" in run["error"]
+    assert says in run["error"]
+
+
+def test_a_dripping_answer_ends_with_the_deadline(work: Machinery) -> None:
+    work.caller = Caller(work.guard, 0.3)
+    with ByteReceiver(drip(b"HTTP/1.1 200 OK\r\nx: ", b"a")) as receiver:
+        [workflow] = work.load({"actions": [{"type": "callUrl", "url": receiver.url}]})
+        work.record()
+        work.settle()
+    assert "ReadTimeout: not done within 0.3 seconds" in work.runs(workflow)[0]["error"]
+
+
+def test_workflows_whose_calls_hang_keep_no_other_waiting(work: Machinery) -> None:
+    """Three workflows with more runs than there are places, all of them in a call without an answer; the fourth is done all the same."""
+    answered, leaving = threading.Event(), threading.Event()
+    work.caller = Caller(work.guard, 60)
+    with Receiver(lambda request, number: 200 if answered.wait(60) else 503) as receiver:
+        calling = {"actions": [{"type": "callUrl", "url": receiver.url}]}
+        *hanging, quick = work.load(calling, calling, calling, {"actions": [{"type": "createActivity", "title": "done"}]})
+        for workflow in (*hanging * 20, *[quick] * 20):
+            work.start(workflow)
+        job = work.job()
+
+        def run() -> None:
+            while not leaving.is_set():
+                if not job.run_once():
+                    leaving.wait(0.02)
+            job.close()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            receiver.wait_for(12)
+            wait_until(lambda: work.states(quick) == ["completed"] * 20)
+            assert len(receiver.received) == 12
+        finally:
+            answered.set()
+            leaving.set()
+            thread.join(60)
+
+
+def test_a_workflow_has_its_places_once_over_all_processes(work: Machinery) -> None:
+    [workflow] = work.load({})
+    for _ in range(10):
+        work.start(workflow)
+    claimed = [work.claim_all() for _ in range(2)]
+    assert [len(runs) for runs in claimed] == [4, 0]
+    assert isinstance(work.crm.clock, FakeClock)
+    work.crm.clock.advance(30)
+    assert {run.id for run in work.claim_all()} == {run.id for run in claimed[0]}
 
 
 def test_a_workflow_does_not_set_itself_off(work: Machinery) -> None:

@@ -141,11 +141,13 @@ class ByteReceiver:
 
 
 def drip(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket, threading.Event], None]:
-    """What sends `start` at once and then `drop` after every `pause` seconds, for ever."""
+    """What sends `start` at once and then `drop` after every `pause` seconds, 500 times; whoever is still there then sees the line cut."""
 
     def speak(connection: socket.socket, stopping: threading.Event) -> None:
         connection.sendall(start)
-        while not stopping.wait(pause):
+        for _ in range(500):
+            if stopping.wait(pause):
+                return
             connection.sendall(drop)
 
     return speak

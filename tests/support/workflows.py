@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from crmctl.service.context import Context
@@ -16,7 +16,7 @@ from crmctl.service.store import workflow_runs
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.guard import TargetGuard
 from crmctl.service.webhooks.sending import Caller
-from crmctl.service.workflows.running import LEASE_SECONDS, Runs
+from crmctl.service.workflows.running import LEASE_SECONDS, PER_WORKFLOW, Runs
 from crmctl.service.workflows.triggering import Schedules, start_for_event
 from tests.support.service import RunningService
 
@@ -36,6 +36,14 @@ class Machinery:
 
     crm: RunningService
     guard: TargetGuard
+    caller: Caller = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.caller = Caller(self.guard, 5)
+
+    def job(self) -> Runs:
+        """What executes runs in one process."""
+        return Runs(self.context, self.caller)
 
     @property
     def context(self) -> Context:
@@ -62,16 +70,20 @@ class Machinery:
         Schedules(self.context).run_once()
         for _ in range(100):
             self.dispatch()
-            job = Runs(self.context, Caller(self.guard, 5))
+            job = self.job()
             found = job.run_once()
             job.close()
             if not found:
                 return
         raise AssertionError("there is always more to do")
 
+    def claim_all(self) -> list[workflow_runs.Claimed]:
+        """What one more process would take."""
+        return self.crm.engine.write(lambda tx: workflow_runs.claim(tx, 10, PER_WORKFLOW, LEASE_SECONDS, now=self.crm.clock.now()))
+
     def claim(self) -> workflow_runs.Claimed:
         """The one run that waits, in our hands."""
-        [run] = self.crm.engine.write(lambda tx: workflow_runs.claim(tx, 10, 10, LEASE_SECONDS, now=self.crm.clock.now()))
+        [run] = self.claim_all()
         return run
 
     def runs(self, workflow_id: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,61 @@ def test_a_range_of_failures_is_replayed_once_each(bench: Bench) -> None:
             lambda tx: deliveries.replay_range(tx, endpoint["id"], 0, start + 1, only_failed=True, ids=new_id, now=bench.clock.now())
         )
     assert (again, none, len(receiver.received) - before) == (3, 0, 3)
+
+
+def replay_failed(bench: Bench, endpoint: dict[str, Any]) -> int:
+    until = bench.clock.now() + 1
+    return bench.engine.write(
+        lambda tx: deliveries.replay_range(tx, endpoint["id"], 0, until, only_failed=True, ids=new_id, now=bench.clock.now())
+    )
+
+
+def test_what_still_waits_is_tried_now_and_not_sent_twice(bench: Bench) -> None:
+    status = [503]
+    with Receiver(lambda request, number: status[0]) as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        for number in range(3):
+            bench.event(number=number)
+        bench.deliver()
+        [*_, first] = bench.history(endpoint)
+        status[0] = 200
+        receiver.received.clear()
+        again = bench.engine.write(lambda tx: deliveries.replay(tx, first["id"], ids=new_id, now=bench.clock.now()))
+        assert again == (first["id"], False)
+        bench.deliver()
+        assert len(receiver.received) == 1
+        assert (replay_failed(bench, endpoint), replay_failed(bench, endpoint)) == (2, 2)
+        bench.deliver()
+        assert replay_failed(bench, endpoint) == 0
+        bench.run_until_settled(endpoint)
+    assert json.loads(receiver.received[0].body) == {"number": 0}
+    assert sorted(json.loads(request.body)["number"] for request in receiver.received) == [0, 1, 2]
+    assert [delivery["state"] for delivery in bench.history(endpoint)] == ["succeeded"] * 3
+
+
+def test_a_replay_pressed_twice_sends_once(bench: Bench) -> None:
+    with Receiver() as receiver:
+        endpoint = bench.endpoint(receiver.url)
+        bench.event()
+        bench.deliver()
+        [delivery] = bench.history(endpoint)
+        pressed = [
+            bench.engine.write(lambda tx: deliveries.replay(tx, delivery["id"], ids=new_id, now=bench.clock.now())) for _ in range(2)
+        ]
+        bench.deliver()
+    assert [is_new for _, is_new in pressed] == [True, False]
+    assert len(receiver.received) == 2
+    assert len(bench.history(endpoint)) == 2
+
+
+def test_what_is_being_tried_at_this_moment_is_left_to_that_try(bench: Bench) -> None:
+    endpoint = bench.endpoint("http://127.0.0.1:9/hook")
+    bench.event()
+    [due] = bench.engine.write(lambda tx: delivery_claims.claim(tx, UNPROVEN.terms, 8, now=bench.clock.now()))
+    again = bench.engine.write(lambda tx: deliveries.replay(tx, due.delivery, ids=new_id, now=bench.clock.now()))
+    assert again == (due.delivery, False)
+    assert bench.deliver() == 0
+    assert len(bench.history(endpoint)) == 1
 
 
 def test_a_rotated_secret_and_the_old_one_both_sign_for_a_day(bench: Bench) -> None:

@@ -48,6 +48,11 @@ class _Url:
     literal: Address | None
 
 
+def check_form(url: str) -> None:
+    """Refuse what is no web address at all, whoever it belongs to. Raises ForbiddenTargetError."""
+    _read(url)
+
+
 class TargetGuard:
     """`allowed` are networks the operator opened (for `--dev`: loopback); everything not public is refused otherwise."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -15,6 +14,7 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.values.conditions import ConditionDefinition, read_conditions
 from crmctl.service.values.projection import project
 from crmctl.service.values.text import Invalid
+from crmctl.service.webhooks.guard import ForbiddenTargetError, check_form
 from crmctl.service.workflows.cron import check_cron
 from crmctl.service.workflows.templates import check_templates, is_template
 
@@ -156,12 +156,9 @@ def _check_url(url: str, field: str) -> None:
     if is_template(url):
         return
     try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise BadRequest(f"{field} must start with https:// or http:// and name a host", {"field": field})
+        check_form(url)
+    except ForbiddenTargetError as problem:
+        raise BadRequest(f"{field}: {problem}", {"field": field}) from None
 
 
 def _schema(tx: Tx, slug: str, field: str) -> Schema:

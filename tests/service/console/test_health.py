@@ -1,0 +1,59 @@
+"""Endpoints that fail are named where one looks first, with since when and why."""
+
+from __future__ import annotations
+
+import re
+
+from crmctl.service.data import new_id
+from crmctl.service.store import deliveries, delivery_claims, webhooks
+from crmctl.service.store.delivery_claims import Attempt
+from crmctl.service.store.tx import Tx
+from crmctl.service.webhooks.delivering import PROVEN, UNPROVEN
+from tests.service.console.conftest import Visitor
+from tests.service.console.test_pages import add_endpoint, advance
+from tests.support.service import RunningService
+
+
+def try_once(service: RunningService, endpoint: str, status: int | None) -> None:
+    """A test event, and a try of it that was answered with the status, or not at all."""
+    advance(service, 60)
+    now = service.clock.now()
+    attempt = Attempt(now, 0.1, status, None if status else "ConnectError: <b>refused</b>", {}, {}, "")
+
+    def send(tx: Tx) -> None:
+        deliveries.send_test(tx, endpoint, ids=new_id, now=now)
+        for lane in (PROVEN, UNPROVEN):
+            for due in delivery_claims.claim(tx, lane.terms, 9, now=now):
+                delivery_claims.settle(tx, due, attempt, None if attempt.succeeded else now + 24 * 3600)
+
+    service.engine.write(send)
+
+
+def test_endpoints_that_fail_are_named_where_one_looks_first(service: RunningService, visitor: Visitor) -> None:
+    outcomes: dict[str, list[int | None]] = {"never": [None], "since": [200, 503], "works": [503, 200], "untried": [], "off": [503]}
+    for name, statuses in outcomes.items():
+        endpoint = add_endpoint(service, f"http://127.0.0.1:9/{name}")
+        for status in statuses:
+            try_once(service, endpoint, status)
+    service.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint, {"enabled": False}, now=service.clock.now()))
+    overview = visitor.get("/console").text
+    assert "of 4 enabled endpoints failing, 1 never succeeded" in overview
+    assert "deliveries given up, 4 waiting" in overview
+    attention = overview.partition("Needs attention")[2].partition("</section>")[0]
+    assert re.findall(r"127\.0\.0\.1:9/(\w+)", attention) == ["never", "since"]
+    assert "ConnectError: &lt;b&gt;refused" in attention
+    assert "answered with status 503" in attention
+    listed = visitor.get("/console/webhooks").text
+    assert re.findall(r'class="badge (\w+)"', listed) == ["failing", "failing", "working", "untried", "disabled"]
+    assert "never succeeded" in listed
+    [path] = re.findall(r'href="([^"]+)">http://127.0.0.1:9/never', listed)
+    assert "it has never succeeded. Last reason: ConnectError" in visitor.get(path).text
+    [path] = re.findall(r'href="([^"]+)">http://127.0.0.1:9/works', listed)
+    assert "Failing since" not in visitor.get(path).text
+
+
+def test_an_overview_without_trouble_needs_no_attention(service: RunningService, visitor: Visitor) -> None:
+    try_once(service, add_endpoint(service), 204)
+    page = visitor.get("/console").text
+    assert "of 1 enabled endpoint failing<" in page
+    assert "Needs attention" not in page
