@@ -15,6 +15,7 @@ from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.loading import load_document
 from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store.timestamps import to_micros
 from tests.service.console.conftest import link_to
 from tests.service.console.test_pages import DEFINITIONS
 from tests.support.browser import NARROW, WIDE, Browser, open_browser
@@ -113,7 +114,6 @@ def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: Runnin
         browser.press("Add the endpoint")
         browser.wait_for("not a public address")
         browser.fill("Address", receiver.url)
-        browser.tick("Only these")
         browser.tick("record.created")
         browser.press("Add the endpoint")
         browser.wait_for("The endpoint is added")
@@ -157,6 +157,11 @@ def furnish(service: RunningService) -> list[str]:
     now = service.clock.now()
     long = f"https://hooks.example.com/services/{'T0123456789' * 9}"
     stamp = {"ids": new_id, "now": now}
+    sql = "UPDATE webhook_endpoint SET tried_at = ?, failing_since = ?, succeeded_at = ?, problem = ? WHERE id = ?"
+    for name, reason in (("dead", "ConnectError: [Errno 111] Connection refused"), (f"late/{'x' * 60}", None)):
+        failing = service.engine.write(lambda tx, name=name: webhooks.create_endpoint(tx, url=f"https://10.0.0.1/{name}", **stamp))  # type: ignore[misc]
+        columns = (to_micros(now), to_micros(now - 5000), None if reason else to_micros(now - 9000), reason or "answered with status 503")
+        service.engine.write(lambda tx, to=(*columns, failing["id"]): tx.execute(sql, to))  # type: ignore[misc]
     endpoint = service.engine.write(
         lambda tx: webhooks.create_endpoint(tx, url=long, description="x " * 60, event_types=["record.created"], **stamp)
     )
@@ -168,7 +173,7 @@ def furnish(service: RunningService) -> list[str]:
     paths = ["", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/reports", "/workflows", "/sign-out-everywhere"]
     hook = f"/webhooks/{endpoint['id']}"
     paths += [hook, f"{hook}/edit", f"{hook}/replay", f"{hook}/rotate", f"{hook}/delete", f"{hook}/deliveries/{delivery}"]
-    return [*paths, f"/reports/{report}", f"/reports/{report}/runs/{run}", f"/workflows/{workflow}"]
+    return [*paths, f"/webhooks/{failing['id']}", f"/reports/{report}", f"/reports/{report}/runs/{run}", f"/workflows/{workflow}"]
 
 
 def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(browser: Browser, live: RunningService) -> None:
@@ -183,6 +188,35 @@ def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(browser: Brow
             browser.size(size)
             assert browser.script("return document.documentElement.scrollWidth") <= size[0], (path, size)
     assert browser.complaints() == []
+
+
+def test_ticking_selects_only_what_is_ticked_and_choosing_everything_unticks(browser: Browser, live: RunningService) -> None:
+    chosen = "return [...document.querySelectorAll('form.form :checked')].map(each => each.value)"
+    for path, box, everything, only in (
+        ("keys/new", "records:read", "Full access", "scopes"),
+        ("webhooks/new", "record.created", "All event types", "some"),
+    ):
+        browser.get(f"{live.base_url}/console/{path}")
+        assert browser.script(chosen) == []
+        browser.tick(box)
+        assert browser.script(chosen) == [only, box]
+        browser.tick(everything)
+        assert browser.script(chosen) == [browser.field(everything).get_attribute("value")]
+        browser.tick(box)
+        assert browser.script(chosen) == [only, box]
+
+
+def test_a_link_from_another_site_opens_what_it_names_and_a_form_from_there_does_nothing(browser: Browser, live: RunningService) -> None:
+    browser.get(f"data:text/html,<main><a href='{live.base_url}/console/webhooks'>Look here</a></main>")
+    browser.press("Look here")
+    browser.wait_for("No endpoint yet")
+    form = f"<form method=post action='{live.base_url}/console/keys'><input name=name value=stolen><input name=access value=full>"
+    browser.get(f"data:text/html,<main>{form}<button>Win a prize</button></form></main>")
+    browser.press("Win a prize")
+    browser.wait_for("crmctl service console")
+    browser.get(f"{live.base_url}/console/keys")
+    browser.wait_for("First key|test")
+    assert "stolen" not in browser.text
 
 
 def test_the_keyboard_is_enough(browser: Browser, live: RunningService) -> None:
