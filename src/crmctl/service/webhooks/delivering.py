@@ -34,7 +34,7 @@ class Lane:
 
 
 PROVEN = Lane("delivery", 32, Terms(True, 8, LEASE_SECONDS, WINDOW))
-UNPROVEN = Lane("probe", 16, Terms(False, 1, LEASE_SECONDS, WINDOW))
+UNPROVEN = Lane("probe", 64, Terms(False, 1, LEASE_SECONDS, WINDOW))
 """Endpoints that are new or whose last try failed: one try at a time each, and never in the places of those that work."""
 
 

@@ -22,7 +22,7 @@ from crmctl.service.webhooks.sending import ATTEMPT_SECONDS, USER_AGENT, Caller,
 from crmctl.service.workflows.actions import PERFORM
 from crmctl.service.workflows.templates import render
 
-AT_ONCE = 16
+AT_ONCE = 32
 PER_WORKFLOW = 4
 """Under way at a time of one workflow, over all processes: one whose calls hang leaves the other places to the others."""
 
