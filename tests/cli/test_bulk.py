@@ -200,3 +200,15 @@ def test_read_only_refuses_before_any_request(crm: RunningService, arguments: li
     write("ids.txt", "00000000-0000-0000-0000-000000000000\n")
     assert run_crmctl("bulk", *arguments, env={"CRMCTL_READ_ONLY": "1"}).exits(2).error()["code"] == "read_only"
     assert requests_of(crm) == []
+
+
+def test_findings_are_in_the_error_document_of_a_program_and_warnings_without_one(crm: RunningService) -> None:
+    write("people.csv", rows(3) + "bad,1\n")
+    partly = run_crmctl("bulk", "import", "people", "people.csv", "--on-error", "continue").exits(10)
+    details = json.loads(partly.err)["error"]["details"]
+    assert (details["rejected"], [finding["line"] for finding in details["findings"]]) == (1, [5])
+    write("phones.csv", "Email,Name\nx@acme.com,1.23E+11\n")
+    fine = run_crmctl("bulk", "import", "people", "phones.csv").ok()
+    assert [line for line in fine.err.splitlines() if line.startswith("warning: line 2, column Name")], fine.err
+    person = run_crmctl("bulk", "import", "people", "people.csv", "--again", "--on-error", "continue", "-o", "table").exits(9)
+    assert "warning: line 5, column Email" in person.err

@@ -108,3 +108,16 @@ def test_colour_is_for_terminals_only(crm: RunningService) -> None:
     assert "\x1b[" not in expect_exit(spawn("objects", "list", env={"NO_COLOR": "1"}))[1]
     assert "\x1b[" not in run_crmctl("objects", "list", "-o", "table").ok().out
     assert "\x1b[" in run_crmctl("objects", "list", "-o", "table", "--color", "always").ok().out
+
+
+def test_a_warning_is_a_line_before_the_error_document(crm: RunningService) -> None:
+    """0.0.0.0 reaches this machine, and is an address of another one as far as anybody can tell."""
+    away = ["--base-url", crm.base_url.replace("127.0.0.1", "0.0.0.0"), "-p", "default"]
+    listed = run_crmctl("objects", "list", *away).ok()
+    assert listed.err.startswith("warning: http://0.0.0.0")
+    missing = run_crmctl("records", "get", "nosuch", "1", "--quiet", *away).exits(3)
+    warning, document = missing.err.splitlines()
+    assert "is not encrypted" in warning
+    assert json.loads(document)["error"]["exitCode"] == 3
+    near = run_crmctl("records", "get", "nosuch", "1").exits(3)
+    assert json.loads(near.err)["error"]["exitCode"] == 3, "without a warning the document is all of stderr"

@@ -310,3 +310,23 @@ def test_without_a_limit_nothing_is_written_down_until_there_is_one(
 def _rows(path: Path) -> int:
     with closing(sqlite3.connect(path)) as file:
         return int(file.execute("SELECT max(id) FROM slot").fetchone()[0])
+
+
+def test_the_time_that_requests_take_is_what_is_left_at_once_and_the_rest_at_the_rate(path: Path) -> None:
+    clock = FakeClock(NOW)
+    budget = SharedBudget(path, clock)
+    budget.answered(budget.acquire(10), 200, headers(40, limit=100))
+    assert [budget.time_for(requests) for requests in (40, 100, 1000)] == pytest.approx([0, 36, 576])
+    clock.advance(60)
+    assert budget.time_for(200) == pytest.approx(95.4), "59 were used by others, who are taken to go on"
+    budget.answered(budget.acquire(10), 200, headers(0, limit=0))
+    assert budget.time_for(1000) == 0
+
+
+def test_threads_that_wait_for_one_moment_say_so_once(path: Path) -> None:
+    clock, notes = FakeClock(NOW), list[str]()
+    budget = SharedBudget(path, clock, note=notes.append)
+    for number in range(3):
+        budget._say_wait(NOW + 30 + number / 10, NOW)
+    budget._say_wait(NOW + 60, NOW)
+    assert [note.split(" until ")[0] for note in notes] == ["rate limit: waiting 30 s", "rate limit: waiting 60 s"]

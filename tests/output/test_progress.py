@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from crmctl.output.messages import Messages
 from crmctl.output.progress import Progress, duration
 from crmctl.output.streams import Streams
 from tests.support.clock import FakeClock
@@ -34,6 +35,44 @@ def test_lines_come_after_five_seconds_and_then_at_growing_gaps() -> None:
         "Importing: 250 of 10,000 (2 %), 50/s, about 3 min 15 s left",
         "Importing: 750 of 10,000 (7 %), 50/s, about 3 min 5 s left",
     ]
+
+
+def test_no_sooner_than_the_rate_limit_allows_and_no_sooner_than_the_speed_so_far_lets_expect() -> None:
+    err, clock, asked = io.StringIO(), FakeClock(), []
+
+    def time_for(requests: int) -> float:
+        asked.append(requests)
+        return requests * 0.6
+
+    shown = Progress(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, time_for=time_for)
+    shown.start("Importing", 10_000, 100)
+    clock.advance(6)
+    shown.advance(950)
+    clock.advance(70)
+    shown.advance(50)
+    shown.start("Reading", 10_000)
+    clock.advance(6)
+    shown.advance(6_000)
+    assert err.getvalue().splitlines() == [
+        "Importing: 950 of 10,000 (9 %), 158/s, about 57 s left",
+        "Importing: 1,000 of 10,000 (10 %), 13/s, about 11 min 24 s left",
+        "Reading: 6,000 of 10,000 (60 %), 1,000/s, about 4 s left",
+    ]
+    assert asked == [91, 90], "what is not counted in requests has no such limit"
+
+
+def test_what_waited_for_the_end_is_said_before_the_first_line_of_progress_and_nothing_waits_after_it() -> None:
+    err, clock = io.StringIO(), FakeClock()
+    streams = Streams(io.StringIO(), io.StringIO(), err, {})
+    messages = Messages(streams, machine=True)
+    shown = Progress(streams, clock=clock, say=messages.progress)
+    messages.note("read as csv")
+    shown.start("Importing")
+    assert err.getvalue() == ""
+    clock.advance(6)
+    shown.advance(60)
+    messages.note("waiting")
+    assert err.getvalue().splitlines() == ["read as csv", "Importing: 60 done, 10/s", "waiting"]
 
 
 def test_an_unknown_or_zero_total_is_no_problem() -> None:
@@ -76,9 +115,11 @@ def test_durations(seconds: float, text: str) -> None:
 
 BAR = """
 import sys
+from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
 from crmctl.output.progress import Progress
-with Progress(Streams.of_process()) as p:
+streams = Streams.of_process()
+with Progress(streams, say=Messages(streams).progress) as p:
     p.start("Importing [x]", 12345)
     p.advance(4321)
     input()
@@ -92,6 +133,7 @@ print("done")
 def test_a_bar_on_a_terminal_that_is_resized_and_then_gone() -> None:
     terminal = open_terminal(BAR, columns=100)
     terminal.expect(r"4,321 of 12,345")
+    assert re.search(r" 35% *$", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.before))
     terminal.setwinsize(24, 60)
     terminal.sendline("")
     terminal.expect(r"waiting \[for\] the limit")
@@ -102,6 +144,33 @@ def test_a_bar_on_a_terminal_that_is_resized_and_then_gone() -> None:
     assert ended.out.rstrip().endswith("done")
     assert "\x1b[?25h" in ended.out, "the cursor is back"
     assert "\x1b[2K" in ended.out, "the bar is wiped"
+
+
+NOTE_ABOVE = """
+from crmctl.output.messages import Messages
+from crmctl.output.streams import Streams
+from crmctl.output.progress import Progress
+streams = Streams.of_process()
+with Progress(streams, time_for=lambda requests: requests * 36.0) as p:
+    p.start("Importing", 1000, 100)
+    p.advance(250)
+    input()
+    Messages(streams).warn("waiting [for] the limit")
+    input()
+"""
+
+
+def test_what_is_said_meanwhile_stands_above_the_bar_on_a_line_of_its_own() -> None:
+    terminal = open_terminal(NOTE_ABOVE, columns=100)
+    terminal.expect(r"250 of 1,000")
+    terminal.expect(r"6 min 0 s left|5 min 59 s left")
+    terminal.sendline("")
+    terminal.expect(r"\x1b\[2K\x1b\[33mwarning:\x1b\[0m waiting \[for\] the limit *\r\n")
+    terminal.expect(r"\d+% *(\x1b\[[0-9;]*m)* *250 of 1,000")
+    terminal.sendline("")
+    ended = close_terminal(terminal)
+    assert ended.code == 0
+    assert "progress." not in ended.out
 
 
 def test_a_dumb_terminal_gets_no_bar() -> None:

@@ -33,7 +33,7 @@ class Silent:
     notes: list[str] = field(default_factory=list)
     done: int = 0
 
-    def start(self, label: str, total: int | None = None) -> None:
+    def start(self, label: str, total: int | None = None, per_request: int = 0, /) -> None:
         self.done = 0
 
     def advance(self, n: int = 1) -> None:

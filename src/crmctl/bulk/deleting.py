@@ -105,7 +105,7 @@ def delete_records(
     summary = DeleteSummary(object_slug)
     started = clock.monotonic()
     run = _Run(deleter, object_id, summary, clock, were_there=were_there)
-    progress.start("deleting", len(ids))
+    progress.start("deleting", len(ids), BULK_LIMIT)
     with watch_interrupts() as interrupt:
         for chunk in ids.chunks(BULK_LIMIT):
             if summary.error is None and interrupt.requested:

@@ -82,17 +82,18 @@ def preview_import(
         lister = runtime.connect(lane="bulk") if reads else None
         limit = current_limit(runtime)
         found = dry_run(target, planned, limit, runtime.clock, findings, lister, plan=plan, before_images=kept, decisions=decisions)
-        invalid = rejected_rows(found.report.rejected, findings) if found.exit_code is not ExitCode.OK else None
+        invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
         unexpected = _unexpected(found, request.guard)
         stopped = unexpected is not None or found.report.is_fatal or (invalid is not None and plan.stop_on_error)
         saved = None
         if decisions is not None and not stopped:
             saved = _save(runtime, target, attributes, plan, planned, file, request, found, decisions)
-    findings.show()
+    refusal = invalid or unexpected
+    findings.tell(refusal)
     note_if_empty(runtime, file, found.report.rows)
     text = _preview_text(found, file) + (f"\ncrmctl bulk apply {saved} does exactly this" if saved else "")
     runtime.emitter.emit_result({**found.to_document(), "plan": str(saved) if saved else None}, text=text)
-    if (refusal := invalid or unexpected) is not None:
+    if refusal is not None:
         raise refusal
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.cli.counting import counted
-from crmctl.errors import DeniedError, ExitCode, PartialError, RejectedError
+from crmctl.errors import CrmctlError, DeniedError, ExitCode, PartialError, RejectedError
 
 if TYPE_CHECKING:
     from crmctl.bulk.delivery.pipeline import DeliveryOptions
@@ -28,6 +28,8 @@ SHOWN_FINDINGS = 20
 
 LISTED_FINDINGS = 100
 """How many findings an error document lists."""
+
+DUPLICATE_KEYS = "duplicate_keys"
 
 
 class Findings:
@@ -60,6 +62,16 @@ class Findings:
             {"column": first.column, "value": first.value, "rows": rows, "line": first.first_line, "hint": first.hint}
             for first, rows in found
         ]
+
+    def tell(self, error: CrmctlError | None) -> None:
+        """Show them; a program whose run ends with an error finds them in its details instead, next to what is there."""
+        if error is None or not self._runtime.messages.machine or not (error.details is None or isinstance(error.details, dict)):
+            self.show()
+        elif self.kept:
+            found: dict[str, Any] = {"findings": [finding.to_document() for finding in self.kept]}
+            if self.unknown_options:
+                found["unknownOptions"] = self.unknown_options
+            error.details = {**(error.details or {}), **found}
 
     def show(self) -> None:
         """Say the first ones, each with its place, its reason and what helps."""
@@ -166,9 +178,6 @@ def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_cop
     writer = runtime.connect(lane="bulk")
     allowed = guard or running.ANYTHING
     result = running.run_job(writer, job, delivery, runtime.clock, runtime.progress, findings, failed_copy=failed_copy, guard=allowed)
-    findings.show()
-    for note in result.notes:
-        runtime.messages.note(note)
     note_if_empty(runtime, file, result.summary.rows)
     show_result(runtime, result, file, findings)
 
@@ -190,29 +199,42 @@ def resume_preview(runtime: Runtime, job: JobInfo) -> None:
 
 
 def show_result(runtime: Runtime, result: JobResult, file: str, findings: Findings | None = None) -> None:
-    """Show a job's summary. Raises the error that goes with its exit code, if it has one."""
+    """Show a job's findings, notes and summary. Raises the error that goes with its exit code, if it has one."""
     document = result.summary.to_document()
+    error = _error_of(result, document)
+    if findings is not None:
+        findings.tell(error)
+    if result.rivals and error is not None and error.code != DUPLICATE_KEYS:
+        runtime.messages.warn(_rivals(result.rivals).message)
+    for note in result.notes:
+        runtime.messages.note(note)
     runtime.emitter.emit_result(document, text=_summary_text(result.summary, file))
+    if error is not None:
+        raise error
+
+
+def _error_of(result: JobResult, document: dict[str, Any]) -> CrmctlError | None:
+    """The error that says why not every row is written once."""
     if result.error is not None:
         result.error.hint = result.hint or result.error.hint
-        raise result.error
+        return result.error
     if result.exit_code is ExitCode.REJECTED:
-        raise rejected_rows(document["rejected"], findings) if not document["failed"] else _refused(document)
-    if result.duplicates and not document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
-        hint = f"crmctl bulk repair {result.summary.job}"
-        raise PartialError(
-            f"there more than once: {counted(result.duplicates, 'row')}", hint=hint, details={"duplicates": result.duplicates}
+        return _refused(document) if document["failed"] else rejected_rows(document["rejected"])
+    counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
+    if result.duplicates and not counts:
+        return PartialError(
+            f"there more than once: {counted(result.duplicates, 'row')}",
+            hint=f"crmctl bulk repair {result.summary.job}",
+            details={"duplicates": result.duplicates},
         )
-    if result.rivals and document["failed"] + document["rejected"] + document["inDoubt"] + document["unsent"]:
-        runtime.messages.warn(_rivals(result.rivals).message)
-    elif result.rivals:
-        raise _rivals(result.rivals)
+    if result.rivals and not counts:
+        return _rivals(result.rivals)
     if result.exit_code is ExitCode.PARTIAL:
-        counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
         said = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in counts.items())
         failed = document["files"]["failed"]
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
-        raise PartialError(f"not every row was written: {said}", hint=result.hint or correct, details=counts)
+        return PartialError(f"not every row was written: {said}", hint=result.hint or correct, details=counts)
+    return None
 
 
 def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
@@ -222,7 +244,7 @@ def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
     return PartialError(
         f"{len(rivals):,} {rows} a key that somebody else's new record has too: {named}{more}",
         hint="merge the records, or delete one of each",
-        code="duplicate_keys",
+        code=DUPLICATE_KEYS,
         details={"duplicates": list(rivals[:LISTED_FINDINGS])},
     )
 
@@ -264,17 +286,11 @@ def _refused(document: dict[str, Any]) -> RejectedError:
     )
 
 
-def rejected_rows(count: int, findings: Findings | None) -> RejectedError:
+def rejected_rows(count: int) -> RejectedError:
     """The error of an import whose input has invalid rows."""
-    details: dict[str, Any] = {}
-    if findings is not None and findings.kept:
-        details["findings"] = [finding.to_document() for finding in findings.kept]
-        if findings.unknown_options:
-            details["unknownOptions"] = findings.unknown_options
     rows = "row is" if count == 1 else "rows are"
     return RejectedError(
         f"{count:,} {rows} invalid; nothing was sent",
         hint="correct the file, or --on-error continue imports the valid rows",
         code="invalid_rows",
-        details=details or None,
     )

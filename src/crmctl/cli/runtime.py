@@ -34,6 +34,7 @@ class Runtime:
         self.arguments = list(arguments)
         self.clock: Clock = clock or SystemClock()
         self.flags: dict[str, Any] = {}
+        self._warnings_left = True
 
     @cached_property
     def paths(self) -> Paths:
@@ -173,8 +174,7 @@ class Runtime:
         from crmctl.client.connect import connect
 
         self.settings.require_base_url()
-        for warning in self.settings.warnings:
-            self.messages.warn(warning)
+        self._warn_once()
         crm = connect(
             self.settings,
             self.credential,
@@ -189,6 +189,11 @@ class Runtime:
 
             crm.session = cast("Session", PreviewSession(crm.session))
         return crm
+
+    def _warn_once(self) -> None:
+        warnings, self._warnings_left = self._warnings_left, False
+        for warning in self.settings.warnings if warnings else ():
+            self.messages.warn(warning)
 
     @cached_property
     def directory(self) -> Directory:
@@ -224,7 +229,16 @@ class Runtime:
 
         # Who asked for a machine format may read stderr as one error document.
         asked = self.settings.output.value not in (None, "table") and not self.streams.stderr_is_terminal
-        return Progress(self.streams, quiet=bool(self.flags.get("quiet")) or asked, clock=self.clock)
+        return Progress(
+            self.streams,
+            quiet=bool(self.flags.get("quiet")) or asked,
+            clock=self.clock,
+            say=self.messages.progress,
+            time_for=self._time_for,
+        )
+
+    def _time_for(self, requests: int) -> float:
+        return self.crm.session.time_for(requests)
 
     def close(self) -> None:
         """Flush stdout and print what notes were held back; after this nothing more is said."""

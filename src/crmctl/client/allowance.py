@@ -187,6 +187,17 @@ def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
     return min(moments, default=now + SOON)
 
 
+def time_for(learned: Learned, usage: Usage, requests: int, now: float) -> float:
+    """Seconds until so many requests may have gone: those that are left at once, the rest at the limit's rate."""
+    if learned.limit <= 0:
+        return 0.0
+    if learned.remaining >= 0 and now < min(learned.edge, learned.heard + learned.window):
+        room = learned.remaining - usage.since
+    else:
+        room = learned.limit - learned.foreign - usage.counting
+    return max(0, requests - max(0, room)) * learned.gap
+
+
 def _free_in_flow(learned: Learned, usage: Usage, by_log: int, by_answer: int, now: float, *, bulk: bool) -> float:
     """The same where requests come free one by one. Until each of them bulk work leaves people a few, and one for each `spacing`."""
     few, spacing = min(FEW, learned.reserve), learned.spacing(now)

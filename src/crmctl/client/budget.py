@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from crmctl.client.allowance import SOON, Learned, Usage, free_at
+from crmctl.client.allowance import SOON, Learned, Usage, free_at, time_for
 from crmctl.client.learning import Exchange, learn
 
 INTERACTIVE, BULK = 0, 1
@@ -174,6 +174,12 @@ class Ledger:
         """Seconds, from all answers so far."""
         with self._lock, self._base:
             return self._learned().window
+
+    def time_for(self, now: float, requests: int) -> float:
+        """Seconds until so many requests may have gone, by what is known."""
+        with self._lock, self._base:
+            learned = self._learned()
+            return time_for(learned, self._usage(learned, now), requests, now)
 
     def _usage(self, learned: Learned, now: float) -> Usage:
         start = now - learned.window

@@ -51,6 +51,10 @@ class Budget(Protocol):
         """Let go of files; safe to call twice."""
         ...
 
+    def time_for(self, requests: int) -> float:
+        """Seconds that so many requests take at least, by what is known of the limit; 0 without one."""
+        ...
+
 
 class Unpaced:
     """No budget at all: every request goes at once."""
@@ -72,6 +76,9 @@ class Unpaced:
     def close(self) -> None:
         return None
 
+    def time_for(self, requests: int) -> float:
+        return 0.0
+
 
 class SharedBudget:
     """The budget of one key, shared by every process of this machine through the file at `path`.
@@ -86,6 +93,7 @@ class SharedBudget:
         self._note = note or (lambda _: None)
         self._ledger: Ledger | None = None
         self._is_unlimited = False
+        self._said = 0.0
         self._lock = threading.Lock()
 
     def acquire(self, patience: float) -> int:
@@ -108,7 +116,7 @@ class SharedBudget:
                 self._check_patience(answer.until - started, patience, answer.until - now)
                 if not noted and answer.until - now >= NOTED_WAIT:
                     noted = True
-                    self._note(f"rate limit: waiting {answer.until - now:.0f} s until {clock_time(self._clock.now() + answer.until - now)}")
+                    self._say_wait(answer.until, now)
                 self._clock.sleep(answer.look - now)
         finally:
             if wait is not None:
@@ -139,6 +147,19 @@ class SharedBudget:
             if self._ledger is not None:
                 self._ledger.close()
                 self._ledger = None
+
+    def time_for(self, requests: int) -> float:
+        if self._is_unlimited:
+            return 0.0
+        now = self._clock.monotonic()
+        return self._use(lambda ledger: ledger.time_for(now, requests))
+
+    def _say_wait(self, until: float, now: float) -> None:
+        """Once, however many threads wait for the same moment."""
+        with self._lock:
+            is_news, self._said = abs(until - self._said) >= 1.0, until
+        if is_news:
+            self._note(f"rate limit: waiting {until - now:.0f} s until {clock_time(self._clock.now() + until - now)}")
 
     def _check_patience(self, needed: float, patience: float, left: float) -> None:
         if needed <= patience:

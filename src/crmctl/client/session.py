@@ -147,6 +147,10 @@ class Session:
         """Seconds in which the rate limit counts, learned from answers; 60 until then."""
         return self._budget.window()
 
+    def time_for(self, requests: int) -> float:
+        """Seconds that so many requests take at least under the rate limit as it is known; 0 without one."""
+        return self._budget.time_for(requests)
+
     def close(self) -> None:
         self.transport.close()
         self._budget.close()

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
 from crmctl.output.streams import Streams
+
+
+class _Share(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{int(task.percentage)}%".rjust(4) if task.total else "")
 
 
 class _Count(ProgressColumn):
@@ -24,16 +29,29 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.0f}/s" if speed else "", style="dim")
 
 
+class _Left(ProgressColumn):
+    def __init__(self, left: Callable[[], str], column: Column) -> None:
+        super().__init__(column)
+        self._left = left
+
+    def render(self, task: Task) -> Text:
+        return Text(self._left())
+
+
 def _whole() -> Column:
     """A column that stays on its line; the bar gives way."""
     return Column(no_wrap=True)
 
 
 class Bar:
-    """One bar that follows the terminal's width and disappears when closed."""
+    """One bar that follows the terminal's width and disappears when closed; what is written to stderr meanwhile stands above it.
 
-    def __init__(self, streams: Streams, label: str, total: int | None, monotonic: Callable[[], float]) -> None:
+    `left` says how long it will still take, in a few words.
+    """
+
+    def __init__(self, streams: Streams, label: str, total: int | None, monotonic: Callable[[], float], left: Callable[[], str]) -> None:
         colored = streams.color("stderr")
+        self._streams = streams
         self._console = Console(
             file=streams.stderr,
             force_terminal=True,
@@ -46,20 +64,26 @@ class Bar:
         columns = (
             TextColumn("{task.description}", markup=False, table_column=_whole()),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
-            TaskProgressColumn(markup=False, table_column=_whole()),
+            _Share(_whole()),
             _Count(_whole()),
             _Rate(_whole()),
-            TimeRemainingColumn(compact=True, table_column=_whole()),
+            _Left(left, _whole()),
         )
         self._progress = Progress(*columns, console=self._console, transient=True, expand=True, get_time=monotonic)
         self._task = self._progress.add_task(label, total=total)
         self._progress.start()
+        streams.above = self._print
 
     def show(self, done: int) -> None:
         self._progress.update(self._task, completed=done)
 
-    def print(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
-
     def close(self) -> None:
+        self._streams.above = None
         self._progress.stop()
+
+    def _print(self, text: str) -> None:
+        """Lines with the colours they come with."""
+        try:
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
+        except (OSError, ValueError):  # a terminal that has gone must not stop the run
+            self._streams.above = None

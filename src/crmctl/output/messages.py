@@ -1,7 +1,7 @@
 """Everything said to the person on stderr: notes, warnings, hints, and the one form of an error. Data goes through the emitter.
 
-With a machine format on a stderr that is no terminal, notes wait until the end of the run: after an error, stderr holds the
-error document alone.
+With a machine format on a stderr that is no terminal, notes wait until the end of the run, and an error drops them. Warnings come at
+once in every format, one line each: after an error stderr holds those lines, if there are any, and the error document as its last line.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class Messages:
         self.quiet = quiet
         self.verbose = verbose
         self.machine = machine
+        self._holds = machine and not streams.stderr_is_terminal
         self._held: list[str] = []
 
     def note(self, text: str) -> None:
@@ -37,20 +38,26 @@ class Messages:
             self._say(f"{self.streams.paint('hint:', 'cyan', 'stderr')} {clean(text)}")
 
     def warn(self, text: str) -> None:
-        """Something that may be wrong; said even when quiet."""
-        self._say(f"{self.streams.paint('warning:', 'yellow', 'stderr')} {clean(text)}")
+        """Something that may be wrong: said at once, in one line, even when quiet and before an error document."""
+        self.streams.write_err(f"{self.streams.paint('warning:', 'yellow', 'stderr')} {clean(text)}\n")
 
     def detail(self, text: str) -> None:
         """What only --verbose wants to know."""
         if self.verbose:
             self._say(self.streams.paint(clean(text), "dim", "stderr"))
 
+    def progress(self, text: str) -> None:
+        """A line about how far a long run is. Somebody reads along then: from now on nothing is held back, and the order is kept."""
+        self._holds = False
+        self.finish()
+        self._say(clean(text))
+
     def debug(self, text: str) -> None:
         """A line of --debug: at once and always, because it is what somebody looks at when a run hangs. The caller has redacted the key."""
         self.streams.write_err("".join(f"{line}\n" for line in clean_lines(text)))
 
     def report_error(self, error: CrmctlError) -> None:
-        """The error: one line and a hint for a person, one JSON document for a program. What was held back is dropped then."""
+        """The error: one line and a hint for a person, one line of JSON for a program. Notes that were held back are dropped."""
         if self.machine:
             from crmctl.models import jsontext
 
@@ -63,13 +70,13 @@ class Messages:
         self.streams.write_err(text)
 
     def finish(self) -> None:
-        """Say what was held back. Call once, at the end of a run that succeeded."""
+        """Say what was held back: at the end of a run that succeeded."""
         for line in self._held:
             self.streams.write_err(line)
         self._held.clear()
 
     def _say(self, line: str) -> None:
-        if self.machine and not self.streams.stderr_is_terminal:
+        if self._holds:
             self._held.append(f"{line}\n")
         else:
             self.streams.write_err(f"{line}\n")

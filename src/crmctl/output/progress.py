@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,17 +18,31 @@ _LONGEST_GAP = 30.0
 class Progress:
     """Use as a context manager, or call `finish` in any case. May be advanced from several threads.
 
-    Plain lines come after 5 seconds, then 10, 20 and 30 seconds apart.
+    Plain lines come after 5 seconds, then 10, 20 and 30 seconds apart, through `say`. `time_for` knows how many seconds so many requests
+    take at least.
     """
 
-    def __init__(self, streams: Streams, *, quiet: bool = False, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        *,
+        quiet: bool = False,
+        clock: Clock | None = None,
+        say: Callable[[str], None] | None = None,
+        time_for: Callable[[int], float] = lambda _: 0.0,
+    ) -> None:
         self.streams = streams
         self.quiet = quiet
+        self._say = say or (lambda text: streams.write_err(f"{text}\n"))
+        self._time_for = time_for
         self.clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._bar: Any = None
         self._label = ""
         self._total: int | None = None
+        self._per_request = 0
+        self._ends: float | None = None
+        self._reckoned = 0.0
         self._done = 0
         self._started = 0.0
         self._due = 0.0
@@ -39,27 +54,35 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.finish()
 
-    def start(self, label: str, total: int | None = None) -> None:
-        """Begin counting from zero; `total` None means that the end is not known. A running count ends."""
+    def start(self, label: str, total: int | None = None, per_request: int = 0, /) -> None:
+        """Begin counting from zero; `total` None means that the end is not known. A running count ends.
+
+        `per_request`: how many one request brings, where the rate limit decides how long it takes.
+        """
         self.finish()
         with self._lock:
-            self._label, self._total, self._done = clean(label), total, 0
+            self._label, self._total, self._done, self._per_request = clean(label), total, 0, per_request
             self._started = self.clock.monotonic()
             self._gap = _FIRST_LINE
             self._due = self._started + self._gap
+            self._ends, self._reckoned = None, self._started
             if self._draws_bar:
                 from crmctl.output.bar import Bar
 
-                self._bar = Bar(self.streams, self._label, total, self.clock.monotonic)
+                self._reckon()
+                self._bar = Bar(self.streams, self._label, total, self.clock.monotonic, self._left)
 
     def advance(self, count: int = 1) -> None:
         """That many more are done."""
         with self._lock:
             self._done += count
             if self._bar is not None:
+                if self.clock.monotonic() >= self._reckoned + 1.0:
+                    self._reckon()
                 self._bar.show(self._done)
             elif not self.quiet and self.clock.monotonic() >= self._due:
-                self.streams.write_err(f"{self._line()}\n")
+                self._reckon()
+                self._say(self._line())
                 self._gap = min(self._gap * 2, _LONGEST_GAP)
                 self._due = self.clock.monotonic() + self._gap
 
@@ -67,11 +90,7 @@ class Progress:
         """A remark that does not disturb the bar: why a run waits, until when."""
         if self.quiet:
             return
-        with self._lock:
-            if self._bar is not None:
-                self._bar.print(clean(text))
-            else:
-                self.streams.write_err(f"{clean(text)}\n")
+        self._say(clean(text))
 
     def finish(self) -> None:
         """Take the bar away. Calling it twice does no harm."""
@@ -90,8 +109,23 @@ class Progress:
         if self._total is None:
             return f"{self._label}: {self._done:,} done, {rate:,.0f}/s"
         share = f" ({self._done * 100 // self._total} %)" if self._total else ""
-        left = f", about {duration((self._total - self._done) / rate)} left" if rate > 0 and self._done < self._total else ""
-        return f"{self._label}: {self._done:,} of {self._total:,}{share}, {rate:,.0f}/s{left}"
+        left = self._left()
+        return f"{self._label}: {self._done:,} of {self._total:,}{share}, {rate:,.0f}/s" + (f", about {left}" if left else "")
+
+    def _reckon(self) -> None:
+        """When it will be done: at the speed so far, but no sooner than the rate limit allows."""
+        now = self.clock.monotonic()
+        self._reckoned, self._ends = now, None
+        if self._total is None or self._done >= self._total:
+            return
+        count = self._total - self._done
+        needed = [self._time_for(-(-count // self._per_request))] if self._per_request else []
+        if self._done and now > self._started:
+            needed.append(count * (now - self._started) / self._done)
+        self._ends = now + max(needed) if any(needed) else None
+
+    def _left(self) -> str:
+        return "" if self._ends is None else f"{duration(self._ends - self.clock.monotonic())} left"
 
 
 def duration(seconds: float) -> str:

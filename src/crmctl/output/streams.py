@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TextIO
 
 from crmctl.errors import UsageError, reason
@@ -37,6 +37,8 @@ class Streams:
         self.stderr: TextIO = io.StringIO() if stderr is None else stderr
         self.environ = environ
         self.color_mode = "auto"
+        self.above: Callable[[str], None] | None = None
+        """Where something is drawn on stderr that moves: takes the lines that are to stand above it."""
 
     @classmethod
     def of_process(cls) -> Streams:
@@ -96,6 +98,9 @@ class Streams:
 
     def write_err(self, text: str) -> None:
         """Write for the person watching. Never fails: a closed stderr must not stop a run that is writing records."""
+        if (above := self.above) is not None:
+            above(text)
+            return
         try:
             _write(self.stderr, text)
         except (OSError, ValueError):

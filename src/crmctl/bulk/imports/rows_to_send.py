@@ -19,6 +19,7 @@ from crmctl.bulk.progress import Progress
 from crmctl.bulk.records.reading import Baseline, Getter, Reader
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError, RejectedError, ServiceError, StorageError
+from crmctl.models.records import BULK_LIMIT
 
 R = TypeVar("R")
 
@@ -85,7 +86,7 @@ class _Shipment:
             return failure, ()
         reconciler = Reconciler(reader, journal, lambda: self.rows.since(1), self.clock, wishes.settle, wishes.assume)
         delivery = Delivery(self.service, journal, reconciler, wishes, self.clock, self.progress, interrupt)
-        self.progress.start("importing", left)
+        self.progress.start("importing", left, BULK_LIMIT)
         try:
             delivery.run(_left(journal, self.rows, reconciler, last))
         finally:

@@ -15,7 +15,7 @@ from crmctl.bulk.payloads.batches import Batch, Batcher, Entry
 from crmctl.bulk.progress import Progress
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
-from crmctl.models.records import BulkResult
+from crmctl.models.records import BULK_LIMIT, BulkResult
 
 ATTEMPTS = 4
 """How often a request of unknown outcome is sent."""
@@ -69,7 +69,7 @@ class Restorer:
     def put_back(self, entries: Iterable[Entry], total: int) -> Restored:
         """Send all entries, or as many as there is reason to."""
         batcher = Batcher()
-        self.progress.start("putting back", total)
+        self.progress.start("putting back", total, BULK_LIMIT)
         with watch_interrupts() as interrupt:
             for entry in entries:
                 if interrupt.requested and self.result.error is None:
