@@ -65,6 +65,28 @@ def test_without_a_keyring_the_way_out_is_named(service: RunningService) -> None
     assert "CRMCTL_API_KEY" in refused.error()["hint"]
 
 
+def test_without_a_keyring_no_key_is_asked_for(service: RunningService) -> None:
+    code, printed = expect_exit(spawn("auth", "login", "--base-url", service.base_url))
+    assert code == 2
+    assert "API key for" not in printed
+    assert "no working keyring: this machine offers no place" in printed
+    assert "--insecure-storage" in printed
+
+
+def test_a_key_of_another_origin_is_said_to_be_one_even_without_a_keyring(service: RunningService) -> None:
+    log_in(service)
+    log_in(service, "--profile", "work")
+    elsewhere = "http://127.0.0.1:9"
+    for arguments, env in ((["--base-url", elsewhere], {}), (["-p", "work"], {"CRMCTL_BASE_URL": elsewhere})):
+        error = run_crmctl("objects", "list", *arguments, env=env).exits(4).error()
+        profile = "work" if env else "default"
+        assert error["message"] == f"no API key for profile '{profile}' at {elsewhere}: its key belongs to {service.base_url}"
+        assert error["hint"].startswith(
+            f"leave {'CRMCTL_BASE_URL' if env else '--base-url'} out, run `crmctl auth login --profile {profile}"
+        )
+    assert requests_of(service) == [("GET", "/api/v1/objects")] * 2, "the two that proved the keys"
+
+
 def test_the_key_is_typed_unseen(service: RunningService) -> None:
     with_prompt = spawn("auth", "login", "--base-url", service.base_url, "--insecure-storage")
     with_prompt.expect("API key for")

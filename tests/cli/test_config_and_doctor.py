@@ -19,6 +19,7 @@ def test_set_get_unset_and_where_values_come_from() -> None:
     run_crmctl("config", "set", "base_url", "https://crm.example.com/").ok()
     run_crmctl("config", "set", "timeout", "12").ok()
     run_crmctl("config", "set", "timeout", "60", "--global").ok()
+    run_crmctl("config", "set", "base_url", "https://work.example.com", "-p", "work").ok()
     run_crmctl("config", "set", "output", "yaml", "-p", "work").ok()
     assert settings_of()["timeout"] == (12, "[profiles.default]")
     assert settings_of("-p", "work", "-o", "json")["timeout"] == (60, "config.toml")
@@ -33,6 +34,20 @@ def test_set_get_unset_and_where_values_come_from() -> None:
     run_crmctl("config", "set", "default_profile", "work").ok()
     assert settings_of("-o", "json")["profile"] == ("work", "config.toml")
     assert str(Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml") == run_crmctl("config", "path", "-o", "json").ok().json()["config"]
+
+
+def test_a_slip_of_the_pen_makes_no_profile() -> None:
+    run_crmctl("config", "set", "protected", "true", "--profile", "first").ok()
+    run_crmctl("config", "set", "base_url", "https://crm.example.com", "--profile", "work").ok()
+    file = Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml"
+    before = file.read_bytes()
+    slips = (["set", "protected", "true", "--profile", "wrok"], ["unset", "protected", "--profile", "wrok"])
+    for arguments, env in (*((slip, None) for slip in slips), (["set", "timeout", "5"], {"CRMCTL_PROFILE": "wrok"})):
+        refused = run_crmctl("config", *arguments, env=env).exits(2).error()
+        assert (refused["code"], refused["message"].split(" (")[0]) == ("unknown_profile", "there is no profile 'wrok'")
+        assert refused["hint"].startswith("known profiles: first, work; crmctl config set base_url URL --profile wrok")
+    assert file.read_bytes() == before
+    run_crmctl("config", "set", "timeout", "5").ok()
 
 
 def test_a_setting_is_named_by_its_key_and_the_settings_file_by_its_path() -> None:

@@ -18,11 +18,13 @@ def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> dict[str, A
     Raises DeniedError when the service does not accept the key; nothing is stored then.
     """
     from crmctl.cli.scope_probes import prove_key
-    from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, store_credential
+    from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, check_keyring, store_credential
 
     settings = _with_address(runtime)
     runtime.settings = settings
     profile, origin = settings.profile.value, settings.require_origin()
+    if not (from_stdin or insecure) and runtime.prompter.can_ask:
+        check_keyring(profile, origin)
     key = check_key(_read_key(runtime, from_stdin=from_stdin))
     runtime.credential = Credential(key, "stdin" if from_stdin else "prompt", origin)
     _explained(lambda: prove_key(runtime.crm.session), settings)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from crmctl.config import keychain
+from crmctl.config.keys import origin_of
 from crmctl.config.paths import Paths
 from crmctl.config.profiles import write_private
 from crmctl.config.settings import Settings
@@ -56,7 +58,8 @@ def check_key(text: str) -> str:
 def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths) -> Credential | None:
     """The key for the settings' profile and origin, or None when none is stored: CRMCTL_API_KEY, else the private file, else the keyring.
 
-    The variable imports and asks nothing else. Raises ConfigError without a base URL, DeniedError when the keyring cannot be asked.
+    The variable imports and asks nothing else. Raises ConfigError without a base URL, DeniedError when the keyring cannot be asked, or
+    need not be because the profile's key belongs to another origin.
     """
     origin = settings.require_origin()
     if environ.get(KEY_VARIABLE, "").strip():
@@ -64,9 +67,13 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
     name = _entry(settings.profile.value, origin)
     if key := _read_file(paths).get(name):
         return Credential(check_key(key), str(paths.credentials_file), origin)
-    if key := keychain.get(name):
-        return Credential(check_key(key), "keyring", origin)
-    return None
+    try:
+        key = keychain.get(name)
+    except DeniedError as unavailable:
+        if owner := _other_origin(settings, origin, paths):  # a keyring would not help: say what would
+            raise _no_key(settings, origin, owner) from unavailable
+        raise
+    return Credential(check_key(key), "keyring", origin) if key else None
 
 
 def require_credential(settings: Settings, environ: Mapping[str, str], paths: Paths) -> Credential:
@@ -74,12 +81,28 @@ def require_credential(settings: Settings, environ: Mapping[str, str], paths: Pa
     credential = find_credential(settings, environ, paths)
     if credential is not None:
         return credential
-    profile, origin = settings.profile.value, settings.require_origin()
-    login = f"run `crmctl auth login --profile {profile}`, or set {KEY_VARIABLE}"
+    origin = settings.require_origin()
+    raise _no_key(settings, origin, _other_origin(settings, origin, paths))
+
+
+def _other_origin(settings: Settings, origin: str, paths: Paths) -> str | None:
+    """Where the key of this profile belongs, when that is not the origin asked for."""
+    profile = settings.profile.value
+    own = settings.file.profiles.get(profile, {}).get("base_url")
+    stored = [name.partition("@")[2] for name in _read_file(paths) if name.startswith(f"{profile}@")]
+    return next((other for other in (*stored, *([origin_of(own)] if own else [])) if other != origin), None)
+
+
+def _no_key(settings: Settings, origin: str, owner: str | None) -> DeniedError:
+    profile = settings.profile.value
+    command = f"crmctl auth login --profile {profile}"
     if settings.base_url.source in ("--base-url", "CRMCTL_BASE_URL"):
-        command = f"crmctl auth login --profile {profile} --base-url {settings.base_url.value}"
-        login = f"keys belong to one origin; run `{command}`, or set {KEY_VARIABLE}"
-    raise DeniedError(f"no API key for profile {profile!r} at {origin}", hint=login, code="no_api_key")
+        command += f" --base-url {settings.base_url.value}"
+    said = f"no API key for profile {profile!r} at {origin}"
+    if owner is None:
+        return DeniedError(said, hint=f"run `{command}`, or set {KEY_VARIABLE}", code="no_api_key")
+    leave = f"leave {settings.base_url.source} out, " if settings.base_url.source.startswith(("--", "CRMCTL")) else ""
+    return DeniedError(f"{said}: its key belongs to {owner}", hint=f"{leave}run `{command}`, or set {KEY_VARIABLE}", code="no_api_key")
 
 
 def store_credential(profile: str, origin: str, key: str, paths: Paths, *, insecure: bool = False) -> Credential:
@@ -91,12 +114,24 @@ def store_credential(profile: str, origin: str, key: str, paths: Paths, *, insec
     if insecure:
         _write_file(paths, {**_read_file(paths), name: key})
         return Credential(key, str(paths.credentials_file), origin)
-    try:
+    with _lacking_a_place():
         keychain.put(name, key)
-    except DeniedError as error:  # nothing was denied by the service: this machine lacks a place for the key
-        raise ConfigError(error.message, hint=error.hint, code=error.code) from error
     _forget_file(paths, name)  # it would win over the keyring
     return Credential(key, "keyring", origin)
+
+
+def check_keyring(profile: str, origin: str) -> None:
+    """Find out whether a key can be stored in the keyring before somebody types one. Raises ConfigError."""
+    with _lacking_a_place():
+        keychain.get(_entry(profile, origin))
+
+
+@contextmanager
+def _lacking_a_place() -> Iterator[None]:
+    try:
+        yield
+    except DeniedError as error:  # nothing was denied by the service: this machine lacks a place for the key
+        raise ConfigError(error.message, hint=error.hint, code=error.code) from error
 
 
 def remove_credential(profile: str, origin: str, paths: Paths) -> list[str]:

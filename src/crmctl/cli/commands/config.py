@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.framework import CommandApp
+from crmctl.errors import ConfigError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -63,12 +64,15 @@ def set_setting(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value.")],
     everywhere: GlobalOption = False,
 ) -> None:
-    """Change a setting of the current profile, or of all with --global."""
+    """Change a setting of the current profile, or of all with --global.
+
+    Where there are profiles, setting its base_url makes another one; any other setting of one that is not there is refused.
+    """
     from crmctl.config.keys import TOP_LEVEL_ONLY
 
     runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
-    profile = None if everywhere or folded in TOP_LEVEL_ONLY else runtime.settings.profile.value
+    profile = None if everywhere or folded in TOP_LEVEL_ONLY else _profile_of(runtime, may_be_new=folded == "base_url")
     file = runtime.settings.file.set_value(folded, value, profile)
     stored = (file.profiles[profile] if profile else file.top)[folded]
     runtime.done({"key": folded, "value": stored, "profile": profile}, f"{folded} is now {_shown(stored)} {_place(profile)}")
@@ -81,9 +85,23 @@ def unset_setting(ctx: typer.Context, key: KeyArgument, everywhere: GlobalOption
 
     runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
-    profile = None if everywhere or folded in TOP_LEVEL_ONLY else runtime.settings.profile.value
+    profile = None if everywhere or folded in TOP_LEVEL_ONLY else _profile_of(runtime)
     runtime.settings.file.unset_value(folded, profile)
     runtime.done({"key": folded, "value": None, "profile": profile}, f"{folded} is not set {_place(profile)} any more")
+
+
+def _profile_of(runtime: Runtime, *, may_be_new: bool = False) -> str:
+    """The current profile. Raises ConfigError for one that is not there: a slip of the pen makes no profile that nobody uses."""
+    from crmctl.config.keys import DEFAULT_PROFILE
+
+    profile, known = runtime.settings.profile, sorted(runtime.settings.file.profiles)
+    if may_be_new or not known or profile.value in (*known, DEFAULT_PROFILE):
+        return profile.value
+    raise ConfigError(
+        f"there is no profile {profile.value!r} ({profile.source})",
+        hint=f"known profiles: {', '.join(known)}; crmctl config set base_url URL --profile {profile.value} makes it",
+        code="unknown_profile",
+    )
 
 
 def _place(profile: str | None) -> str:
