@@ -10,14 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import UsageError
+from crmctl.output.streams import ClosedPipe
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.client.forwarding import Forwarder
-    from crmctl.client.receiving import Event
+    from crmctl.client.receiving import Event, Outcome
+
+    Events = queue.SimpleQueue[tuple[Event, Outcome] | None]
 
 SECRET_VARIABLE = "CRMCTL_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 WAITING = 10_000
+TICK = 0.5
+LAST_ANSWERS = 5.0
+"""Seconds that deliveries which came before the end get for their answers."""
+
 LAST_FORWARDS = 5.0
 """Seconds that events which still wait to be forwarded get at the end."""
 
@@ -49,49 +56,94 @@ def signing_secret(runtime: Runtime, given: str | None) -> str:
 
 
 def listen(runtime: Runtime, asked: Listening) -> None:
-    """Receive until Ctrl-C or SIGTERM, which end it in good order: what was answered is printed."""
+    """Receive until Ctrl-C, SIGTERM or the end of the reader of stdout, and end in good order.
+
+    An event is answered with success after its line was written, and only then: what was not written is sent again.
+    """
     from crmctl.client.receiving import Receiver
 
-    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    events: Events = queue.SimpleQueue()
 
-    def accept(event: Event) -> None:
+    def accept(event: Event, outcome: Outcome) -> None:
         if events.qsize() >= WAITING:
-            raise queue.Full
-        events.put(event)
+            outcome.set_result(False)
+        else:
+            events.put((event, outcome))
 
     say = _speaker(runtime)
     address = (asked.host, asked.port)
     receiver = Receiver(address, asked.secret, runtime.clock, tolerance=asked.tolerance, accept=accept, refuse=say)
     forwarder = _forwarder(runtime, asked, say)
+    taker = _Taker(runtime, asked.events, forwarder)
     receiver.start()
     try:
         with _signals_end(events):
             say(f"listening on {receiver.url}" + (f", forwarding to {asked.forward}" if asked.forward else "") + "; Ctrl-C ends it")
-            for event in _until_told(events):
-                _handle(runtime, event, asked.events, forwarder)
+            taker.take_until_told(events)
             receiver.close()
-            while not events.empty():
-                if (last := events.get()) is not None:
-                    _handle(runtime, last, asked.events, forwarder)
+            taker.take_rest(events)
+            until = runtime.clock.monotonic() + LAST_ANSWERS
+            while not receiver.await_answers(TICK) and runtime.clock.monotonic() < until:
+                taker.take_rest(events)
     finally:
         if forwarder is not None:
             forwarder.close(LAST_FORWARDS)
 
 
-def _until_told(events: queue.SimpleQueue[Event | None]) -> Iterator[Event]:
-    """The events as they come, until None does."""
-    while True:
+class _Taker:
+    """Prints events and hands them to the forwarder, in the main thread: where it may be interrupted, and one line at a time.
+
+    When nobody reads stdout any more, nothing is taken from then on.
+    """
+
+    def __init__(self, runtime: Runtime, wanted: frozenset[str], forwarder: Forwarder | None) -> None:
+        self._streams = runtime.streams
+        self._wanted = wanted
+        self._forwarder = forwarder
+        self._is_over = False
+
+    def take_until_told(self, events: Events) -> None:
+        """As they come, until None does or nobody reads any more."""
+        while not self._is_over:
+            try:
+                pair = events.get(timeout=TICK)  # some systems notice signals only between two waits
+            except queue.Empty:
+                self._is_over = self._streams.reader_is_gone
+                continue
+            if pair is None:
+                return
+            self._settle(*pair)
+
+    def take_rest(self, events: Events) -> None:
+        """What is there."""
+        while not events.empty():
+            if (pair := events.get()) is not None:
+                self._settle(*pair)
+
+    def _settle(self, event: Event, outcome: Outcome) -> None:
+        taken = False
         try:
-            event = events.get(timeout=1.0)  # some systems notice signals only between two waits
-        except queue.Empty:
-            continue
-        if event is None:
-            return
-        yield event
+            taken = not self._is_over and self._take(event)
+        except ClosedPipe:
+            self._is_over = True
+        finally:
+            outcome.set_result(taken)
+
+    def _take(self, event: Event) -> bool:
+        from crmctl.models import jsontext
+
+        if self._wanted and event.type is not None and event.type not in self._wanted:
+            return True
+        if self._forwarder is not None and not self._forwarder.has_room:
+            return False
+        self._streams.write_out(jsontext.dumps(event.to_document()) + "\n")
+        if self._forwarder is not None:
+            self._forwarder.forward(event)
+        return True
 
 
 @contextmanager
-def _signals_end(events: queue.SimpleQueue[Event | None]) -> Iterator[None]:
+def _signals_end(events: Events) -> Iterator[None]:
     """Ctrl-C and SIGTERM put None into the queue instead of breaking into the handling of an event; a second one ends everything."""
     before: dict[signal.Signals, Any] = {}
 
@@ -107,16 +159,6 @@ def _signals_end(events: queue.SimpleQueue[Event | None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _handle(runtime: Runtime, event: Event, wanted: frozenset[str], forwarder: Forwarder | None) -> None:
-    from crmctl.models import jsontext
-
-    if wanted and event.type is not None and event.type not in wanted:
-        return
-    if forwarder is not None:
-        forwarder.forward(event)
-    runtime.streams.write_out(jsontext.dumps(event.to_document()) + "\n")
 
 
 def _speaker(runtime: Runtime) -> Callable[[str], None]:

@@ -13,7 +13,7 @@ from crmctl.clock import Clock
 from crmctl.errors import CrmctlError
 
 WAITING = 1000
-"""Events that may wait; more than these are dropped, and said to be."""
+"""Events that may wait; more are not to be taken."""
 
 TRIES = 3
 TIMEOUT = 10.0
@@ -38,12 +38,14 @@ class Forwarder:
         self._thread = threading.Thread(target=self._work, name="forwarder", daemon=True)
         self._thread.start()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more event may wait."""
+        return not self._events.full()
+
     def forward(self, event: Event) -> None:
-        """Returns at once."""
-        try:
-            self._events.put_nowait(event)
-        except queue.Full:
-            self._say(f"{event.id} is not forwarded: {WAITING} events are waiting already")
+        """Returns at once; ask for room first."""
+        self._events.put_nowait(event)
 
     def close(self, seconds: float) -> None:
         """Give what waits so many seconds to leave."""

@@ -1,16 +1,16 @@
-"""A local receiver of webhook deliveries: checks signatures, answers at once, hands every event on once. Prints and forwards nothing.
-
-Bounded in every way: time and bytes of a request, connections at once, ids remembered.
+"""A local receiver of webhook deliveries: checks signatures, hands every event on once, answers when it is taken. Prints and forwards
+nothing. Bounded in every way: time and bytes of a request, the wait for an answer, connections at once, ids remembered.
 """
 
 from __future__ import annotations
 
 import io
-import queue
 import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -24,6 +24,9 @@ from crmctl.models.signatures import SignatureError, SignedHeaders, read_headers
 MAX_BODY = 5 * 1024 * 1024
 REQUEST_SECONDS = 15.0
 """For one request altogether, however slowly it comes."""
+
+ANSWER_SECONDS = 10.0
+"""So long a sender waits for its event to be taken; then it is told to come again."""
 
 CONNECTIONS = 128
 REMEMBERED = 10_000
@@ -50,11 +53,15 @@ class Event:
         return {"id": self.id, "type": self.type, "timestamp": moment, "data": _content(self.body)}
 
 
-class Receiver:
-    """Listens until closed. `accept` gets each event once, `refuse` a sentence about each request that was turned away.
+Outcome = Future[bool]
+"""Whether an event was taken: settled by whoever accepted it. What was not taken is answered 503, so that it comes again."""
 
-    Both are called from the threads of the server, before the answer is sent, and must return at once. An event that `accept` has no
-    room for (queue.Full) is answered 503, so that it comes again.
+
+class Receiver:
+    """Listens until closed. `accept` gets each event and settles its outcome, `refuse` a sentence about each request turned away.
+
+    Both are called from the threads of the server and must return at once. A success is answered only for an event that was taken, once
+    however often it comes.
     """
 
     def __init__(
@@ -64,7 +71,7 @@ class Receiver:
         clock: Clock,
         *,
         tolerance: float,
-        accept: Callable[[Event], None],
+        accept: Callable[[Event, Outcome], None],
         refuse: Callable[[str], None],
     ) -> None:
         """Raises UsageError when it cannot listen there."""
@@ -73,8 +80,9 @@ class Receiver:
         self.tolerance = tolerance
         self.accept = accept
         self.refuse = refuse
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, Outcome] = OrderedDict()
+        self._lock = threading.Condition()
+        self._answering = 0
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         server = type("Server", (_Server,), {"address_family": family})
         try:
@@ -93,28 +101,46 @@ class Receiver:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept nothing more; requests under way end by themselves."""
+        """Accept no more connections."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
-    def receive(self, pairs: tuple[tuple[str, str], ...], body: bytes) -> None:
-        """Check a delivery and hand it on, unless it came before. Raises SignatureError."""
+    def await_answers(self, seconds: float) -> bool:
+        """Until every delivery that came has its answer, at most so long; whether all have."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._answering, seconds)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """A delivery from its last byte to its answer."""
+        with self._lock:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answering -= 1
+                self._lock.notify_all()
+
+    def receive(self, pairs: tuple[tuple[str, str], ...], body: bytes) -> bool:
+        """Check a delivery, hand it on unless it came before, and wait; whether it is taken by now. Raises SignatureError."""
         headers: SignedHeaders = read_headers(dict(pairs))
         verify(self.secret, headers, body, self.clock.now(), self.tolerance)
         with self._lock:
-            if headers.id in self._seen:
-                self._seen.move_to_end(headers.id)
-                return
-            self._seen[headers.id] = None
+            outcome = self._seen.get(headers.id)
+            is_new = outcome is None or (outcome.done() and not outcome.result())
+            if is_new or outcome is None:
+                outcome = self._seen[headers.id] = Future()
+            self._seen.move_to_end(headers.id)
             if len(self._seen) > REMEMBERED:
                 self._seen.popitem(last=False)
+        if is_new:
+            self.accept(Event(headers.id, event_type(pairs, body), int(headers.timestamp), pairs, body), outcome)
         try:
-            self.accept(Event(headers.id, event_type(pairs, body), int(headers.timestamp), pairs, body))
-        except queue.Full:
-            with self._lock:
-                self._seen.pop(headers.id, None)
-            raise
+            return outcome.result(ANSWER_SECONDS)
+        except TimeoutError:
+            return False
 
 
 def event_type(headers: tuple[tuple[str, str], ...], body: bytes) -> str | None:
@@ -192,16 +218,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._drain()
             receiver.refuse(f"turned away a request from {self.client_address[0]}: {problem}")
             return
-        try:
-            receiver.receive(tuple(self.headers.items()), body)
-        except SignatureError as error:
-            self._answer(401, str(error))
-            receiver.refuse(f"turned away a request from {self.client_address[0]}: {error}")
-            return
-        except queue.Full:
-            self._answer(503, "too many events are waiting")
-            return
-        self._answer(204)
+        with receiver.answering():
+            try:
+                is_taken = receiver.receive(tuple(self.headers.items()), body)
+            except SignatureError as error:
+                self._answer(401, str(error))
+                receiver.refuse(f"turned away a request from {self.client_address[0]}: {error}")
+                return
+            if is_taken:
+                self._answer(204)
+            else:
+                self._answer(503, "the event was not taken; send it again later", **{"Retry-After": "10"})
 
     def _other(self) -> None:
         self.close_connection = True

@@ -106,6 +106,18 @@ class Streams:
         except (OSError, ValueError):
             _silence(self.stderr)
 
+    @property
+    def reader_is_gone(self) -> bool:
+        """Whether stdout is a pipe that nobody will read any more. False where the system does not tell before something is written."""
+        import select
+
+        try:
+            watched = select.poll()
+            watched.register(self.stdout.fileno(), 0)
+            return any(seen & (select.POLLERR | select.POLLHUP) for _, seen in watched.poll(0))
+        except (AttributeError, OSError, ValueError):
+            return False
+
     def flush(self) -> None:
         """Hand over what others wrote to stdout. Raises like write_out."""
         try:

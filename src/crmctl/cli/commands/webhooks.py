@@ -86,9 +86,9 @@ def listen_for_events(
 ) -> None:
     """Receive deliveries: check the signature, answer, print one JSON line per event.
 
-    Deliveries signed with webhook-* or svix-* headers are answered 204 at once and printed once each; others are answered 401. With
-    --forward they are sent on in the background, bytes and headers as they came. Events that do not say their type pass every filter.
-    Ctrl-C ends it with exit code 0.
+    Deliveries signed with webhook-* or svix-* headers are printed once each and answered 204 when their line is written; others are
+    answered 401. What cannot be written is answered 503, so that it comes again. With --forward events are sent on in the background,
+    bytes and headers as they came. Events that do not say their type pass every filter. Ctrl-C, or a reader that ends, ends it with 0.
     """
     from crmctl.cli.listening import Listening, listen, signing_secret
 
