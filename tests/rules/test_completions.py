@@ -95,6 +95,34 @@ def test_slugs_of_the_object_that_was_named(shell: Shell, cached: dict[str, list
     assert shell.all_of("crmctl records list people -p spare --filter ") == []
 
 
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("records create people --set ema", "records create people --set email="),
+        ("records create people --set email=", "records create people --set email="),
+        ("records create people --set=ema", "records create people --set=email="),
+        ("records list people --filter emai", "records list people --filter email="),
+        ("records list people --filter email=", "records list people --filter email="),
+        ("records list people --filter email=a:", "records list people --filter email=a:"),
+        ("records list people --fields=id,createdA", "records list people --fields=id,createdAt"),
+        ("records list people --output=jsonl", "records list people --output=jsonl "),
+    ],
+)
+def test_a_word_with_an_equals_sign_is_completed_once(shell: Shell, cached: dict[str, list[str]], typed: str, completed: str) -> None:
+    assert shell.one_of(f"crmctl {typed}") == f"crmctl {completed}"
+
+
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("breaks", ["' \\t\\n'", "' \\t\\n\"'\\''><=;|&(:'"])
+def test_bash_with_and_without_its_word_breaks(tmp_path: Path, cached: dict[str, list[str]], breaks: str) -> None:
+    shell = Shell("bash", ROOT / "completions" / FILES["bash"], tmp_path)
+    shell.run(f"COMP_WORDBREAKS=${breaks}")
+    for line in ("crmctl records list people --order=d", "crmctl records create people --set ema"):
+        assert shell.one_of(line).rstrip() == line + ("esc" if line.endswith("d") else "il=")
+    assert shell.one_of("crmctl records create people --set email=") == "crmctl records create people --set email="
+    shell.close()
+
+
 def test_commands_and_options_complete_without_running_crmctl(shell: Shell, tmp_path: Path) -> None:
     shell.run(f"crmctl() {{ touch {tmp_path}/ran; }}")
     assert shell.one_of("crmctl records li") == "crmctl records list "

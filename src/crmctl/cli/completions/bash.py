@@ -74,6 +74,18 @@ _crmctl_walk() {
     done
 }
 
+# Takes off every candidate what readline leaves standing: it replaces the word $1 only behind its last = or : outside quotes.
+# What is typed in full already is nothing to offer.
+_crmctl_trim() {
+    local open=${1%%[\"\']*} kept= i
+    local breaks=${COMP_WORDBREAKS//[!:=]}
+    [[ -n $breaks && $open == *["$breaks"]* ]] && kept=${open%"${open##*["$breaks"]}"}
+    for ((i = 0; i < ${#COMPREPLY[@]}; i++)); do
+        COMPREPLY[i]=${COMPREPLY[i]#"$kept"}
+        [[ -n ${COMPREPLY[i]} ]] || unset "COMPREPLY[i]"
+    done
+}
+
 # Offers the values of kind $1 for the beginning $2; $3 is put in front of each.
 _crmctl_offer() {
     local kind=$1 start=$2 front=$3 IFS=$'\n' found=
@@ -81,7 +93,7 @@ _crmctl_offer() {
         @anything) return ;;
         @files)
             compopt -o filenames 2>/dev/null
-            COMPREPLY=($(compgen -f -- "$start"))
+            COMPREPLY=($(compgen -P "$front" -f -- "$start"))
             return ;;
         @fields)
             [[ $start == *,* ]] && front+=${start%,*},
@@ -115,8 +127,9 @@ _crmctl() {
         _crmctl_kind "$pending"
     elif [[ $current == --*=* ]]; then
         _crmctl_kind "${current%%=*}" || return
-        [[ $COMP_WORDBREAKS == *=* ]] || front=${current%%=*}=
+        front=${current%%=*}=
         current=${current#*=}
+        current=${current#[\"\']}
     elif [[ $current == -* ]]; then
         local option names=
         for option in $options $_crmctl_common; do
@@ -134,6 +147,7 @@ _crmctl() {
         kind=${kinds[position]%...}
     fi
     _crmctl_offer "$kind" "$current" "$front"
+    _crmctl_trim "${words[${#words[@]}-1]}"
 }
 
 complete -F _crmctl crmctl
