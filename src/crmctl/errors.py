@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -186,9 +187,40 @@ class InterruptedByUser(CrmctlError):
     default_code = "interrupted"
 
 
-def reason(error: OSError) -> str:
-    """Why the system refused something, as part of a sentence: `permission denied`."""
-    text = error.strerror or str(error)
+_DECORATION = re.compile(r"^\[[^\]]*\] ?| ?\(_ssl\.c:\d+\)$")
+_JSON_PROBLEMS = {
+    "Expecting value": "a value is missing",
+    "Extra data": "the document has ended before",
+    "Unterminated string starting at": "the text that begins here does not end",
+    "Invalid control character at": "a control character inside a text",
+    "Expecting property name enclosed in double quotes": "a name in double quotes is missing",
+    "Illegal trailing comma before end of object": "a comma with nothing behind it",
+    "Illegal trailing comma before end of array": "a comma with nothing behind it",
+}
+
+
+def reason(error: BaseException) -> str:
+    """Why something was refused, as part of a sentence: `permission denied`, `line 3, column 5: a value is missing`.
+
+    Of what the system, a parser or a library says, without its numbers, brackets and class names.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start + 1:,} is not {error.encoding.upper()}"
+    found, mark = getattr(error, "msg", None), getattr(error, "problem_mark", None)
+    if isinstance(found, str) and hasattr(error, "colno"):
+        return f"line {error.lineno}, column {error.colno}: {_sentence(_JSON_PROBLEMS.get(found, found))}"  # type: ignore[attr-defined]
+    if mark is not None:
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_sentence(getattr(error, 'problem', None) or 'it ends here')}"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return _sentence(cause.strerror)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return _sentence(str(error) or "no reason was given")
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(_DECORATION.sub("", text).split()).rstrip(".")
     return f"{text[:1].lower()}{text[1:]}"
 
 
@@ -214,7 +246,7 @@ def storage_error(error: Exception, path: Path | None = None) -> StorageError | 
     if isinstance(error, OSError):
         return StorageError(f"cannot write {where}: {reason(error)}")
     damaged = database in ("SQLITE_CORRUPT", "SQLITE_NOTADB") or str(database).startswith("SQLITE_CORRUPT_")
-    return StorageError(f"cannot use {where}: {error}", code="damaged_file" if damaged else "unwritable_file")
+    return StorageError(f"cannot use {where}: {reason(error)}", code="damaged_file" if damaged else "unwritable_file")
 
 
 def _is_full(database: str | None, path: Path | None) -> bool:

@@ -71,6 +71,7 @@ def test_a_service_that_is_not_there(crm: RunningService) -> None:
     crm.stop()
     error = run_crmctl("objects", "list", "--max-wait", "0").exits(6).error()
     assert error["code"] == "connection_failed"
+    assert error["message"] == f"cannot connect to {crm.base_url}: connection refused"
 
 
 def test_a_profile_or_a_bundle_that_is_asked_for_must_be_there(crm: RunningService) -> None:

@@ -4,92 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import http.client
-import itertools
 import json
 import os
 import signal
 import socket
-import threading
 import time
 from pathlib import Path
-from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
 
-from crmctl.cli.listening import parse_saved_headers
-from crmctl.client.receiving import MAX_BODY, event_type
+from crmctl.client.receiving import MAX_BODY
 from crmctl.models.signatures import new_secret, sign
-from tests.support.cli import expect_exit, run_crmctl, spawn, start_crmctl
+from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.fakecrm import FakeCrm
+from tests.support.listener import PAYLOAD, SECRET, Listener, Senders, signed
 from tests.support.receiver import Receiver
-
-SECRET = new_secret()
-PAYLOAD = {"organizationId": "o1", "recordId": "r1", "objectId": "b1", "data": {"amount": 12.5, "name": "Ada"}}
-
-
-class Listener:
-    """`crmctl webhooks listen` as a process on a free port."""
-
-    def __init__(self, *options: str, secret: str = SECRET) -> None:
-        self.process = start_crmctl("webhooks", "listen", "--port", "0", *options, env={"CRMCTL_WEBHOOK_SECRET": secret})
-        assert self.process.stderr is not None
-        self.ready = self.process.stderr.readline()
-        assert "listening on http://" in self.ready, self.ready
-        self.url = self.ready.split()[2].rstrip(",;")
-        parts = urlsplit(self.url)
-        self.address = (str(parts.hostname), int(parts.port or 0))
-        self.out = self.err = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
-
-    def post(self, body: bytes, headers: dict[str, str], **options: Any) -> int:
-        connection = http.client.HTTPConnection(*self.address, timeout=30)
-        try:
-            connection.request("POST", "/hooks", body, headers, **options)
-            return connection.getresponse().status
-        finally:
-            connection.close()
-
-    def send(self, identity: str, body: bytes | None = None, kind: str | None = "record.created", **headers: str) -> int:
-        content = json.dumps(PAYLOAD).encode() if body is None else body
-        return self.post(content, signed(identity, content, kind) | headers)
-
-    def line(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def end_without_reader(self) -> str:
-        """Wait until it ends by itself, with success; what it said meanwhile."""
-        assert self.process.stderr is not None
-        said = self.process.stderr.read()
-        assert self.process.wait(60) == 0, said
-        for stream in (self.process.stderr, self.process.stdin):
-            if stream is not None:
-                stream.close()
-        return said
-
-    def stop(self, number: int = signal.SIGINT) -> list[dict[str, Any]]:
-        """End it; the events that were printed and not read yet."""
-        self.process.send_signal(number)
-        assert self.process.stdout is not None
-        self.out = self.process.stdout.read()  # `communicate` would pass over what `line` has read ahead
-        self.process.stdout.close()
-        self.err = self.end_without_reader()
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-def signed(
-    identity: str, body: bytes, kind: str | None = "record.created", at: float | None = None, secret: str = SECRET
-) -> dict[str, str]:
-    headers = sign([secret], identity, int(time.time() if at is None else at), body).as_headers()
-    return headers | ({"webhook-event-type": kind} if kind else {})
 
 
 def test_event_types_and_the_portal() -> None:
@@ -289,34 +219,6 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
         assert listener.end_without_reader() == ""
 
 
-class Senders:
-    """Threads that deliver events of their own until nobody listens any more; `taken` lists the ids that were answered 204."""
-
-    def __init__(self, listener: Listener, count: int, body: bytes) -> None:
-        self.taken: list[str] = []
-        self.statuses: set[int] = set()
-        self._listener, self._body = listener, body
-        self._threads = [threading.Thread(target=self._send, args=[f"{name}"]) for name in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def _send(self, name: str) -> None:
-        for number in itertools.count():
-            identity = f"evt_{name}_{number}"
-            try:
-                status = self._listener.send(identity, self._body)
-            except (OSError, http.client.HTTPException):
-                return
-            self.statuses.add(status)
-            if status == 204:
-                self.taken.append(identity)
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="needs pipes of a known size")
 @pytest.mark.parametrize("read", [1, 20_000, 300_000])
 def test_what_was_answered_with_success_was_written_when_the_reader_goes_away(read: int) -> None:
@@ -368,68 +270,3 @@ def test_an_event_that_finds_no_room_is_taken_when_it_comes_again() -> None:
     finally:
         receiver.start()
         receiver.close()
-
-
-def saved(tmp_path: Path, at: float) -> tuple[Path, dict[str, str]]:
-    body = tmp_path / "body.json"
-    body.write_bytes(b'{"a":  1}\n')
-    return body, signed("evt_1", body.read_bytes(), at=at)
-
-
-@pytest.mark.parametrize("age", [0, 100_000_000])
-def test_verify_a_saved_delivery(tmp_path: Path, age: float) -> None:
-    body, headers = saved(tmp_path, time.time() - age)
-    given = ["--id", "evt_1", "--timestamp", headers["webhook-timestamp"], "--signature", headers["webhook-signature"]]
-    valid = run_crmctl("webhooks", "verify", body, "--secret", SECRET, *given).ok().json()
-    assert (valid["valid"], valid["id"]) == (True, "evt_1")
-    run_crmctl("webhooks", "verify", "-", *given, input=body.read_bytes(), env={"CRMCTL_WEBHOOK_SECRET": SECRET}).ok()
-    for name, family in (("lines", "webhook"), ("svix", "svix")):
-        lines = [f"{header.title().replace('Webhook', family.title())}: {value}" for header, value in headers.items()]
-        (tmp_path / name).write_text("\n".join(["POST /hook HTTP/1.1", *lines]))
-        run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--headers", tmp_path / name).ok()
-    forged = run_crmctl("webhooks", "verify", body, "--secret", new_secret(), *given).exits(9)
-    assert forged.error()["code"] == "invalid_signature"
-    changed = run_crmctl("webhooks", "verify", "-", "--secret", SECRET, *given, input=b'{"a": 1}').exits(9)
-    assert "no signature fits" in changed.error()["message"]
-    assert SECRET not in changed.err
-
-
-def test_verify_says_what_is_missing_old_or_wrong(tmp_path: Path) -> None:
-    body, headers = saved(tmp_path, time.time() - 1000)
-    (tmp_path / "h").write_text(json.dumps(headers))
-    with_age = run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--headers", tmp_path / "h", "--tolerance", "300").exits(9)
-    assert "seconds old" in with_age.error()["message"]
-    missing = run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--id", "x").exits(9)
-    assert "webhook-timestamp" in missing.error()["message"]
-    odd = ["--id", "x", "--timestamp", "yesterday", "--signature", "v1,x"]
-    assert "timestamp" in run_crmctl("webhooks", "verify", body, "--secret", SECRET, *odd).exits(9).error()["message"]
-    run_crmctl("webhooks", "verify", tmp_path / "none", "--secret", SECRET, *odd).exits(2)
-    run_crmctl("webhooks", "verify", body, *odd, env={"CRMCTL_WEBHOOK_SECRET": None}).exits(2)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "HTTP/1.1 200\r\nWebhook-Id: a:b\r\nX: y\r\n",
-        '{"Webhook-Id": "a:b", "x": "y"}',
-        '{"headers": {"webhook-id": ["a:b"], "x": ["y"]}}',
-        '[["webhook-id", "a:b"], ["x", "y"]]',
-        '[{"name": "webhook-id", "value": "a:b"}, {"name": "X", "value": "y"}]',
-    ],
-)
-def test_saved_headers_in_any_common_form(text: str) -> None:
-    assert parse_saved_headers(text) == {"webhook-id": "a:b", "x": "y"}
-
-
-@pytest.mark.parametrize(
-    ("headers", "body", "expected"),
-    [
-        ((("Webhook-Event-Type", "record.created"),), b'{"type": "other"}', "record.created"),
-        ((), b'{"type": "record.created", "data": {}}', "record.created"),
-        ((), b'{"type": 3}', None),
-        ((), b"[1]", None),
-        ((("webhook-event-type", " "),), b"junk", None),
-    ],
-)
-def test_where_the_type_of_an_event_is_found(headers: tuple[tuple[str, str], ...], body: bytes, expected: str | None) -> None:
-    assert event_type(headers, body) == expected

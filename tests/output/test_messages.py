@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import socket
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 
-from crmctl.errors import DeniedError, RejectedError
+from crmctl.errors import DeniedError, RejectedError, reason
 from crmctl.models.jsontext import loads
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
+from crmctl.schema.document import read_schema
 from tests.support.terminal import on_terminal
 
 ERROR = DeniedError(
@@ -76,6 +81,44 @@ def test_an_error_for_a_program_is_the_last_line_of_stderr_and_only_warnings_sta
             "exitCode": 4,
         }
     }
+
+
+def caught(call: Callable[[], object]) -> Exception:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Path("/nowhere/at/all").read_bytes(), "no such file or directory"),
+        (lambda: socket.create_connection(("127.0.0.1", 1)), "connection refused"),
+        (lambda: loads("[1,\n x]"), "line 2, column 2: a value is missing"),
+        (lambda: yaml.safe_load("a: [1\nb: 2"), "line 2, column 2: expected ',' or ']', but got ':'"),
+        (b"ok\xff".decode, "byte 3 is not UTF-8"),
+    ],
+)
+def test_what_others_say_becomes_part_of_a_sentence(call: Callable[[], object], said: str) -> None:
+    assert reason(caught(call)) == said
+
+
+def test_the_system_is_heard_through_the_libraries_that_wrap_it() -> None:
+    wrapped = RuntimeError("[Errno 111] Connection refused")
+    wrapped.__cause__ = OSError(111, "Connection refused")
+    assert reason(wrapped) == "connection refused"
+    assert reason(RuntimeError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")) == "wrong version number"
+
+
+def test_a_schema_that_does_not_fit_is_told_in_plain_words() -> None:
+    text = b'{"objects": [{"slug": 5, "singularName": "A", "pluralName": "As", "attributes": [], "odd": 1}]}'
+    with pytest.raises(RejectedError) as refused:
+        read_schema(text, "schema.json")
+    assert "Input should" not in str(refused.value.details)
+    assert "permitted" not in str(refused.value.details)
+    assert "must be text" in str(refused.value.details)
 
 
 def test_debug_lines_come_at_once() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.errors import CrmctlError, ExitCode, NetworkError
+from crmctl.errors import CrmctlError, ExitCode, NetworkError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -165,7 +165,7 @@ def _name_of_the_service(runtime: Runtime) -> Check | None:
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:
-        raise NetworkError(f"{host} has no address: {error}", hint="check the spelling of the base URL, and the network") from error
+        raise NetworkError(f"{host} has no address: {reason(error)}", hint="check the spelling of the base URL, and the network") from error
     return Check("name of the service", "ok", f"{host} is {', '.join(sorted(addresses)[:4])}")
 
 

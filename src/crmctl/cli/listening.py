@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.output.streams import ClosedPipe
 
 if TYPE_CHECKING:
@@ -190,13 +190,17 @@ def parse_saved_headers(text: str) -> dict[str, str]:
     if not text.lstrip().startswith(("{", "[")):
         pairs = [line.partition(":") for line in text.splitlines() if ":" in line and not line.startswith(("POST ", "HTTP/"))]
         return {name.strip().lower(): value.strip() for name, _, value in pairs}
+    hint = "lines of 'Name: value', or a JSON object"
     try:
         saved = jsontext.loads(text)
+    except ValueError as error:
+        raise UsageError(f"the headers are not JSON: {reason(error)}", hint=hint) from error
+    try:
         saved = saved.get("headers", saved) if isinstance(saved, dict) and isinstance(saved.get("headers"), dict | list) else saved
         items = saved.items() if isinstance(saved, dict) else [_pair(item) for item in saved]
         return {str(name).lower(): str(value[0] if isinstance(value, list) and value else value) for name, value in items}
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"the headers cannot be read: {error}", hint="lines of 'Name: value', or a JSON object") from error
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise UsageError("the headers cannot be read: they are neither an object nor pairs of name and value", hint=hint) from error
 
 
 def _pair(item: Any) -> tuple[Any, Any]:

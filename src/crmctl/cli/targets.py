@@ -117,7 +117,7 @@ def _plain_assignment(text: str) -> tuple[str, Any]:
     try:
         return name[:-1], jsontext.loads(value, unique_keys=True)
     except ValueError as error:
-        raise UsageError(f"--set {text!r}: what follows := is not JSON: {error}") from error
+        raise UsageError(f"--set {text!r}: what follows := is not JSON: {reason(error)}") from error
 
 
 def read_json_object(runtime: Runtime, given: str) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def read_json_object(runtime: Runtime, given: str) -> dict[str, Any]:
         value = jsontext.loads(text, unique_keys=True)
     except ValueError as error:
         raise UsageError(
-            f"{source} is not JSON: {error}", hint='--data takes a JSON object, for example \'{"email": "ada@acme.com"}\''
+            f"{source} is not JSON: {reason(error)}", hint='--data takes a JSON object, for example \'{"email": "ada@acme.com"}\''
         ) from error
     if not isinstance(value, dict):
         raise UsageError(f"{source} must be a JSON object, not {type(value).__name__}", hint="write {...}, one record's fields")

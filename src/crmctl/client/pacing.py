@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from crmctl.clock import Clock
-from crmctl.errors import RateLimitedError
+from crmctl.errors import RateLimitedError, reason
 
 if TYPE_CHECKING:
     from crmctl.client.budget import Ledger, Wait
@@ -197,7 +197,9 @@ class SharedBudget:
     def _alone(self, error: Exception) -> Ledger:
         from crmctl.client.budget import Ledger
 
-        self._note(f"the shared rate budget cannot be used ({error}); other crmctl processes with this key are not taken into account")
+        self._note(
+            f"the shared rate budget cannot be used ({reason(error)}); other crmctl processes with this key are not taken into account"
+        )
         return Ledger(None)
 
 

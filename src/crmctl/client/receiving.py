@@ -17,7 +17,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.signatures import SignatureError, SignedHeaders, read_headers, verify
 
@@ -88,8 +88,9 @@ class Receiver:
         try:
             self._server: _Server = server(address, self)
         except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise UsageError(f"cannot listen on {address[0]} port {address[1]}: {reason}", hint="--port 0 takes a free port") from error
+            raise UsageError(
+                f"cannot listen on {address[0]} port {address[1]}: {reason(error)}", hint="--port 0 takes a free port"
+            ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=[0.1], name="receiver", daemon=True)
 
     @property

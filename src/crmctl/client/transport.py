@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from crmctl.client.trust import trust, trust_nobody
-from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError
+from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError, reason
 
 if TYPE_CHECKING:
     import httpx
@@ -148,7 +148,7 @@ class HttpxTransport:
             )
         except (ValueError, ImportError, httpx.InvalidURL) as error:
             raise ConfigError(
-                f"the proxy of the environment cannot be used: {error}",
+                f"the proxy of the environment cannot be used: {reason(error)}",
                 code="proxy",
                 hint="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; NO_PROXY names exceptions",
             ) from error
@@ -259,25 +259,25 @@ def _network_failure(error: Exception, causes: Sequence[BaseException], place: s
 
     cause = _first(causes, ssl.SSLCertVerificationError)
     if cause is not None:
-        reason = getattr(cause, "verify_message", "")
+        untrusted = getattr(cause, "verify_message", "")
         hint = "--ca-bundle FILE names the certificates to trust"
-        return "tls", f"the certificate of {place} is not trusted: {reason}", hint, False
+        return "tls", f"the certificate of {place} is not trusted: {untrusted}", hint, False
     if isinstance(error, httpx.ConnectError) and _first(causes, ssl.SSLError):
-        return "tls", f"no secure connection to {place}: {error}", "does the service speak https on this port?", False
+        return "tls", f"no secure connection to {place}: {reason(error)}", "does the service speak https on this port?", False
     cause = _first(causes, socket.gaierror)
     if cause is not None:
         passing = getattr(cause, "errno", None) == socket.EAI_AGAIN
         return "dns", f"the host name of {place} cannot be found", "check the base URL, and the network", passing
     if isinstance(error, httpx.ProxyError):
-        return "proxy", f"the proxy on the way to {place} refused: {error}", "check HTTPS_PROXY and NO_PROXY", False
+        return "proxy", f"the proxy on the way to {place} refused: {reason(error)}", "check HTTPS_PROXY and NO_PROXY", False
     if isinstance(error, httpx.ConnectTimeout):
         return "timeout", f"no connection to {place} within {min(timeout, CONNECT_TIMEOUT):g} s", None, True
     if isinstance(error, httpx.TimeoutException):
         return "timeout", f"{place} did not answer within {timeout:g} s", "--timeout SECONDS allows more", True
     if isinstance(error, httpx.ConnectError):
         hint = "is the service running, and is the base URL right?"
-        return "connection_failed", f"cannot connect to {place}: {error}", hint, True
-    return "connection_lost", f"the connection to {place} was lost: {error}", None, True
+        return "connection_failed", f"cannot connect to {place}: {reason(error)}", hint, True
+    return "connection_lost", f"the connection to {place} was lost: {reason(error)}", None, True
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -13,7 +13,7 @@ from crmctl.config.keys import origin_of
 from crmctl.config.paths import Paths
 from crmctl.config.profiles import write_private
 from crmctl.config.settings import Settings
-from crmctl.errors import ConfigError, CrmctlError, DeniedError, UsageError
+from crmctl.errors import ConfigError, CrmctlError, DeniedError, UsageError, reason
 from crmctl.models import jsontext
 
 KEY_VARIABLE = "CRMCTL_API_KEY"
@@ -163,13 +163,15 @@ def _read_file(paths: Paths) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint=f"remove it and log in again, or set {KEY_VARIABLE}") from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}", hint=f"remove it and log in again, or set {KEY_VARIABLE}") from error
     if keychain.POSIX and mode & 0o077:
         raise ConfigError(f"{path} holds API keys and other users may open it (mode {mode:04o})", hint=f"chmod 600 {path}")
     try:
         entries = jsontext.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {error}", hint="remove it and run `crmctl auth login --insecure-storage` again") from error
+        raise ConfigError(
+            f"{path} is damaged: {reason(error)}", hint="remove it and run `crmctl auth login --insecure-storage` again"
+        ) from error
     return {str(name): str(key) for name, key in entries.items()} if isinstance(entries, dict) else {}
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from crmctl.errors import DeniedError
+from crmctl.errors import DeniedError, reason
 
 SERVICE = "crmctl"
 TIME_LIMIT = 5.0
@@ -68,8 +68,7 @@ def _bounded(call: Callable[[Any], T]) -> T:
         return outcome[0]
     if not failure:
         raise _unavailable(f"the system keyring did not answer within {TIME_LIMIT:g} seconds; it may be waiting to be unlocked")
-    reason = str(failure[0]).splitlines() or [type(failure[0]).__name__]
-    raise _unavailable(f"no working keyring: {reason[0]}") from failure[0]
+    raise _unavailable(f"no working keyring: {reason(failure[0])}") from failure[0]
 
 
 def _backend() -> Any:

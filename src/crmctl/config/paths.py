@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, reason
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,4 @@ def _directory(kind: str, environ: Mapping[str, str]) -> Path:
         directories = platformdirs.PlatformDirs("crmctl", appauthor=False)
         return {"config": directories.user_config_path, "state": directories.user_state_path, "cache": directories.user_cache_path}[kind]
     except (RuntimeError, KeyError, OSError) as error:
-        raise ConfigError(f"cannot work out the {kind} directory: {error}", hint=f"set {variable} to a directory") from error
+        raise ConfigError(f"cannot work out the {kind} directory: {reason(error)}", hint=f"set {variable} to a directory") from error

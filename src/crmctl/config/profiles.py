@@ -33,7 +33,7 @@ class ConfigFile:
             return cls._checked(path, tomllib.loads(_read_text(path)))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(
-                f"{path} is not valid TOML: {error}", hint="repair that line, or move the file away and run `crmctl auth login`"
+                f"{path} is not valid TOML: {reason(error)}", hint="repair that line, or move the file away and run `crmctl auth login`"
             ) from error
         except _Misfit as error:
             raise ConfigError(f"{path}: {error.message}", hint=error.hint or f"correct it in {path}", code=error.code) from error
@@ -100,12 +100,8 @@ def _read_text(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"cannot read {path}: {_reason(error)}", hint=f"make {path} a readable UTF-8 file, or set CRMCTL_CONFIG_DIR"
+            f"cannot read {path}: {reason(error)}", hint=f"make {path} a readable UTF-8 file, or set CRMCTL_CONFIG_DIR"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    return reason(error) if isinstance(error, OSError) else str(error)
 
 
 class _Misfit(ConfigError):
@@ -157,5 +153,5 @@ def write_private(path: Path, text: str) -> None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
         raise ConfigError(
-            f"cannot write {path}: {_reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"
+            f"cannot write {path}: {reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"
         ) from error

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 
@@ -102,13 +102,13 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
         text = content.decode("utf-8-sig")
         value = jsontext.loads(text) if text.lstrip().startswith("{") else _yaml(text)
     except ValueError as error:
-        raise UsageError(f"{name} is neither JSON nor YAML: {error}", hint=_HINT) from error
+        raise UsageError(f"{name} is neither JSON nor YAML: {reason(error)}", hint=_HINT) from error
     if not isinstance(value, Mapping):
         raise RejectedError(f"{name} holds no schema: it must be an object with `objects`", hint=_HINT)
     try:
         return SchemaDocument.model_validate(dict(value))
     except ValidationError as error:
-        problems = [f"{_place(value, problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}" for problem in error.errors()]
+        problems = [f"{_place(value, problem['loc'])}: {_said(problem['type'], problem['msg'])}" for problem in error.errors()]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise RejectedError(f"{name}: {problems[0]}{more}", hint=_HINT, code="invalid_schema", details=problems) from error
 
@@ -119,7 +119,24 @@ def _yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(reason(error)) from error
+
+
+_PROBLEMS = {
+    "missing": "is missing",
+    "extra_forbidden": "is no key that belongs there",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("dict_type", "model_type", "mapping_type", "model_attributes_type"), "must be an object"),
+}
+
+
+def _said(kind: str, text: str) -> str:
+    return _PROBLEMS.get(kind) or text.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def _place(value: Any, path: Sequence[str | int]) -> str:

@@ -52,20 +52,20 @@ def _document(path: Path, text: str, *, is_json: bool) -> Any:
         try:
             return jsontext.loads(text, unique_keys=True)
         except ValueError as error:
-            raise UsageError(f"{path} is not JSON: {error}") from error
+            raise UsageError(f"{path} is not JSON: {reason(error)}") from error
     import yaml
 
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}") from error
+        raise UsageError(f"{path} is not YAML: {reason(error)}") from error
 
 
 def _csv_pairs(path: Path, text: str, delimiter: str) -> list[tuple[Any, Any]]:
     try:
         rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
     except csv.Error as error:
-        raise UsageError(f"{path} is not CSV: {error}") from error
+        raise UsageError(f"{path} is not CSV: {reason(error)}") from error
     for row in rows:
         if len(row) != 2:
             raise UsageError(

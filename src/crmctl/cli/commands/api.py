@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.errors import ServiceError, UsageError
+from crmctl.errors import ServiceError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -80,7 +80,7 @@ def _json_body(content: bytes, source: str | None) -> bytes:
     try:
         jsontext.loads(content)
     except ValueError as error:
-        raise UsageError(f"{'stdin' if source == '-' else source} is not JSON: {error}", code="unreadable_file") from error
+        raise UsageError(f"{'stdin' if source == '-' else source} is not JSON: {reason(error)}", code="unreadable_file") from error
     return content
 
 
