@@ -55,6 +55,15 @@ OUTPUT = Page(
                 ("ids", "one id a line, for xargs and bulk delete --ids -"),
             ],
         ),
+        Section(
+            "On stderr, with any format but table",
+            [
+                ("error", "one JSON object, always the last line: tail -n 1 | jq .error.code"),
+                ("warning: ...", "one line each, before it; without a warning the object is all there is"),
+                ("findings", "in .error.details, where a run that has some ends with an error"),
+                ("notes", "at the end of a run that succeeds; at once when it is long and progress is shown"),
+            ],
+        ),
     ],
     examples=[
         "crmctl records list people --fields name,email",
