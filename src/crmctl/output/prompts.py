@@ -56,8 +56,8 @@ class Prompter:
 
     def _ask(self, prompt: str) -> str:
         shown = "\n".join(clean(line) for line in prompt.split("\n"))
-        self.streams.write_err(shown)
         try:
+            self.streams.write_err(shown)  # inside: who sees the question may press Ctrl-C before anything is read
             answer = self.streams.stdin.readline()
         except KeyboardInterrupt:
             raise self._interrupted() from None
