@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -38,12 +39,27 @@ def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
                 os.fsync(raw.fileno())
         if not special:
             part.replace(target)
+            _keep_name(target.parent)
     except BaseException as error:
         if not special:
             part.unlink(missing_ok=True)
         if isinstance(error, OSError) and (failure := storage_error(error, target)) is not None:
             raise failure from error
         raise
+
+
+def _keep_name(folder: Path) -> None:
+    """Bring the renaming to disk: who notes afterwards that the file is there must be right after a power cut too."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def is_special(path: Path) -> bool:

@@ -180,3 +180,19 @@ def test_a_missing_library_is_one_clear_error(service: RunningService, tmp_path:
     (hidden / "pyarrow.py").write_text("raise ImportError('hidden')")
     error = run_crmctl("bulk", "export", "people", "-O", "a.parquet", env={"PYTHONPATH": str(hidden)}).exits(2).error()
     assert (error["code"], error["hint"]) == ("not_installed", "pip install 'crmctl[files]'")
+
+
+def test_records_that_were_made_together_are_given_once_whatever_the_lookback(service: RunningService) -> None:
+    create(service, 0, 2000)
+
+    def changes(lookback: str, file: str) -> list[int]:
+        run_crmctl("bulk", "export", "people", "--since-last", "--lookback", lookback, "-O", file, "--yes").ok()
+        return [json.loads(line)["data"]["score"] for line in Path(file).read_text().splitlines()]
+
+    for lookback in ("0", "900"):
+        assert len(changes(lookback, f"{lookback}.jsonl")) == 2000
+        assert changes(lookback, f"{lookback}.jsonl") == []
+    create(service, 5000, 1)
+    assert changes("86400", "0.jsonl") == [5000]
+    assert changes("0", "900.jsonl") == [5000]
+    assert changes("7200", "900.jsonl") == []

@@ -85,7 +85,7 @@ class Export:
         self._clock = clock
         self._progress = progress
         self._started = clock.monotonic()
-        self._since = options.increments.since() if options.increments is not None else None
+        self._mark = options.increments.mark if options.increments is not None else None
 
     def to_stream(self, write: Callable[[str], object]) -> ExportSummary:
         """Write every record through `write`, once all are complete. Raises what reading raises; then nothing was written."""
@@ -140,7 +140,8 @@ class Export:
             "filters": [format_condition(condition) for condition in self._options.conditions],
             "prune": self._options.prune,
             "lookback": self._options.lookback,
-            "since": self._since,
+            "since": self._mark.since if self._mark is not None else None,
+            "run": self._options.increments.run if self._options.increments is not None else None,
         }
 
     def _open(self, place: Path) -> tuple[Staging, bool]:
@@ -170,7 +171,7 @@ class Export:
 
     def _gather(self, staging: Staging) -> GatherState:
         options = self._options
-        gather = GatherOptions(options.conditions, options.prune, options.lookback, self._since)
+        gather = GatherOptions(options.conditions, options.prune, options.lookback, self._mark)
         self._progress.start("exporting")
         try:
             state = Gathering(self._lister, self._subject.object_id, gather, staging, self._clock, self._progress).run()

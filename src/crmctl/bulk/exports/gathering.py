@@ -27,6 +27,9 @@ LOOKBACK = 15 * 60.0
 SETTLE = 60.0
 """The same between two passes over changes."""
 
+UNEVEN = 2 * MICROS
+"""By how much two moments of one clock seem to differ where answers are dated in whole seconds, and take time."""
+
 ROUNDS = 8
 """Most passes over changes; a service that never rests is as consistent as the last of them."""
 
@@ -47,12 +50,28 @@ class Flag(StrEnum):
     STILL_CHANGING = "still_changing"
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Where a reading of changes ended: all before `since` is known. `as_of` is the beginning of its last pass by the service's clock,
+    `taken` the same moment by the clock of this machine; all in microseconds."""
+
+    since: int
+    as_of: int
+    taken: int
+
+    def horizon(self, now: int, here: int) -> int:
+        """How far back changes are to be read when the service's clock shows `now` and this machine's `here`: as much further than `since`
+        as the service's clock has gone back. Changes made after that carry times that look known."""
+        gone_back = self.as_of - now + max(0, here - self.taken)
+        return self.since - (gone_back if gone_back > UNEVEN else 0)
+
+
 @dataclass
 class GatherState:
     """How far gathering is; kept with the records. Moments are microseconds by the service's clock.
 
-    `started` is T0, `horizon` how far back the next pass over changes reads, `as_of` the beginning of the last one; `newest` the newest
-    change when that one began.
+    `started` is T0, `horizon` how far back the next pass over changes reads, `as_of` the beginning of the last one, `taken` the same by
+    this machine's clock; `newest` the newest change when that one began.
     """
 
     phase: Phase = Phase.SWEEP
@@ -60,6 +79,7 @@ class GatherState:
     started: int | None = None
     horizon: int = 0
     as_of: int = 0
+    taken: int = 0
     newest: int | None = None
     rounds: int = 0
     pruned: int = 0
@@ -86,12 +106,12 @@ class GatherState:
 
 @dataclass(frozen=True)
 class GatherOptions:
-    """`since`: only records changed at or after this moment (microseconds) instead of all."""
+    """`mark`: only what changed since an earlier run instead of all."""
 
     conditions: Sequence[Condition] = ()
     prune: bool = False
     lookback: float = LOOKBACK
-    since: int | None = None
+    mark: Mark | None = None
 
 
 class Gathering:
@@ -112,13 +132,14 @@ class Gathering:
         state = self.state
         if state.started is None:
             self._begin()
-        if state.phase is Phase.SWEEP:
-            self._sweep(self._staging.merge)
-            self._enter(Phase.PRUNE if self._options.prune else Phase.CHANGES)
-        if state.phase is Phase.PRUNE:
-            self._prune()
-        while state.phase is Phase.CHANGES:
-            self._follow_changes()
+        while state.phase is not Phase.DONE:
+            if state.phase is Phase.SWEEP:
+                self._sweep(self._staging.merge)
+                self._enter(Phase.PRUNE if self._options.prune else Phase.CHANGES)
+            elif state.phase is Phase.PRUNE:
+                self._prune()
+            else:
+                self._follow_changes()
         return state
 
     def _begin(self) -> None:
@@ -130,11 +151,14 @@ class Gathering:
         )
         newest = micros_of(head.items[0].updated_at) if head.items else None
         now = self._now(head.date)
-        since = self._options.since
-        horizon = now - int(self._options.lookback * MICROS) if since is None else since
-        state.started, state.as_of, state.newest = now, now, newest
-        state.horizon = horizon if newest is None or since is not None else min(horizon, newest)
-        self._enter(Phase.SWEEP if since is None else Phase.CHANGES)
+        mark = self._options.mark
+        state.started, state.as_of, state.taken, state.newest = now, now, self._here(), newest
+        if mark is None:
+            horizon = now - int(self._options.lookback * MICROS)
+            state.horizon = horizon if newest is None else min(horizon, newest)
+        else:
+            state.horizon = mark.horizon(now, state.taken)
+        self._enter(Phase.SWEEP if mark is None else Phase.CHANGES)
 
     def _enter(self, phase: Phase) -> None:
         self.state.phase = phase
@@ -188,23 +212,29 @@ class Gathering:
         field = "created_at" if unsorted else "updated_at"
         listing = Listing(self._object_id, self._options.conditions, field, descending=True, until=state.horizon)
         reading = AnchoredPass(self._lister, listing, state.statistics)
+        earlier = Mark(state.horizon, state.as_of, state.taken)
         news, rows, began, newest = 0, 0, None, None
         try:
             for page in reading.pages():
                 if began is None:
-                    began = self._now(None)
+                    began = self._now(None), self._here()
                     newest = listing.key(page[0]) if page else None
+                    reading.read_back_to(earlier.horizon(*began))
                 with self._staging.step():
                     news += self._staging.merge(page)
                 rows += len(page)
         except Unsorted:
-            # Records without a time of change may still come sorted by creation; without that, changes cannot be told.
+            # Records without a time of change may still come sorted by creation; without that, changes cannot be told. What changed since
+            # an earlier run shows when everything is read.
             state.flag(Flag.UPDATES_UNSEEN)
             if unsorted:
                 self._enter(Phase.DONE)
+            elif self._options.mark is not None:
+                self._enter(Phase.SWEEP)
             return
         state.rounds += 1
-        state.as_of = began if began is not None else state.as_of
+        if began is not None:
+            state.as_of, state.taken = began
         state.newest = -newest if newest is not None else state.newest
         state.horizon = min(state.as_of, state.as_of if state.newest is None else state.newest) - int(SETTLE * MICROS)
         state.passes.append({"pass": str(state.phase), "requests": state.statistics.requests - before, "records": rows, "news": news})
@@ -212,8 +242,11 @@ class Gathering:
             state.flag(Flag.STILL_CHANGING)
         self._enter(Phase.CHANGES if news and state.rounds < ROUNDS else Phase.DONE)
 
+    def _here(self) -> int:
+        return int(self._clock.now() * MICROS)
+
     def _now(self, date: str | None) -> int:
         from crmctl.bulk.records.moments import micros_of_date
 
         told = micros_of_date(date) if date is not None else self.state.statistics.date
-        return told if told is not None else int(self._clock.now() * MICROS)
+        return told if told is not None else self._here()

@@ -6,7 +6,7 @@ Records and position change together, so that whatever ends the process, both ar
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -95,13 +95,15 @@ class Staging:
         self._db.execute("DELETE FROM kept")
         return removed
 
-    def attach(self, path: Path, statements: Iterable[tuple[str, tuple[int, ...]]]) -> None:
-        """Run statements over these records and another database, `other`, as one change."""
+    @contextmanager
+    def attached(self, path: Path, **functions: Callable[[str], Any]) -> Iterator[sqlite3.Connection]:
+        """These records together with another database, `other`: one change of either. `functions` of one text can be used in SQL."""
+        for name, function in functions.items():
+            self._db.create_function(name, 1, function, deterministic=True)
         self._db.execute("ATTACH ? AS other", (str(path),))
         try:
             with self.step():
-                for statement, values in statements:
-                    self._db.execute(statement, values)
+                yield self._db
         finally:
             self._db.execute("DETACH other")
 

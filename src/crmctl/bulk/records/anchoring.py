@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from crmctl.bulk.records.listing import Lister, Listing, NoProgress, PassStatistics, Slice, SliceReader
@@ -90,9 +90,9 @@ class AnchoredPass:
             page = self._anchored()
             if not self._learn(page):
                 continue
-            self.is_beyond = bool(page.keys) and self._listing.is_beyond(page.keys[-1])
             progress = self._advance(page)
             yield page.rows
+            self.is_beyond = bool(page.keys) and self._listing.is_beyond(page.keys[-1])
             if page.is_last or self.is_beyond:
                 return
             stalled = 0 if progress else stalled + 1
@@ -109,6 +109,10 @@ class AnchoredPass:
                     stalled = 0
             elif stalled > STALLS + 2 * self._back // PAGE_LIMIT:
                 raise NoProgress
+
+    def read_back_to(self, until: int) -> None:
+        """Change where reading may end, from the page in hand on."""
+        self._listing = replace(self._listing, until=until)
 
     @property
     def _mark(self) -> float:
