@@ -55,15 +55,19 @@ class Increments:
     def drop_delivered(self, staging: Staging) -> None:
         """Remove what was delivered before exactly as it is now, whenever that was. Where a record was delivered more than once, the last
         time counts: what it went back to is a change."""
+        known, found = staging.noted("contradiction"), staging.oldest_contradiction()
         with staging.attached(self._path, digest=_digest) as db:
+            staging.note("contradiction", min((one for one in (known, found) if one is not None), default=None))
             db.execute(_DROP)
 
     def remember(self, staging: Staging, state: GatherState, lookback: float) -> None:
         """The records of the staging have been delivered. Raises UsageError when another run was complete meanwhile: it gave the same.
 
-        The next run looks back from the newest change too: the clock that stamps records may be behind the one that dates answers.
+        The next run looks back from the newest change too: the clock that stamps records may be behind the one that dates answers. Where it
+        could not be told which of two contents is the newer one, it looks again.
         """
-        since = None if state.newest is None else min(state.as_of, state.newest) - int(lookback * MICROS)
+        back, contradiction = int(lookback * MICROS), staging.noted("contradiction")
+        since = None if state.newest is None else min(state.as_of - back, state.newest - back, contradiction or state.newest)
         with staging.attached(self._path, digest=_digest) as db:
             known = db.execute("SELECT run FROM other.mark").fetchone()
             if known is not None and known[0] != self.run:

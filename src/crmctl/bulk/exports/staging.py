@@ -19,7 +19,7 @@ from crmctl.models.records import Record
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS record (
-    no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, updated INTEGER NOT NULL, wire TEXT NOT NULL
+    no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, updated INTEGER NOT NULL, wire TEXT NOT NULL, older INTEGER
 );
 CREATE TABLE IF NOT EXISTS kept (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -27,8 +27,11 @@ CREATE TABLE IF NOT EXISTS note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WIT
 
 _MERGE = """
 INSERT INTO record (id, updated, wire) VALUES (?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET updated = excluded.updated, wire = excluded.wire
-WHERE excluded.updated >= record.updated AND excluded.wire <> record.wire
+ON CONFLICT (id) DO UPDATE SET
+    updated = max(record.updated, excluded.updated),
+    wire = CASE WHEN excluded.updated >= record.updated THEN excluded.wire ELSE record.wire END,
+    older = CASE WHEN excluded.updated < record.updated THEN excluded.updated ELSE record.older END
+WHERE excluded.wire <> record.wire AND (excluded.updated >= record.updated OR excluded.updated < coalesce(record.older, record.updated))
 """
 
 
@@ -76,10 +79,19 @@ class Staging:
         self._db.execute("COMMIT")
 
     def merge(self, rows: Iterable[Record]) -> int:
-        """Take records in, each id once with its newest content; how many were new or had changed."""
+        """Take records in, each id once with its newest content; how many were new or had changed.
+
+        A content that is read later and has an older time of change is either from a replica that lags or from a clock that is behind: the
+        newest by time stays, and that there was another one is noted.
+        """
         before = self._db.total_changes
         self._db.executemany(_MERGE, ((row.id, micros_of(row.updated_at) or 0, jsontext.dumps(row.wire)) for row in rows))
         return self._db.total_changes - before
+
+    def oldest_contradiction(self) -> int | None:
+        """The earliest time of change (microseconds) of a content that came after one with a later time."""
+        found: int | None = self._db.execute("SELECT min(older) FROM record").fetchone()[0]
+        return found
 
     def wires(self) -> Iterator[str]:
         """The JSON text of every record, in the order of first arrival."""
