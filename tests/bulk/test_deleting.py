@@ -34,8 +34,12 @@ def ids_of(path: Path) -> list[str]:
         f"name,ID\nAda,{A}\n\nBob,{B}\nBob,{B}\n",
         f'{{"id": "{A}"}}\n{{"id": "{B}", "x": 1}}\n',
         f'[{{"id": "{A}"}}, {{"id": "{B}"}}]',
+        f'["{A}", "{B}"]',
+        f'\ufeff[\r\n  "{A.upper()}",\r\n  "{A}",\r\n  "{B}"\r\n]\r\n',
+        f'"{A}"\n"{B}"\n"{A}"\n',
+        f'\ufeffname;ID\r\n\r\nAda;{A.upper()}\r\n"Bo\nb";{B}\r\n',
     ],
-    ids=["lines", "odd lines", "one column", "csv", "jsonl", "json"],
+    ids=["lines", "odd lines", "one column", "csv", "jsonl", "json", "array", "odd array", "strings", "odd csv"],
 )
 def test_ids_come_from_lines_or_from_an_id_column(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ids"
@@ -56,6 +60,42 @@ def test_a_malformed_id_is_named_with_its_line(tmp_path: Path, text: str, line: 
     with pytest.raises(RejectedError) as caught:
         ids_of(path)
     assert caught.value.details[0]["line"] == line
+
+
+@pytest.mark.parametrize("text", ["", "\ufeff", "\n \r\n\n", "[]", " [ ]\n", "id\n", "id,name\r\n"])
+def test_a_file_without_rows_is_nothing_to_do(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ids"
+    path.write_text(text)
+    assert ids_of(path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("{}", 1), ("\n\n{}\n", 3), ("[{}]", 1), ('[\n{"id": null},\n{"x": 1}]', 2), ('{"name": "Ada"}\n', 1), ("null\n", 1),
+        ("[1, 2]", 1), ("[null]", 1), ("[[]]", 1), ("hello\nworld\n", 1), ("{\n", 1), ("id,name\n,Ada\n,Bob\n", 2),
+        ("id\nnone\n", 2), ('{"ids": []}', 1), ("name,age\nAda,36\n", 1), ("x\n" * 50, 1),
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_something_but_no_id_is_a_usage_error_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "ids"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"ids, line {line}: "):
+        ids_of(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f'{{"id": "{A}"}}\n{{}}\n', 2), (f'[{{"id": "{A}"}},\n{{"id": 7}}]', 2), (f'["{A}",\n\n"x"]', 3), (f"id,n\n{A},1\n,2\n", 3),
+        (f"{A}\n{{}}\n", 2), (f"{A}\n\n{A} {B}\n", 3), ("x\n" * 50 + A, 1), (f'{{"id": "{A}"}}\n{{"id"\n', 2),
+    ],
+)  # fmt: skip
+def test_anything_beside_ids_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "ids"
+    path.write_text(text)
+    with pytest.raises(RejectedError, match=f"ids, line {line}: .*nothing was deleted"):
+        ids_of(path)
 
 
 def test_a_table_without_a_column_of_ids_is_a_usage_error(tmp_path: Path) -> None:

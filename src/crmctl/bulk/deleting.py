@@ -13,8 +13,10 @@ from crmctl.bulk.records.listing import Lister
 from crmctl.bulk.records.scanning import ScanStatistics, scan
 from crmctl.bulk.records.seen import SeenIds
 from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.sources.rows import Format, Source, SourceOptions
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError, reason
+from crmctl.models import jsontext
 from crmctl.models.filters import Condition
 from crmctl.models.ids import is_uuid
 from crmctl.models.records import BULK_LIMIT
@@ -62,25 +64,28 @@ class DeleteSummary:
 
 
 def read_ids(path: Path, name: str, ids: SeenIds) -> None:
-    """Collect the ids of a file: one per line, or the `id` column of a table in any format. Blank lines and repetitions are fine.
+    """Collect the ids of a file: one per line, a JSON array, or the `id` column of a table in any format. Blank lines, repetitions, and a
+    file without any rows are fine.
 
-    Raises UsageError for a table without such a column, RejectedError when any id is malformed, with the lines.
+    Raises UsageError for a file that holds something, but not one id; RejectedError when anything beside ids is there, with the lines.
     """
-    problems = []
+    problems: list[dict[str, Any]] = []
     for line, text in _candidates(path, name):
         if is_uuid(text):
             ids.add(text.lower())
-        else:
+        elif len(problems) < SHOWN_PROBLEMS:
             problems.append({"line": line, "value": text[:80]})
-            if len(problems) >= SHOWN_PROBLEMS:
-                break
-    if problems:
-        first = problems[0]
-        raise RejectedError(
-            f"{name}, line {first['line']}: {first['value']!r} is not a record id; nothing was deleted",
-            code="malformed_id",
-            details=problems,
+        elif len(ids):
+            break
+    if not problems:
+        return
+    first = problems[0]
+    said = f"{name}, line {first['line']}: {first['value']!r} is not a record id"
+    if not len(ids):
+        raise UsageError(
+            f"{said}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
         )
+    raise RejectedError(f"{said}; nothing was deleted", code="malformed_id", details=problems)
 
 
 def collect_ids(lister: Lister, object_id: str, conditions: Sequence[Condition], ids: SeenIds, progress: Progress) -> ScanStatistics:
@@ -203,19 +208,30 @@ def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
                 return
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
-    source = open_source(path, name=name)
-    if not source.header:
-        return
-    column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
-    if column is None and len(source.header) == 1 and source.dialect.format.is_delimited:
-        yield 1, source.header[0]
-        column = 0
-    if column is None:
-        raise UsageError(f"{name} is neither a list of ids nor a table with an id column", code="unknown_format")
+    array = first[1].startswith("[")
+    source = open_source(path, SourceOptions(format="json") if array else SourceOptions(), name=name)
+    yield from (_of_json if source.dialect.format in (Format.JSON, Format.JSONL) else _of_table)(source)
+
+
+def _of_json(source: Source) -> Iterator[tuple[int, str]]:
+    """Records with an id, or ids as strings."""
     for row in source.rows():
-        if row.problem is not None:
-            yield row.first_line, row.raw
-        else:
-            value = row.cells[column] if row.value is None else row.value.get(source.header[column])
-            if value not in (None, ""):
-                yield row.first_line, str(value).strip()
+        found: Any = None
+        if row.value is not None:
+            found = next((value for key, value in row.value.items() if key.strip().lower() == "id"), None)
+        elif row.problem is not None and row.problem.code == "not_an_object":
+            found = jsontext.loads(row.raw)
+        yield row.first_line, found.strip() if isinstance(found, str) else row.raw
+
+
+def _of_table(source: Source) -> Iterator[tuple[int, str]]:
+    column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
+    if column is None and len(source.header) == 1:
+        # A list without a header. A row that repeats its first id is none that repeats a header.
+        yield 1, source.header[0].strip()
+        yield from ((row.first_line, row.raw.strip().strip('"').strip()) for row in source.rows())
+        return
+    if column is None:
+        raise UsageError(f"{source.name}, line 1: neither a record id nor the names of columns with id among them", code="unknown_format")
+    for row in source.rows():
+        yield row.first_line, row.raw if row.problem is not None else row.cells[column].strip() or row.raw
