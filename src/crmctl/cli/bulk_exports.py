@@ -9,6 +9,7 @@ from crmctl.cli.counting import counted
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
+    from crmctl.bulk.exports.formats import Layout
     from crmctl.bulk.exports.increments import Increments
     from crmctl.bulk.exports.manifest import Subject
     from crmctl.cli.runtime import Runtime
@@ -29,7 +30,6 @@ def export(
 ) -> None:
     """Write the records to stdout or into a file. Raises UsageError for an existing file without --yes."""
     from crmctl.bulk.exports.exporting import Export, ExportOptions
-    from crmctl.bulk.exports.formats import Layout, export_format
     from crmctl.bulk.exports.manifest import Subject
     from crmctl.bulk.payloads.mapping import schema_digest
     from crmctl.cli.targets import parse_filters
@@ -38,13 +38,14 @@ def export(
         raise UsageError("--since-last gives changes, which say nothing of deletions", hint="leave --prune-deleted out")
     if resume is not None and path is None:
         raise UsageError("only an export into a file can be resumed", hint="-O FILE")
-    chosen = export_format(path.name if path else None, format or (_asked_format(runtime) if path is None else None))
+    names = runtime.take_fields()
+    chosen = _chosen_format(runtime, object_name, path, format)
     if path is not None and path.exists():
         runtime.confirm(f"Replace {path}")
     conditions = parse_filters(runtime, object_name, filters)
-    attributes = runtime.directory.attributes(object_name)
-    subject = Subject(object_name, runtime.directory.object_id(object_name), runtime.settings.require_origin(), schema_digest(attributes))
-    layout = Layout(chosen, attributes, excel_safe=bool(runtime.flags.get("excel_safe")))
+    layout = _layout(runtime, object_name, chosen, names)
+    digest = schema_digest(layout.attributes)
+    subject = Subject(object_name, runtime.directory.object_id(object_name), runtime.settings.require_origin(), digest)
     increments = _increments(runtime, subject, conditions, path) if since_last else None
     options = ExportOptions(layout, conditions, prune, lookback, increments, resume)
     export = Export(runtime.connect(lane="bulk"), subject, options, runtime.clock, runtime.progress)
@@ -56,6 +57,40 @@ def export(
         runtime.done(summary.to_document(), f"exported {counted(summary.rows, 'record')} to {path}")
     for flag in summary.flags:
         runtime.messages.warn(WARNINGS[flag])
+
+
+def _chosen_format(runtime: Runtime, object_name: str, path: Path | None, format: str | None) -> str:
+    """The format of the export. Raises UsageError when it is not clear, or when an option would change nothing."""
+    from crmctl.bulk.exports.exporting import ExportSummary
+    from crmctl.bulk.exports.formats import check_libraries, export_format
+
+    asked = _asked_format(runtime) if path is None else None
+    if format is not None and asked not in (None, format):
+        raise UsageError(f"--format {format} and --output {asked} exclude each other", hint="leave one of them out")
+    chosen = export_format(path.name if path else None, format or asked)
+    check_libraries(chosen)
+    if runtime.flags.get("excel_safe") and chosen not in ("csv", "tsv"):
+        raise UsageError(f"--excel-safe is for csv and tsv, not {chosen}", hint="leave it out, or --format csv")
+    if path is None and runtime.flags.get("query"):
+        raise UsageError(
+            "--query is not for records that an export writes to stdout",
+            hint=f"crmctl records list {object_name} --all --query ..., or --filter and --fields here",
+        )
+    if path is not None and runtime.flags.get("query"):
+        example = ExportSummary(object_name, chosen, 0, 0, 0, 0.0, False, "", (), path, path, "")
+        runtime.emitter.check_result(example.to_document())
+    return chosen
+
+
+def _layout(runtime: Runtime, object_name: str, format: str, names: list[str] | None) -> Layout:
+    """What is written of every record: the named fields, else all. Raises UsageError for an unknown field."""
+    from crmctl.bulk.exports.formats import Layout
+    from crmctl.output.selection import choose_fields
+    from crmctl.output.views import record_view
+
+    attributes = runtime.directory.attributes(object_name)
+    fields = choose_fields(names, record_view(attributes)) if names is not None else None
+    return Layout(format, attributes, excel_safe=bool(runtime.flags.get("excel_safe")), fields=fields)
 
 
 WARNINGS = {

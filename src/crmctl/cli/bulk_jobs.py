@@ -108,6 +108,7 @@ def undo(runtime: Runtime, reference: str) -> None:
         if runtime.dry_run:
             runtime.emitter.emit_result({"dryRun": True, **plan.to_document()}, text=f"{_undo_text(plan)}; nothing was sent")
             return
+        runtime.emitter.check_result(plan.to_document())
         if plan.work:
             if runtime.prompter.can_ask:
                 runtime.messages.note(_undo_text(plan))

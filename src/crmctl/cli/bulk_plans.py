@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.bulk_runs import Findings, binary_stdin, current_limit, note_if_empty, rejected_rows, resolve_target, run_job
+from crmctl.cli.bulk_runs import Findings, binary_stdin, check_shown, current_limit, note_if_empty, rejected_rows, resolve_target, run_job
 from crmctl.cli.counting import counted
 from crmctl.errors import ExitCode, RejectedError, UsageError
 
@@ -159,6 +159,7 @@ def apply_plan(runtime: Runtime, file: Path, request: ApplyRequest) -> None:
     if runtime.dry_run:
         _preview_plan(runtime, target, ready, request.guard)
         return
+    check_shown(runtime)
     store = JobStore(runtime.paths.state, runtime.clock)
     job = start_apply(store, target, attributes, ready, runtime.clock, again=request.again, lister=service)
     run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)

@@ -90,6 +90,15 @@ class Findings:
             said.warn(f"and {left:,} more findings")
 
 
+def check_shown(runtime: Runtime) -> None:
+    """Refuse a --fields or --query that does not fit the summary of a job before it begins. Raises UsageError."""
+    from crmctl.bulk.journal.states import RESULT_FILES, RowState
+    from crmctl.bulk.journal.summary import Summary
+
+    files = {name: Path(name) for name in RESULT_FILES}
+    runtime.emitter.check_result(Summary("", "", "", dict.fromkeys(RowState, 0), 0, 0.0, files).to_document())
+
+
 def resolve_target(runtime: Runtime, object_name: str) -> tuple[Target, list[Attribute]]:
     """The object, and its attributes as they are now: bulk work trusts no cache."""
     from crmctl.bulk.imports.starting import Target
@@ -141,6 +150,8 @@ def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRe
 
     if request.plan_file is not None:
         check_plan_wish(runtime, request.plan_file, file)
+    if not runtime.dry_run:
+        check_shown(runtime)
     target, attributes = resolve_target(runtime, object_name)
     samples = sample_records(runtime, target.object_id, attributes)
     plan, references = request.plan, request.references

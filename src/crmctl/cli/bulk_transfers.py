@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None) -> None:
     """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
-    from crmctl.bulk.deleting import delete_records
+    from crmctl.bulk.deleting import DeleteSummary, delete_records
     from crmctl.bulk.records.seen import SeenIds
 
+    if not runtime.dry_run:
+        runtime.emitter.check_result(DeleteSummary(object_name).to_document())
     if not runtime.prompter.can_ask or ids_file == "-":
         runtime.confirm(f"Delete records of {object_name}")
     with SeenIds() as ids:

@@ -60,6 +60,9 @@ class Runtime:
     def check_options(self) -> None:
         """Find out about wrong options and broken settings before anything happens. Raises UsageError and ConfigError."""
         self.streams.color_mode = self.settings.color.value
+        asked = self.flags.get("output")
+        if self.flags.get("json") and asked not in (None, "json"):
+            raise UsageError(f"--json and --output {asked} exclude each other", hint="leave one of them out")
         _ = self.emitter
 
     def guard_write(self) -> None:
@@ -106,6 +109,11 @@ class Runtime:
     def needs_columns(self) -> bool:
         """Whether the output depends on the attributes of an object; JSON as the service sent it does not."""
         return self.output_format in ("table", "csv", "tsv") or bool(self.flags.get("fields"))
+
+    def take_fields(self) -> list[str] | None:
+        """The names of --fields, for a command that applies them to what it writes: the result it prints is whole then."""
+        names, self.emitter.fields = self.emitter.fields, None
+        return names
 
     def schema_changed(self) -> None:
         """Forget cached objects and attributes."""

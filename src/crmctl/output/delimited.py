@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from crmctl.models.delimited_text import delimited_row
+from crmctl.models.fieldpaths import Path, value_at
 from crmctl.output.rendering import Item, Rendering
-from crmctl.output.views import Path, View, generic_view, value_at
+from crmctl.output.views import View, generic_view
 
 
 def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:

@@ -11,9 +11,10 @@ from typing import Any
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError
+from crmctl.models.fieldpaths import narrow
 from crmctl.output.messages import Messages
 from crmctl.output.rendering import Rendering
-from crmctl.output.selection import choose_fields, compile_query, narrow
+from crmctl.output.selection import choose_fields, compile_query
 from crmctl.output.streams import ClosedPipe, Streams
 from crmctl.output.views import View
 
@@ -70,6 +71,16 @@ class Emitter:
         """Refuse an unknown --fields now. For commands that write: their answer would be too late. Raises UsageError."""
         if self.fields is not None:
             choose_fields(self.fields, view)
+
+    def check_result(self, document: Mapping[str, Any]) -> None:
+        """Refuse a --fields or --query that does not fit the result of an action, before it is done; the document has its shape.
+
+        Raises UsageError.
+        """
+        if self.fields is not None:
+            choose_fields(self.fields, View("the result", (), {}), document)
+        if self._query is not None:
+            self._query(document)
 
     def emit_items(self, items: Iterable[Item], view: View | None = None) -> int:
         """A list that does not come in pages; returns how many items there were."""

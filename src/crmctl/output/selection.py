@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from crmctl.errors import UsageError
-from crmctl.output.views import Path, View
+from crmctl.models.fieldpaths import Path
+from crmctl.output.views import View
 
 
 def choose_fields(names: Sequence[str], view: View, sample: Mapping[str, Any] | None = None) -> dict[str, Path]:
@@ -34,25 +35,6 @@ def choose_fields(names: Sequence[str], view: View, sample: Mapping[str, Any] | 
             details={"unknown": unknown, "valid": list(dict.fromkeys([*view.fields, *valid]))},
         )
     return chosen
-
-
-def narrow(item: Mapping[str, Any], paths: Iterable[Path]) -> dict[str, Any]:
-    """An item of the same shape with only what the paths lead to; what is not there stays away."""
-    result: dict[str, Any] = {}
-    for path in paths:
-        source: Any = item
-        for key in path:
-            if not isinstance(source, Mapping) or key not in source:
-                break
-            source = source[key]
-        else:
-            target = result
-            for key in path[:-1]:
-                inner = target.get(key)
-                target[key] = inner = {} if inner is None else inner
-                target = inner
-            target[path[-1]] = source
-    return result
 
 
 def compile_query(expression: str) -> Callable[[Any], Any]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from crmctl.models.fieldpaths import Path
+
 if TYPE_CHECKING:
     from crmctl.models.attributes import Attribute
-
-Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,6 @@ class View:
         """The same noun with only the chosen fields, in the chosen order."""
         columns = tuple(self.column(name, path) for name, path in chosen.items())
         return replace(self, columns=columns, fields=dict(chosen), export=tuple(chosen))
-
-
-def value_at(item: Any, path: Path) -> Any:
-    """The value inside nested mappings, or None where there is none."""
-    for key in path:
-        if not isinstance(item, Mapping):
-            return None
-        item = item.get(key)
-    return item
 
 
 def generic_view(items: Iterable[Mapping[str, Any]], noun: str = "results", *, first: Sequence[str] = ()) -> View:

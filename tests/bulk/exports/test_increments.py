@@ -18,10 +18,13 @@ import pytest
 
 from crmctl.bulk.exports import exporting, gathering
 from crmctl.bulk.exports.exporting import Export, ExportOptions
+from crmctl.bulk.exports.gathering import GatherState
 from crmctl.bulk.exports.increments import Increments
 from crmctl.bulk.exports.manifest import Subject
+from crmctl.bulk.exports.staging import Staging
 from crmctl.bulk.records.moments import MICROS, to_timestamp
 from crmctl.client.shapes import Page
+from crmctl.errors import UsageError
 from crmctl.models.filters import Condition
 from crmctl.models.records import Record
 from tests.support.bulkjobs import Silent
@@ -140,12 +143,12 @@ def history(chance: random.Random, folder: Path, seed: int) -> None:
     for _ in range(chance.choice([0, 5, 99, 250])):
         service.write(0)
     for number in range(12):
+        if service.dated and chance.random() < 0.2:
+            service.step -= chance.choice([5, 60, 600]) * MICROS
         for _ in range(chance.choice([0, 0, 1, 5, 120])):
             service.write(chance.randrange(10 * MICROS))
             service.pass_time(chance.choice([0, 0, 1, 300_000]))
         service.pass_time(chance.choice([0, MICROS, 20 * MICROS, 600 * MICROS]))
-        if service.dated and chance.random() < 0.2:
-            service.step -= chance.choice([5, 60, 600]) * MICROS
         kill = (chance.choice(list(STEPS)), chance.random() < 0.5) if chance.random() < 0.4 else None
         try:
             given = run(service, FakeClock((service.real + off) / MICROS), folder, kill)
@@ -165,3 +168,29 @@ def take(taken: dict[str, dict[str, Any]], given: list[dict[str, Any]], where: s
     assert len({row["id"] for row in given}) == len(given), where
     assert [row for row in given if taken.get(row["id"]) == row] == [], where
     taken |= {row["id"]: row for row in given}
+
+
+def test_what_could_not_be_told_to_be_newer_is_looked_at_again(tmp_path: Path) -> None:
+    """A content that came later and has an older time: a replica that lags, or a machine whose clock is behind."""
+    increments, moment = Increments(tmp_path, {}), START + 3600 * MICROS
+
+    def record(number: int, at: int) -> Record:
+        return Record.parse({"id": "a", "data": {"n": number}, "updatedAt": to_timestamp(at)})
+
+    with Staging() as staging:
+        with staging.step():
+            assert [staging.merge([record(*one)]) for one in ((1, moment), (2, START), (2, START), (1, moment))] == [1, 1, 0, 0]
+        assert [json.loads(wire)["data"]["n"] for wire in staging.wires()] == [1]
+        increments.drop_delivered(staging)
+        increments.remember(staging, GatherState(as_of=moment, newest=moment), 60)
+    mark = Increments(tmp_path, {}).mark
+    assert mark is not None
+    assert mark.since == START
+
+
+def test_two_runs_at_once_do_not_both_count(tmp_path: Path) -> None:
+    first, second = Increments(tmp_path, {}), Increments(tmp_path, {})
+    with Staging() as staging:
+        first.remember(staging, GatherState(), 60)
+        with pytest.raises(UsageError, match="another run"):
+            second.remember(staging, GatherState(), 60)

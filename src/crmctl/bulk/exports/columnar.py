@@ -63,7 +63,7 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
         return made
 
     columns = layout.columns or []
-    kinds = ["text", *[attribute.type or "text" for attribute in layout.attributes], "text", "text"]
+    kinds = layout.kinds
     try:
         sheet.append([cell(_sheet_text(column, "the header")) for column in columns])
         for count, wire in enumerate(wires(), 2):
@@ -71,8 +71,8 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
                 raise RejectedError(
                     f"a sheet holds no more than {SHEET_ROWS - 1:,} records", hint="export csv or parquet", code="too_many_rows"
                 )
-            row = layout.cells(wire)
-            values = [_sheet_value(kind, value, f"record {row[0]}") for kind, value in zip(kinds, row, strict=True)]
+            row, owner = layout.cells(wire), f"record {jsontext.loads(wire).get('id')}"
+            values = [_sheet_value(kind, value, owner) for kind, value in zip(kinds, row, strict=True)]
             sheet.append([None if value is None else cell(value) for value in values])
     finally:
         sheet.close()
@@ -81,7 +81,7 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
 
 def _kinds(layout: Layout, wires: Wires) -> Sequence[str]:
     """The kind of every column: that of its attribute, or text where one value does not fit it."""
-    kinds = ["text", *["text" if attribute.is_list else attribute.type or "text" for attribute in layout.attributes], "time", "time"]
+    kinds = layout.kinds
     open_places = [place for place, kind in enumerate(kinds) if kind in _FITS]
     for wire in wires():
         row = layout.cells(wire)

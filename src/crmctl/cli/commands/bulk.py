@@ -154,7 +154,7 @@ def resume_job(
     from crmctl.bulk.imports.running import finished_result
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.cli.bulk_request import assumption
-    from crmctl.cli.bulk_runs import resolve_target, resume_preview, run_job, show_result
+    from crmctl.cli.bulk_runs import check_shown, resolve_target, resume_preview, run_job, show_result
 
     runtime: Runtime = ctx.obj
     store = JobStore(runtime.paths.state, runtime.clock)
@@ -164,6 +164,7 @@ def resume_job(
     elif (finished := finished_result(store, chosen)) is not None:
         show_result(runtime, finished, chosen.header.input)
     else:
+        check_shown(runtime)
         origin = runtime.settings.require_origin()
         check_service(chosen.header, origin)
         _, attributes = resolve_target(runtime, chosen.header.object_id)
