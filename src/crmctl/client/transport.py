@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from crmctl.client.bodies import answer_bound, read_body
 from crmctl.client.trust import trust, trust_nobody
 from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError, reason
 
@@ -25,9 +26,6 @@ CONNECT_TIMEOUT = 10.0
 
 KEEPALIVE_SECONDS = 1.5
 """A connection idle for longer is not used again: servers close idle ones after 2 s or more, and a POST caught by that is in doubt."""
-
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""Decompressed; far above any page of 100 records, far below what would exhaust a machine."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,7 @@ class HttpxTransport:
         self._ca_bundle = ca_bundle
         self._user_agent = user_agent
         self._environ = os.environ if environ is None else environ
+        self._bound = answer_bound(self._environ)
         self._clients: dict[str, httpx.Client] = {}
         self._lock = threading.Lock()
 
@@ -120,7 +119,7 @@ class HttpxTransport:
             answer = client._transport_for_url(request.url).handle_request(request)
             try:
                 progress.answering = True
-                content = _read_body(answer, timeout)
+                content = _read_body(answer, self._bound, timeout)
             finally:
                 answer.close()
         except (httpx.RequestError, httpx.InvalidURL) as error:
@@ -204,26 +203,18 @@ def _reported(content: Iterable[bytes], progress: Callable[[int], None] | None) 
             progress(len(chunk))
 
 
-def _read_body(answer: httpx.Response, timeout: float) -> bytes:
+def _read_body(answer: httpx.Response, bound: int, timeout: float) -> bytes:
     import httpx
 
     deadline = time.monotonic() + timeout
-    chunks: list[bytes] = []
-    size = 0
-    for chunk in answer.iter_bytes():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_ANSWER_BYTES:
-            raise ServiceError(
-                f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB",
-                code="unreadable_answer",
-                status=answer.status_code,
-                outcome_unknown=True,
-            )
+
+    def in_time() -> None:
         # Each read has its own limit; a body that drips byte by byte must not hold the program for ever.
         if time.monotonic() > deadline:
             raise httpx.ReadTimeout("the body did not end")
-    return b"".join(chunks)
+
+    # Not httpx's own decoders: they decompress whatever arrived at once, and one after another.
+    return read_body(answer.iter_raw(), answer.headers, bound, answer.status_code, in_time)
 
 
 def _explain(error: Exception, url: str, timeout: float, progress: _Progress) -> CrmctlError:
