@@ -129,3 +129,18 @@ def test_slugs_are_checked_against_the_attributes() -> None:
         check_slugs([parse_condition("emial~a")], attributes)
     assert "emial" in caught.value.message
     assert caught.value.hint == "valid attributes: email, amount"
+
+
+def test_valid_names_keep_their_order_whatever_was_typed_and_however_they_came() -> None:
+    slugs = ["name", "email", "phone", "company", "score", "notes", "status", "tags"]
+    for typed in ("emial", "phon", "zzz", "Name"):
+        hints = set()
+        for turn in range(len(slugs)):
+            attributes = [Attribute(id=slug, slug=slug) for slug in slugs[turn:] + slugs[:turn]]
+            with pytest.raises(UsageError) as caught:
+                check_slugs([parse_condition(f"{typed}~a")], attributes)
+            hints.add(caught.value.hint)
+        listed = str(hints.pop()).removeprefix("valid attributes: ").split(", ")
+        assert not hints
+        assert sorted(listed) == sorted(slugs)
+        assert listed[1:] == sorted(listed[1:])

@@ -107,3 +107,26 @@ def test_fields_come_before_the_query() -> None:
     run = Run("json", fields=["email"], query="[0]")
     run.emitter.emit_items([record(1)], view())
     assert loads(run.out) == {"data": {"email": "ada@acme.test"}}
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("abs([0])", "abs() takes number, not object: {"),
+        ("sum([].data.email)", "sum() takes array-number, not string: "),
+        ("join(',', [0].data)", "join() takes array-string, not object: {"),
+        ("data[?x", "the expression is not complete"),
+        ("[0] ]", "unexpected ']' at character 5"),
+        ("a.#", "at character 3"),
+        ("nosuch(@)", "Unknown function: nosuch()"),
+        ("abs(@, @)", "Expected 1 argument for function abs(), received 2"),
+        ("x" * 5000 + "#", "at character 5001"),
+    ],
+)
+def test_a_wrong_query_is_named_with_its_place_and_never_with_a_whole_record(expression: str, said: str) -> None:
+    row = record(1) | {"notes": "a long note " * 5000}
+    with pytest.raises(UsageError) as caught:
+        Run("json", query=expression).emitter.emit_items([row], view())
+    assert said in caught.value.message
+    assert expression[:100] in caught.value.message
+    assert len(caught.value.message) < 400

@@ -113,7 +113,7 @@ def format_condition(condition: Condition) -> str:
 
 def check_slugs(conditions: Iterable[Condition], attributes: Sequence[Attribute]) -> None:
     """Raise UsageError, listing the valid slugs, when a condition names an attribute the object does not have."""
-    known = [attribute.slug for attribute in attributes]
+    known = sorted(attribute.slug for attribute in attributes)
     for condition in conditions:
         if condition.slug not in known and condition.slug not in FIELDS_OF_EVERY_RECORD:
             valid = ", ".join(_nearest_first(condition.slug, known))
@@ -152,6 +152,8 @@ def _value(operator: Operator, value: str | None, text: str) -> str:
 
 
 def _nearest_first(word: str, candidates: Sequence[str]) -> list[str]:
+    """What was probably meant, then the others in their own order: whoever reads a second error finds them where they were."""
     from difflib import SequenceMatcher  # only an error pays for it
 
-    return sorted(candidates, key=lambda candidate: -SequenceMatcher(None, word.lower(), candidate.lower()).ratio())
+    nearest = max(candidates, key=lambda candidate: SequenceMatcher(None, word.lower(), candidate.lower()).ratio(), default=None)
+    return [nearest, *(candidate for candidate in candidates if candidate != nearest)] if nearest is not None else []

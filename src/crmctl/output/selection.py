@@ -6,8 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from crmctl.errors import UsageError
+from crmctl.models import jsontext
 from crmctl.models.fieldpaths import Path
 from crmctl.output.views import View
+
+SHOWN_EXPRESSION = 200
+SHOWN_VALUE = 60
+"""Characters of an expression, and of a value that it met, that a message shows."""
+
+_TYPES = {"str": "string", "dict": "object", "list": "array", "int": "number", "float": "number", "bool": "boolean", "NoneType": "null"}
 
 
 def choose_fields(names: Sequence[str], view: View, sample: Mapping[str, Any] | None = None) -> dict[str, Path]:
@@ -43,8 +50,8 @@ def compile_query(expression: str) -> Callable[[Any], Any]:
     from jmespath.exceptions import JMESPathError
 
     def wrong(error: Exception) -> UsageError:
-        reason = " ".join(str(error).split())
-        return UsageError(f"--query {expression!r}: {reason}", hint="the language is described at https://jmespath.org", code="bad_query")
+        shown = repr(_cut(expression, SHOWN_EXPRESSION))
+        return UsageError(f"--query {shown}: {_why(error)}", hint="the language is described at https://jmespath.org", code="bad_query")
 
     try:
         compiled = jmespath.compile(expression)
@@ -58,3 +65,31 @@ def compile_query(expression: str) -> Callable[[Any], Any]:
             raise wrong(error) from error
 
     return apply
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with an expression, and where. The library's own texts repeat it, and print the whole value that does not fit."""
+    from jmespath.exceptions import ArityError, IncompleteExpressionError, JMESPathTypeError, LexerError, ParseError
+
+    if isinstance(error, JMESPathTypeError):
+        wanted = " or ".join(error.expected_types)
+        actual = _TYPES.get(error.actual_type, error.actual_type)
+        return f"{error.function_name}() takes {wanted}, not {actual}: {_cut(_as_json(error.current_value), SHOWN_VALUE)}"
+    if isinstance(error, IncompleteExpressionError):
+        return "the expression is not complete"
+    if isinstance(error, LexerError):
+        return f"{_cut(str(error.message), SHOWN_VALUE)}, at character {error.lexer_position + 1}"
+    if isinstance(error, ParseError) and not isinstance(error, ArityError):
+        return f"unexpected {_cut(str(error.token_value), SHOWN_VALUE)!r} at character {error.lex_position + 1}"
+    return _cut(" ".join(str(error).split()), SHOWN_EXPRESSION)
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return jsontext.dumps(value)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "…"
