@@ -90,3 +90,37 @@ def test_a_service_that_does_not_move_on_is_an_error_not_a_loop(page: Callable[[
     with pytest.raises(ServiceError) as caught:
         walk(lambda limit, offset: Page(page(offset), total, limit, offset))
     assert caught.value.code == "no_progress"
+
+
+class Shifting:
+    """A list of 300 that others change before the answers whose numbers are given: new records in front, or old ones gone from there."""
+
+    def __init__(self, changes: dict[int, int], *, counts: bool) -> None:
+        self.rows, self.changes, self.counts, self.asked = records(0, 300), changes, counts, 0
+
+    def __call__(self, limit: int, offset: int) -> Page[Record]:
+        change = self.changes.get(self.asked, 0)
+        self.asked += 1
+        self.rows = [*records(1000 * self.asked, change), *self.rows] if change > 0 else self.rows[-change:]
+        return Page(self.rows[offset : offset + limit], len(self.rows) if self.counts else None, limit, offset)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("change", [1, 30, 99, 100, 101, 200])
+def test_what_others_insert_in_front_repeats_nothing_and_stops_nothing(change: int, counts: bool) -> None:
+    shifts: list[bool] = []
+    found = walk(Shifting({1: change}, counts=counts), on_shift=lambda: shifts.append(True))
+    assert {f"r{number}" for number in range(300)} <= set(found)
+    assert change > 100 or found == [f"r{number}" for number in range(300)]
+    assert shifts
+
+
+def test_what_others_delete_is_said_where_the_service_counts() -> None:
+    shifts: list[bool] = []
+    assert len(walk(Shifting({1: -30}, counts=True), on_shift=lambda: shifts.append(True))) == 270
+    assert shifts
+
+
+def test_a_limit_is_filled_although_pages_repeat() -> None:
+    found = walk(Shifting({1: 30}, counts=True), limit=150)
+    assert found == [f"r{number}" for number in range(150)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -51,13 +51,37 @@ def show_pages(
     """Emit the items of a paged list as its pages arrive. `view` gets the first item, or None when there is none."""
     from crmctl.client.paging import iterate
 
-    pages = iterate(fetch, limit=part.limit, offset=part.offset)
+    seen = _Seen()
+    pages = seen.watch(iterate(fetch, limit=part.limit, offset=part.offset, on_shift=seen.shift))
     first = next(pages)
-    total = first.total
     shown = runtime.emitter.emit_pages((page.items for page in chain([first], pages)), view(first.items[0].wire if first.items else None))
-    if part.limit is None:
-        return
-    if total is not None and part.offset + shown < total:
-        runtime.messages.note(f"showing {shown:,} of {total:,}; use --limit or --all")
-    elif total is None and shown == part.limit:
-        runtime.messages.note(f"showing {shown:,}, there may be more; use --limit or --all")
+    for note in seen.notes(part, shown):
+        runtime.messages.note(note)
+
+
+class _Seen:
+    """What pages told about the whole list: how long it was in the end, and whether others changed it meanwhile."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.shifted = False
+
+    def shift(self) -> None:
+        self.shifted = True
+
+    def watch(self, pages: Iterator[Page[Any]]) -> Iterator[Page[Any]]:
+        for page in pages:
+            self.total = page.total
+            yield page
+
+    def notes(self, part: Window, shown: int) -> Iterator[str]:
+        """What was left out, or may be missing."""
+        more = self.total is not None and part.offset + shown < self.total
+        if self.shifted:
+            yield "the list changed while its pages were read: something may be missing"
+        if shown == part.limit and more:
+            yield f"showing {shown:,} of {self.total:,}; use --limit or --all"
+        elif shown == part.limit and self.total is None:
+            yield f"showing {shown:,}, there may be more; use --limit or --all"
+        elif more and not self.shifted:
+            yield f"showing {shown:,} of {self.total:,}: the service gives no more of them"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from crmctl.client.shapes import Page
 from crmctl.errors import ServiceError
@@ -16,26 +16,56 @@ _DEFAULT_PAGES = (50, 20)
 """The specification's default page sizes: a page of exactly this length may come from a service that does not heed `limit`."""
 
 
+REPEATS = 2
+"""Pages in a row without anything new that prove that `offset` is not heeded; a single one comes where others insert a page in front."""
+
+
 def iterate(
-    fetch: Callable[[int, int], Page[R]], *, limit: int | None = None, offset: int = 0, page_size: int = PAGE_LIMIT
+    fetch: Callable[[int, int], Page[R]],
+    *,
+    limit: int | None = None,
+    offset: int = 0,
+    page_size: int = PAGE_LIMIT,
+    on_shift: Callable[[], None] = lambda: None,
 ) -> Iterator[Page[R]]:
     """Pages of `fetch(limit, offset)` from `offset` on, until `limit` items (None: all) were given or the list ends.
 
-    The first page is always given, even when empty, so that its `total` is known. Raises ServiceError `no_progress` when the service
-    sends a page twice: it does not heed `offset`, and going on would never end.
+    The first page is always given, even when empty, so that its `total` is known. What a page repeats of the one before is left out;
+    `on_shift` is called when that, or another `total`, shows that others changed the list meanwhile: something may be missing. Raises
+    ServiceError `no_progress` when pages bring nothing new: the service does not heed `offset`, and going on would never end.
     """
-    taken, seen = 0, set[int]()
+    given, position, repeats = 0, offset, 0
+    known: set[Any] = set()
+    seen: set[int] = set()
+    total: int | None = None
     while True:
-        wanted = page_size if limit is None else min(page_size, limit - taken)
-        page = fetch(wanted, offset + taken)
-        items = page.items if limit is None else page.items[: limit - taken]
-        if items:
-            _check_progress(items, seen)
-        if items or taken == 0:
+        wanted = page_size if limit is None else min(page_size, limit - given)
+        page = fetch(wanted, position)
+        items = [item for item in page.items if item.wire.get("id") is None or item.wire["id"] not in known]
+        if page.items and _digest(page.items) in seen:
+            items = []
+        repeats = repeats + 1 if page.items and not items else 0
+        if repeats == REPEATS:
+            raise ServiceError(
+                "the service sends the same page again and again instead of the next one",
+                code="no_progress",
+                hint="ask for fewer with --limit",
+            )
+        seen.add(_digest(page.items))
+        if position > offset and (page.total != total or len(items) < len(page.items)):
+            on_shift()
+        known, total = {item.wire.get("id") for item in page.items}, page.total
+        items = items if limit is None else items[: limit - given]
+        if items or position == offset:
             yield Page(items, page.total, page.limit, page.offset, page.date)
-        taken += len(items)
-        if not items or taken == limit or _is_last(page, wanted, offset + taken):
+        given += len(items)
+        position += len(page.items)
+        if not page.items or given == limit or _is_last(page, wanted, position):
             return
+
+
+def _digest(items: list[R]) -> int:
+    return hash(tuple(str(item.wire.get("id")) for item in items))
 
 
 def _is_last(page: Page[R], wanted: int, position: int) -> bool:
@@ -43,12 +73,3 @@ def _is_last(page: Page[R], wanted: int, position: int) -> bool:
         return position >= page.total
     length = len(page.items)
     return length < min(wanted, page.limit) and length not in _DEFAULT_PAGES
-
-
-def _check_progress(items: list[R], seen: set[int]) -> None:
-    page = hash(tuple(str(item.wire.get("id")) for item in items))
-    if page in seen:
-        raise ServiceError(
-            "the service sends the same page again and again instead of the next one", code="no_progress", hint="ask for fewer with --limit"
-        )
-    seen.add(page)

@@ -1,0 +1,49 @@
+"""What is said about a list that changes, or that is not all there, while its pages are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.cli import run_crmctl
+from tests.support.fakecrm import Asked, FakeCrm
+
+OBJECT = "0b7ecf00-0000-4000-8000-000000000001"
+
+
+def listing(pages: list[tuple[int, range]]) -> FakeCrm:
+    """A service whose pages are those, each with the total it states; `records search` asks by POST."""
+    left = list(pages)
+
+    def page(asked: Asked) -> Any:
+        total, numbers = left.pop(0)
+        rows = [{"id": f"r{number}", "data": {}} for number in numbers]
+        return {"records": rows, "pagination": {"total": total, "limit": 100, "offset": 0}}
+
+    return FakeCrm({f"GET /objects/{OBJECT}/records": page, f"POST /objects/{OBJECT}/records/search": page})
+
+
+CHANGED = "the list changed while its pages were read: something may be missing"
+
+
+@pytest.mark.parametrize(
+    ("options", "pages", "shown", "said"),
+    [
+        (["--limit", "150"], [(300, range(100)), (260, range(140, 190))], 150, [CHANGED, "showing 150 of 260; use --limit or --all"]),
+        (["--limit", "150"], [(150, range(100)), (120, range(130, 150))], 120, [CHANGED]),
+        (["--limit", "150"], [(150, range(100)), (180, range(70, 120)), (180, range(120, 150))], 150,
+         [CHANGED, "showing 150 of 180; use --limit or --all"]),
+        (["--all"], [(12345, range(100)), (12345, range(0))], 100, ["showing 100 of 12,345: the service gives no more of them"]),
+        (["--all"], [(200, range(100)), (300, range(100)), (300, range(100, 200))], 200, [CHANGED]),
+        (["--all"], [(200, range(100)), (200, range(100, 200))], 200, []),
+        (["--limit", "100"], [(100, range(100))], 100, []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["list", "search"])
+def test_only_what_is_so_is_said(verb: str, options: list[str], pages: list[tuple[int, range]], shown: int, said: list[str]) -> None:
+    with listing(pages) as fake:
+        run = run_crmctl("records", verb, OBJECT, "-o", "ids", *options, env=fake.env).ok()
+    found = run.out.split()
+    assert (len(found), len(set(found))) == (shown, shown)
+    assert run.err.splitlines() == said
