@@ -32,7 +32,7 @@ from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.bulk.undo.comparing import Standing, standing
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
-from crmctl.models.typed_text import check_fields, parse_assignments
+from crmctl.models.assignments import check_fields, parse_assignments
 from tests.cli.conftest import crm, service  # noqa: F401 - fixtures
 from tests.support.bulkfiles import attribute
 from tests.support.cli import run_crmctl
@@ -120,7 +120,7 @@ def test_a_file_keeps_every_digit_and_so_does_an_export_of_it(tmp_path: Path, fo
 @given(text=spelled())
 def test_an_assignment_keeps_every_digit(text: str) -> None:
     for assignment in (f"score={text}", f"score:={text}", f"amount={text}", f"amount.amount={text}"):
-        (value,) = parse_assignments([assignment], ATTRIBUTES).values()
+        (value,) = parse_assignments([assignment], ATTRIBUTES).fields.values()
         says(value["amount"] if isinstance(value, dict) else value, text)
     given_data = jsontext.loads(f'{{"score": {text}}}', unique_keys=True)
     check_fields(given_data)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.numbers import read_number
-from crmctl.models.typed_text import TextRules, date_directives, parse_assignments, reader, typed
+from crmctl.models.typed_text import TextRules, date_directives, reader, typed
 from tests.support.bulkfiles import attribute, select
 
 UUID = "0b0c3b5a-5b1e-4d5c-9c43-0123456789aB"
@@ -161,51 +161,3 @@ def test_a_list_of_typed_values_types_each_element():
     assert typed("1, 2.5", attribute("scores", "number", isList=True)) == [1, 2.5]
     with pytest.raises(RejectedError):
         typed("1,x", attribute("scores", "number", isList=True))
-
-
-ATTRIBUTES = [
-    attribute("name", "name"),
-    attribute("amount", "currency"),
-    attribute("tags", "list"),
-    attribute("email", "email"),
-    attribute("notes"),
-    attribute("address", "address"),
-    attribute("dotted.slug"),
-]
-
-
-def test_assignments_make_the_data_of_a_record():
-    assignments = ["name.first=Ada", "name.last=", "amount=12.5", "tags:=[1]", "email=", "notes=a=b", "address.city=Paris", "dotted.slug=x"]
-    assert parse_assignments(assignments, ATTRIBUTES) == {
-        "name": {"first": "Ada", "last": None},
-        "amount": 12.5,
-        "tags": [1],
-        "email": None,
-        "notes": "a=b",
-        "address": {"city": "Paris"},
-        "dotted.slug": "x",
-    }
-    assert parse_assignments(["tags=a,b"], ATTRIBUTES) == {"tags": ["a", "b"]}
-    assert parse_assignments(["amount.amount=1.5", "amount.currency=EUR"], ATTRIBUTES) == {"amount": {"amount": 1.5, "currency": "EUR"}}
-
-
-@pytest.mark.parametrize(
-    ("assignments", "error", "text"),
-    [
-        (["nope=1"], UsageError, "there is no attribute nope"),
-        (["emial=1"], UsageError, "there is no attribute emial"),
-        (["email"], UsageError, "slug=value"),
-        (["=x"], UsageError, "slug=value"),
-        (["tags:=[1"], UsageError, "takes JSON"),
-        (["email.x=1"], UsageError, "no parts"),
-        (["notes=a", "notes=b"], UsageError, "twice"),
-        (["name=Ada", "name.first=Ada"], UsageError, "twice"),
-        (["name.first=Ada", "name=Ada"], UsageError, "twice"),
-        (["email=x"], RejectedError, "email: not an email"),
-    ],
-)
-def test_a_wrong_assignment_says_why(assignments, error, text):
-    with pytest.raises(error, match=text) as caught:
-        parse_assignments(assignments, ATTRIBUTES)
-    if "no attribute" in text:
-        assert "the attributes are: address, amount" in caught.value.hint

@@ -78,7 +78,8 @@ def preview_import(
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             runtime.messages.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_file is not None else None
-        reads = plan.mapping.keys or plan.references or decisions or must_be_read(kept, plan.mapping.mode, plan.mapping.keys)
+        reads = plan.mapping.keys or plan.references or decisions or planned.may_merge
+        reads = reads or must_be_read(kept, plan.mapping.mode, plan.mapping.keys)
         lister = runtime.connect(lane="bulk") if reads else None
         limit = current_limit(runtime)
         found = dry_run(target, planned, limit, runtime.clock, findings, lister, plan=plan, before_images=kept, decisions=decisions)

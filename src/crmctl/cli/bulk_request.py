@@ -102,6 +102,7 @@ def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
         decimal_marks=parse_decimal_marks(given["decimal_marks"] or (), comma=given["decimal_comma"]),
         date_formats=parse_date_formats(given["date_formats"] or ()),
         default_region=check_region(given["default_region"]),
+        currency=given["currency"],
     )
     source = SourceOptions(
         given["format"],

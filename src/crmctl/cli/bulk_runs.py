@@ -110,7 +110,7 @@ def resolve_target(runtime: Runtime, object_name: str) -> tuple[Target, list[Att
 
 def sample_records(runtime: Runtime, object_id: str, attributes: Sequence[Attribute]) -> tuple[dict[str, Any], ...]:
     """The data of a few existing records, whose form composite values follow; none where the key may not read them."""
-    from crmctl.models.typed_text import COMPOSITE_TYPES
+    from crmctl.models.composites import COMPOSITE_TYPES
 
     if not any(attribute.type in COMPOSITE_TYPES for attribute in attributes):
         return ()

@@ -47,6 +47,9 @@ SetOption = Annotated[
 DataOption = Annotated[
     str | None, typer.Option("--data", metavar="JSON|@FILE|-", help="The fields as a JSON object, from a file, or from stdin.")
 ]
+CurrencyOption = Annotated[
+    str | None, typer.Option("--currency", metavar="CODE", help="Currency of amounts without one, where the record has none: EUR.")
+]
 SortOption = Annotated[str | None, typer.Option("--sort", metavar="created_at|updated_at", help="Sort by creation or by last change.")]
 OrderOption = Annotated[str | None, typer.Option("--order", metavar="asc|desc", help="Oldest or newest first.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", help="Show this many; 50 unless given.")]

@@ -79,18 +79,6 @@ def check_columns(runtime: Runtime, text: str) -> None:
         runtime.emitter.check_fields(record_columns(runtime, text, None))
 
 
-def read_fields(runtime: Runtime, text: str, assignments: Sequence[str] | None, data: str | None) -> dict[str, Any]:
-    """The fields of --data and --set together, --set winning. Raises UsageError when neither was given or one cannot be read."""
-    if not assignments and data is None:
-        raise UsageError("nothing to write", hint="give fields with --set slug=value or --data '{...}'")
-    fields = read_json_object(runtime, data) if data is not None else {}
-    if assignments:
-        from crmctl.models.typed_text import parse_assignments
-
-        fields.update(parse_assignments(assignments, runtime.directory.attributes(text)))
-    return fields
-
-
 def plain_fields(runtime: Runtime, given: dict[str, Any], assignments: Sequence[str] | None, data: str | None) -> dict[str, Any]:
     """The body of a request about an object or an attribute: --data, over it --set, over it the options that were given.
 
@@ -123,7 +111,7 @@ def _plain_assignment(text: str) -> tuple[str, Any]:
 def read_json_object(runtime: Runtime, given: str) -> dict[str, Any]:
     """A JSON object given as text, as @FILE, or as - for stdin. Raises UsageError, and RejectedError for a number that cannot be sent."""
     from crmctl.models import jsontext
-    from crmctl.models.typed_text import check_fields
+    from crmctl.models.assignments import check_fields
 
     source = "stdin" if given == "-" else given[1:] if given.startswith("@") else "--data"
     try:

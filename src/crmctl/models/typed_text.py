@@ -8,14 +8,14 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from typing import Any
 
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.ids import is_uuid
@@ -191,13 +191,13 @@ def read_phone(text: str) -> Any:
         return value
     stripped = text.strip()
     if is_spreadsheet_number(stripped):
-        raise _lost_digits()
+        raise lost_digits()
     if not _PHONE.fullmatch(stripped):
         raise RejectedError("not a phone number", hint="for example +44 20 7946 0958", code="invalid_phone")
     return stripped
 
 
-def _lost_digits() -> RejectedError:
+def lost_digits() -> RejectedError:
     return RejectedError(
         "a spreadsheet has turned this number into its scientific form",
         hint="format the column as text and export again",
@@ -278,90 +278,3 @@ _READERS: dict[str, Reader] = {
     AttributeType.ADDRESS: read_composite,
     AttributeType.REFERENCE: read_reference,
 }
-
-COMPOSITE_TYPES = frozenset({AttributeType.NAME, AttributeType.ADDRESS, AttributeType.CURRENCY, AttributeType.PHONE_NUMBER})
-"""Types whose value may be an object, so that `slug.part` can name a part of it."""
-
-
-def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute], list_separator: str = ",") -> dict[str, Any]:
-    """The data of a record from `slug=value`, `slug.part=value`, `slug=` (null) and `slug:=JSON`.
-
-    Raises UsageError for a malformed assignment, an unknown slug or one given twice; RejectedError for a value that does not fit.
-    """
-    data: dict[str, Any] = {}
-    parts: dict[str, dict[str, Any]] = {}
-    known = {attribute.slug: attribute for attribute in attributes}
-    for assignment in assignments:
-        target, value, is_json = _split_assignment(assignment)
-        slug, part = split_target(target, known)
-        attribute = known.get(slug)
-        if attribute is None:
-            raise _unknown_slug(slug, known)
-        if part is not None and attribute.type not in COMPOSITE_TYPES:
-            raise UsageError(
-                f"{slug} is a {attribute.type} attribute and has no parts, so {target} means nothing", hint=f"--set {slug}=VALUE"
-            )
-        if is_json:
-            wire = _assigned_json(target, value)
-        elif part is None:
-            wire = typed(value, attribute, list_separator) if value else None
-        else:
-            with naming(target):
-                wire = part_value(attribute, part, value) if value else None
-        if slug in data or (part in parts[slug] if part is not None and slug in parts else slug in parts):
-            raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")
-        if part is None:
-            data[slug] = wire
-        else:
-            parts.setdefault(slug, {})[part] = wire
-    return data | parts
-
-
-def split_target(target: str, known: Container[str]) -> tuple[str, str | None]:
-    """Slug and part of `slug.part`; a slug that itself holds a dot stays whole."""
-    slug, dot, part = target.partition(".")
-    return (target, None) if target in known or not dot or not part else (slug, part)
-
-
-def part_value(attribute: Attribute, part: str, text: str) -> Any:
-    """The wire value of one part of a composite: text, except the amount of money."""
-    if attribute.type == AttributeType.CURRENCY and part in ("amount", "value"):
-        return read_number(text)
-    if attribute.type == AttributeType.PHONE_NUMBER and is_spreadsheet_number(text.strip()):
-        raise _lost_digits()
-    return text
-
-
-def _split_assignment(assignment: str) -> tuple[str, str, bool]:
-    left, equals, value = assignment.partition("=")
-    is_json = left.endswith(":")
-    target = left.removesuffix(":").strip()
-    if not equals or not target:
-        raise UsageError(
-            f"--set takes slug=value, not {assignment!r}", hint="for example --set name.first=Ada, --set amount=12.5, --set tags:='[\"a\"]'"
-        )
-    return target, value, is_json
-
-
-def _assigned_json(target: str, text: str) -> Any:
-    try:
-        value = jsontext.loads(text, unique_keys=True)
-    except ValueError as error:
-        raise UsageError(f"{target}:= takes JSON: {error}", hint=f"--set {target}=VALUE takes plain text") from None
-    check_fields({target: value})
-    return value
-
-
-def check_fields(fields: Mapping[str, Any]) -> None:
-    """Raises RejectedError, which names the field, for a number that cannot be sent."""
-    for name, value in fields.items():
-        with naming(name):
-            check_numbers(value)
-
-
-def _unknown_slug(slug: str, known: Iterable[str]) -> UsageError:
-    near = difflib.get_close_matches(slug, list(known), n=1, cutoff=0.6)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return UsageError(
-        f"there is no attribute {slug}", hint=f"{meant}the attributes are: {', '.join(sorted(known))}", code="unknown_attribute"
-    )

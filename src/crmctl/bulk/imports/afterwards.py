@@ -11,7 +11,7 @@ from crmctl.bulk.imports.resolving import SINCE, Action, Outcome, Resolver, writ
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.keys.index import KeyIndex, Wanted
-from crmctl.bulk.payloads.batches import Row
+from crmctl.bulk.payloads.validation import Payload
 from crmctl.bulk.records.fetching import PAGE_STEP, fetch, reading_cost
 from crmctl.bulk.records.reading import Reader
 from crmctl.bulk.records.recognising import Recognition
@@ -34,7 +34,7 @@ class Afterwards:
     resolver: Resolver
     journal: Journal
     reader: Reader
-    payloads: Callable[[], Iterable[Row]]
+    payloads: Callable[[], Iterable[Payload]]
 
     def free_refused(self) -> int:
         """Let rows be sent again that were refused because somebody created a record with their key, or deleted the one they update.
@@ -45,7 +45,7 @@ class Afterwards:
             return 0
         with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as there:
             for row, target in self._rows(RowState.FAILED):
-                index.want(row.ordinal, 0, 0, row.data)
+                index.want(row.ordinal, 0, 0, row.data, row.parts)
                 if target is not None:
                     updated.add(target.lower())
             if not index.key_count:
@@ -63,7 +63,7 @@ class Afterwards:
             outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, there))
             while chosen := list(islice(outcomes, CHUNK_ROWS)):
                 self.journal.release(outcome.ordinal for outcome in chosen)
-                write_down(self.journal, chosen, lambda _: None)
+                write_down(self.journal, chosen, lambda _: None, self.resolver.merged)
                 freed += len(chosen)
             return freed
 
@@ -90,7 +90,7 @@ class Afterwards:
         """Every row with the records that have its key."""
         return ((row, index.found(row.key)) for row in index.rows() if row.key is not None)
 
-    def _rows(self, state: RowState) -> Iterator[tuple[Row, str | None]]:
+    def _rows(self, state: RowState) -> Iterator[tuple[Payload, str | None]]:
         """The rows in a state, each with the record it updates."""
         payloads = iter(self.payloads())
         while chunk := list(islice(payloads, CHUNK_ROWS)):

@@ -19,7 +19,7 @@ Later = Callable[[int], Collection[str]]
 """The attributes that a row gets only after it was written."""
 
 
-def _nothing(_: int) -> Collection[str]:
+def nothing_later(_: int) -> Collection[str]:
     return ()
 
 
@@ -42,7 +42,7 @@ def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
     return wish == BeforeImages.YES and mode == "upsert" and not keys
 
 
-def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], progress: Progress, later: Later = _nothing) -> None:
+def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], progress: Progress, later: Later = nothing_later) -> None:
     """Read what the rows with an id will overwrite, also by what is written `later`. Can be repeated; raises what reading raises.
 
     Of a record that is not there nothing is kept: its row will be refused.

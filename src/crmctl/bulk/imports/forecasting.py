@@ -23,7 +23,7 @@ from crmctl.bulk.payloads.batches import Batcher, Entry, entry_of
 from crmctl.bulk.payloads.mapping import Mode
 from crmctl.bulk.payloads.validation import Payload, ValidationReport, validate
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.records.fetching import reading_cost
+from crmctl.bulk.records.fetching import FEW, reading_cost
 from crmctl.bulk.records.reading import Getter, Reader
 from crmctl.clock import Clock
 from crmctl.errors import ExitCode
@@ -106,8 +106,10 @@ def dry_run(
     else:
         found, lookups = _look_up(planned, resolver, lister, forecast, report, progress)
         reads += lookups + looking_afterwards(resolver, forecast.creates)
-    if lister is not None and must_be_read(before_images, planned.mapping.mode, planned.mapping.keys):
-        reads += 1 + reading_cost(lister, target.object_id, forecast.updates).requests
+    if lister is not None and not planned.mapping.keys:
+        keeps_all = must_be_read(before_images, planned.mapping.mode, planned.mapping.keys)
+        if read := forecast.updates if keeps_all else forecast.merges:
+            reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
     requests = forecast.requests + reads + _around(planned, forecast)
     counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
     summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
@@ -168,12 +170,15 @@ class _Forecast:
         self._batches = 0
         self._actions: Counter[str] = Counter()
         self._ambiguous = 0
+        self.merges = 0
+        """Rows that change parts of values, by id."""
 
     def write_valid(self, payload: Payload) -> None:
         if self._decisions is not None:
             self._decisions.add_row(payload, with_id=self._with_id)
         if not payload.findings or not payload.rejected:
             action = Action.UPDATE if self._with_id and payload.id else Action.CREATE
+            self.merges += action is Action.UPDATE and bool(payload.parts)
             self._write(action, entry_of(payload, with_id=self._with_id))
 
     def leave_out(self, payload: Payload) -> None:

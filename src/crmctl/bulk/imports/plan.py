@@ -5,24 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from crmctl.bulk.imports.merging import MergedRows
 from crmctl.bulk.keys.meanings import ReferenceMap
 from crmctl.bulk.keys.references import Reference, columns_of, stand_ins
 from crmctl.bulk.payloads.batches import Entry
-from crmctl.bulk.payloads.forms import learn_form
 from crmctl.bulk.payloads.mapfile import parse_pairs, read_map_file
 from crmctl.bulk.payloads.mapping import Mapping as ColumnMapping
 from crmctl.bulk.payloads.mapping import MappingOptions, Mode, build_mapping
 from crmctl.bulk.payloads.validation import Payload, encoded_payloads, payloads
-from crmctl.bulk.payloads.values import ValueOptions
+from crmctl.bulk.payloads.values import ValueOptions, merger_of
 from crmctl.bulk.sources.bytestream import BUFFER_SIZE
 from crmctl.bulk.sources.opening import open_source
 from crmctl.bulk.sources.rows import Source, SourceOptions
 from crmctl.errors import UsageError, reason
 from crmctl.models.attributes import Attribute
-from crmctl.models.typed_text import COMPOSITE_TYPES
+from crmctl.models.composites import COMPOSITE_TYPES, Merger, learn_form
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,13 @@ class ImportPlan:
         """The plan without anything that may change or need not be kept: no map file, and of sample records only their form."""
         declared = {**(read_map_file(self.mapping.map_file) if self.mapping.map_file else {}), **parse_pairs(self.mapping.map_pairs)}
         pairs = tuple(f"{column}={target}" for column, target in declared.items())
-        sample = {slug: form for attribute in attributes if (form := _form_of(attribute, self.values.samples)) and (slug := attribute.slug)}
+        forms = {one.slug: learn_form(one, self.values.samples) for one in attributes if one.type in COMPOSITE_TYPES}
+        objects = {slug: dict.fromkeys(form.keys, "") for slug, form in forms.items() if form.keys}
+        plain = {slug: "plain" for slug, form in forms.items() if form.plain}
         return replace(
             self,
             mapping=replace(self.mapping, map_pairs=pairs, map_file=None),
-            values=replace(self.values, samples=(sample,) if sample else ()),
+            values=replace(self.values, samples=tuple(sample for sample in (objects, plain) if sample)),
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -73,6 +76,7 @@ class ImportPlan:
                 "date_formats": dict(values.date_formats),
                 "default_region": values.default_region,
                 "samples": list(values.samples),
+                "currency": values.currency,
             },
             "stop_on_error": self.stop_on_error,
             "references": [reference.to_document() for reference in self.references],
@@ -116,16 +120,32 @@ class PlannedInput:
     attributes: Sequence[Attribute]
     values: ValueOptions
     references: ReferenceMap | None = None
+    merged: MergedRows | None = None
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether rows may change parts of values that are there."""
+        mapping = self.mapping
+        if mapping.mode is not Mode.UPSERT:
+            return False
+        filled = [column.attribute for column in mapping.columns if column.attribute is not None]
+        return not self.source.header_complete or bool(mapping.constant_parts) or any(one.type in COMPOSITE_TYPES for one in filled)
+
+    @cached_property
+    def merger(self) -> Merger:
+        """How parts of values are merged into those that are there."""
+        return merger_of(self.attributes, self.values)
 
     def to_send(self) -> Iterator[Payload | Entry]:
         """The rows for an import; those of which it needs to see nothing come encoded."""
-        if self.references is None and not self.mapping.keys:
+        if self.references is None and self.merged is None and not self.mapping.keys:
             return encoded_payloads(self.source, self.mapping, self.attributes, self.values)
         return self.payloads()
 
     def payloads(self) -> Iterator[Payload]:
         rows = payloads(self.source, self.mapping, self.attributes, self.values)
-        return rows if self.references is None else self.references.translate(rows)
+        rows = rows if self.references is None else self.references.translate(rows)
+        return rows if self.merged is None else self.merged.translate(rows)
 
 
 def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Attribute]) -> PlannedInput:
@@ -142,7 +162,8 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
         if key == reference.key and column not in parse_pairs(plan.mapping.map_pairs)
     }
     pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
-    mapping = build_mapping(source.header, attributes, replace(plan.mapping, map_pairs=pairs), header_complete=source.header_complete)
+    options = replace(plan.mapping, map_pairs=pairs)
+    mapping = build_mapping(source.header, attributes, options, header_complete=source.header_complete, samples=plan.values.samples)
     if source.header_complete:
         slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
         plan.values.check_columns([*source.header, *slugs])
@@ -160,11 +181,3 @@ def file_digest(path: Path, name: str) -> tuple[str, int]:
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
     return digest.hexdigest(), size
-
-
-def _form_of(attribute: Attribute, samples: Sequence[Mapping[str, Any]]) -> Any:
-    """A stand-in for the sampled values of a composite attribute: the same form, none of the content."""
-    if attribute.type not in COMPOSITE_TYPES:
-        return None
-    form = learn_form(attribute, samples)
-    return dict.fromkeys(form.keys, "") or ("plain" if form.plain else None)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from crmctl.bulk.delivery.pipeline import DeliveryOptions
+from crmctl.bulk.findings import Finding
 from crmctl.bulk.imports.afterwards import RIVALS_UNKNOWN, Afterwards
 from crmctl.bulk.imports.applying import Expectation
 from crmctl.bulk.imports.before import Later, must_be_read, read_before
 from crmctl.bulk.imports.importing import rows_of
 from crmctl.bulk.imports.links import link_rows
+from crmctl.bulk.imports.merging import MergedRows, MergeRun, Target
 from crmctl.bulk.imports.parents import make_parents
 from crmctl.bulk.imports.phases import Crew
 from crmctl.bulk.imports.resolving import Resolver, resolver_of
-from crmctl.bulk.imports.rows_to_send import Service
+from crmctl.bulk.imports.rows_to_send import Service, chunks
 from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.keys.index import KeyIndex
 from crmctl.bulk.payloads.batches import Entry
+from crmctl.bulk.payloads.validation import Payload
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.records.reading import Reader
 from crmctl.clock import Clock
@@ -36,9 +39,14 @@ class JobStages:
     options: DeliveryOptions
     clock: Clock
     progress: Progress
+    report: Callable[[Finding], None]
 
     @property
     def changes_rows(self) -> bool:
+        return self._makes_parents or self.job.input.merged is not None
+
+    @property
+    def _makes_parents(self) -> bool:
         references = self.job.input.references
         return references is not None and bool(references.groups())
 
@@ -54,7 +62,10 @@ class JobStages:
         reader = Reader(self.service, header.object_id, lambda: interrupt.requested)
         try:
             refusal = Expectation.of(journal).refuse_rows(self.job.input, reader)
-            if refusal is None and must_be_read(header.before_images, header.mode, header.keys):
+            keeps_all = must_be_read(header.before_images, header.mode, header.keys)
+            if refusal is None and self.job.input.merged is not None:
+                self._merge(reader, keeps_all=keeps_all)
+            elif refusal is None and keeps_all:
                 read_before(journal, reader, entries, self.progress, *self._later)
         except CrmctlError as failure:
             return failure
@@ -63,11 +74,53 @@ class JobStages:
         return self._refused(refusal)
 
     def approve_keys(self, resolver: Resolver, index: KeyIndex) -> CrmctlError | None:
+        if self.job.input.merged is not None:
+            self.job.input.merged.restart()
         return self._refused(Expectation.of(self.job.journal).refuse_by_key(resolver, index))
 
     def before_rows(self, interrupt: Interrupt) -> CrmctlError | None:
         references = self.job.input.references
-        return make_parents(self._crew(interrupt), references) if references is not None and self.changes_rows else None
+        if references is not None and self._makes_parents:
+            failure = make_parents(self._crew(interrupt), references)
+            if failure is not None:
+                return failure
+        return self._merge_anew(interrupt)
+
+    def _merge(self, reader: Reader, *, keeps_all: bool) -> None:
+        """Make parts whole for the first time; where a row is refused for it that means the job, as for any invalid row."""
+        journal, merged = self.job.journal, self.job.input.merged
+        assert merged is not None
+        merged.restart()
+        rejected = self._merging(reader, merged).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
+        if rejected and journal.header.plan["stop_on_error"]:
+            journal.set_state(JobState.REJECTED)
+
+    def _merge_anew(self, interrupt: Interrupt) -> CrmctlError | None:
+        """When a job goes on, rows that are not sent yet are merged into what their records hold now."""
+        journal, merged = self.job.journal, self.job.input.merged
+        if merged is None or merged.is_current:
+            return None
+        reader = Reader(self.service, journal.header.object_id, lambda: interrupt.requested)
+        target: Target = (lambda row: journal.target(row.ordinal)) if journal.header.keys else (lambda row: row.id)
+        try:
+            self._merging(reader, merged).merge(self._unsent(), target)
+            merged.is_current = True
+        except CrmctlError as failure:
+            return failure
+        finally:
+            journal.add_effort(reader.requests, 0.0)
+        return None
+
+    def _merging(self, reader: Reader, merged: MergedRows) -> MergeRun:
+        return MergeRun(self.job.journal, reader, self.job.input.merger, merged, self.progress, self.report, *self._later)
+
+    def _valid(self) -> Iterator[Payload]:
+        return (row for row in self.job.input.payloads() if not row.rejected)
+
+    def _unsent(self) -> Iterator[Payload]:
+        for chunk in chunks(self._valid()):
+            taken = self.job.journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
+            yield from (row for row in chunk if row.parts and row.ordinal not in taken)
 
     def frees_rows(self, interrupt: Interrupt) -> bool:
         with self._afterwards(interrupt) as afterwards:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.imports.before import before_image
+from crmctl.bulk.imports.merging import MergedRows, finding_of_merge
 from crmctl.bulk.imports.plan import PlannedInput
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
@@ -19,7 +20,9 @@ from crmctl.bulk.keys.rules import KeyRule, is_unchanged, key_rule
 from crmctl.bulk.payloads.validation import Payload
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.records.listing import Lister
+from crmctl.errors import RejectedError
 from crmctl.models.attributes import Attribute
+from crmctl.models.composites import Merger
 
 CHUNK_ROWS = 500
 NAMED_IDS = 5
@@ -48,8 +51,8 @@ class Action(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """What a row does: `record_id` for those that have a record, `before` what an update overwrites there. `finding` says why a row is
-    rejected, `reason` why it is skipped."""
+    """What a row does: `record_id` for those that have a record, `before` what an update overwrites there, `whole` the values of which
+    the row says parts. `finding` says why a row is rejected, `reason` why it is skipped."""
 
     ordinal: int
     action: Action
@@ -57,6 +60,7 @@ class Outcome(NamedTuple):
     finding: Finding | None = None
     reason: str | None = None
     before: dict[str, Any] | None = None
+    whole: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Resolver:
     duplicates: DuplicateKeys = DuplicateKeys.ERROR
     later: Callable[[int], Collection[str]] = lambda _: ()
     """The attributes that a row gets only later, so that its record cannot hold all of it."""
+    merger: Merger = field(default_factory=Merger)
+    merged: MergedRows | None = None
 
     def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
         return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
@@ -77,14 +83,15 @@ class Resolver:
         """Each row of a filled index, in input order, and what it does."""
         known = {attribute.slug: attribute for attribute in self.attributes}
         for row in index.rows():
-            yield row, self._outcome(row, index, known)
+            outcome = self._outcome(row, index, known)
+            yield row if outcome.whole is None else row._replace(data=row.data | outcome.whole), outcome
 
     def resolve(self, journal: Journal, index: KeyIndex, lookup: Lookup, report: Callable[[Finding], None]) -> bool:
         """Write down what the rows of a filled index do; whether any was rejected. `report` hears why."""
         rejected = False
         outcomes = (outcome for _, outcome in self.outcomes(index))
         while chunk := list(islice(outcomes, CHUNK_ROWS)):
-            rejected = write_down(journal, chunk, report) or rejected
+            rejected = write_down(journal, chunk, report, self.merged) or rejected
         journal.remember(AS_OF, lookup.as_of)
         if journal.recall(SINCE) is None:
             journal.remember(SINCE, lookup.as_of)
@@ -116,16 +123,21 @@ class Resolver:
             ids = ", ".join(record_id for record_id, _ in found[:NAMED_IDS]) + (", ..." if len(found) > NAMED_IDS else "")
             message = f"ambiguous: {len(found)} records have this {self.rule.label}: {ids}"
             return self._reject(row, AMBIGUOUS, message, "merge or delete the duplicates, or give a further --key")
+        try:
+            whole = self.merger.merge_all(row.parts, found[0][1] if found else {}) if row.parts else None
+        except RejectedError as error:
+            return Outcome(row.ordinal, Action.REJECT, finding=finding_of_merge(error).at(row.ordinal, row.line, row.last_line))
         if not found:
             missing = self._missing(row.data)
             if missing is None:
-                return Outcome(row.ordinal, Action.CREATE)
+                return Outcome(row.ordinal, Action.CREATE, whole=whole)
             message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
             return self._reject(row, "required_missing", message, f"fill the cell, or give --set {missing}=VALUE", missing)
         record_id, current = found[0]
-        if is_unchanged(row.data, current, known) and not self.later(row.ordinal):
-            return Outcome(row.ordinal, Action.UNCHANGED, record_id)
-        return Outcome(row.ordinal, Action.UPDATE, record_id, before=before_image(row.data, current, self.later(row.ordinal)))
+        data, later = row.data | (whole or {}), self.later(row.ordinal)
+        if is_unchanged(data, current, known) and not later:
+            return Outcome(row.ordinal, Action.UNCHANGED, record_id, whole=whole)
+        return Outcome(row.ordinal, Action.UPDATE, record_id, before=before_image(data, current, later), whole=whole)
 
     def _reject(self, row: Wanted, code: str, message: str, hint: str, column: str | None = None) -> Outcome:
         finding = Finding(code, message, hint=hint).at(row.ordinal, row.line, row.last_line)
@@ -144,16 +156,18 @@ def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
         return None
     later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
     rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
-    return Resolver(object_id, rule, planned.attributes, duplicates, later)
+    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, planned.merged)
 
 
-def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[Finding], None]) -> bool:
-    """Keep outcomes in the journal; whether any was a rejection."""
+def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[Finding], None], merged: MergedRows | None = None) -> bool:
+    """Keep outcomes in the journal, and whole values where parts were said; whether any was a rejection."""
     targets: list[tuple[int, str]] = []
     images: list[tuple[int, dict[str, Any]]] = []
     final: list[tuple[int, RowState, str | None, str | None]] = []
     rejected = False
-    for ordinal, action, record_id, finding, reason, before in outcomes:
+    wholes: list[tuple[int, dict[str, Any] | None]] = []
+    for ordinal, action, record_id, finding, reason, before, whole in outcomes:
+        wholes += [(ordinal, whole if action is Action.UPDATE else None)] if whole is not None else []
         if action is Action.UPDATE and record_id is not None:
             targets.append((ordinal, record_id))
             images += [] if before is None else [(ordinal, before)]
@@ -167,6 +181,8 @@ def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[
             rejected = True
     if journal.header.before_images != "no":
         journal.keep_before(images)
+    if merged is not None and wholes:
+        merged.keep(wholes)
     journal.set_targets(targets)
     journal.conclude(final)
     return rejected

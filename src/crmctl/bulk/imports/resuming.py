@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from crmctl.bulk.imports.merging import FILE_NAME as MERGED
+from crmctl.bulk.imports.merging import MergedRows
 from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.imports.starting import STDIN, Job
 from crmctl.bulk.journal.jobs import JobInfo, JobStore
@@ -83,7 +85,11 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
     if plan.references:
         if not (folder / REFERENCES).is_file():
             raise _changed(header, f"{folder / REFERENCES}, which says what its rows refer to, is gone", _forget(header))
-        return replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
+        planned = replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
+    if planned.may_merge:
+        if not (folder / MERGED).is_file():
+            raise _changed(header, f"{folder / MERGED}, which holds the values its rows are merged into, is gone", _forget(header))
+        planned = replace(planned, merged=MergedRows(folder))
     return planned
 
 

@@ -76,7 +76,7 @@ def run_job(
         plan = ImportPlan.from_document(journal.header.plan)
         wishes = ImportOptions(plan.stop_on_error, guard, options)
         resolver = resolver_of(job.input, journal.header.object_id)
-        stages = JobStages(service, job, options, clock, progress)
+        stages = JobStages(service, job, options, clock, progress, report)
         result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver, stages)
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
         write_results(journal, job.input.source, failed_copy)

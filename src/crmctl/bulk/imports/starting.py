@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from crmctl import __version__
 from crmctl.bulk.imports.before import BeforeImages
+from crmctl.bulk.imports.merging import MergedRows
 from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.imports.planfile import keep_plan
 from crmctl.bulk.journal.jobs import JobStore
@@ -83,6 +84,8 @@ def start_import(
         requests = 0
         if lister is not None:
             planned, requests = with_references(planned, frozen, lister, target.object_id, folder)
+        if planned.may_merge:
+            planned = replace(planned, merged=MergedRows(folder))
         facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
         facts["before_images"] = before_images
         if plan_file is not None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from crmctl.bulk.keys.rules import KeyRule
 from crmctl.bulk.payloads.validation import Payload
 from crmctl.models import jsontext
+from crmctl.models.composites import NO_PARTS, Parts
 from crmctl.models.records import Record
 
 CHUNK_ROWS = 500
 
 _TABLES = """
-CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, line INTEGER NOT NULL, last_line INTEGER NOT NULL, key TEXT, data TEXT NOT NULL);
+CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, line INTEGER NOT NULL, last_line INTEGER NOT NULL, key TEXT, data TEXT NOT NULL,
+    parts TEXT
+);
 CREATE INDEX wanted_key ON wanted (key, ordinal);
 CREATE TABLE found (id TEXT PRIMARY KEY, key TEXT NOT NULL, data TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX found_key ON found (key);
@@ -23,7 +26,7 @@ CREATE INDEX found_key ON found (key);
 
 
 class Wanted(NamedTuple):
-    """A row with its place, its key (None when blank) and the record it would write."""
+    """A row with its place, its key (None when blank) and the record it would write; of some values it may say only `parts`."""
 
     ordinal: int
     line: int
@@ -31,6 +34,7 @@ class Wanted(NamedTuple):
     key: str | None
     data: dict[str, Any]
     id: str | None = None
+    parts: Mapping[str, Parts] = NO_PARTS
 
 
 class KeyIndex:
@@ -53,13 +57,13 @@ class KeyIndex:
 
     # -- rows ------------------------------------------------------------------------------------------------------------------------
 
-    def want(self, ordinal: int, line: int, last_line: int, data: dict[str, Any]) -> None:
-        row = (ordinal, line, last_line, self.rule.key(data), jsontext.dumps(data))
-        self._db.execute("INSERT INTO wanted VALUES (?, ?, ?, ?, ?)", row)
+    def want(self, ordinal: int, line: int, last_line: int, data: dict[str, Any], parts: Mapping[str, Parts] = NO_PARTS) -> None:
+        row = (ordinal, line, last_line, self.rule.key(data), jsontext.dumps(data), jsontext.dumps(parts) if parts else None)
+        self._db.execute("INSERT INTO wanted VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def want_all(self, payloads: Iterable[Payload]) -> None:
         for payload in payloads:
-            self.want(payload.ordinal, payload.first_line, payload.last_line, payload.data)
+            self.want(payload.ordinal, payload.first_line, payload.last_line, payload.data, payload.parts)
 
     @property
     def key_count(self) -> int:
@@ -77,11 +81,12 @@ class KeyIndex:
     def rows(self) -> Iterator[Wanted]:
         """All rows in input order."""
         last = -1
-        statement = "SELECT ordinal, line, last_line, key, data FROM wanted WHERE ordinal > ? ORDER BY ordinal LIMIT ?"
+        statement = "SELECT ordinal, line, last_line, key, data, parts FROM wanted WHERE ordinal > ? ORDER BY ordinal LIMIT ?"
         while found := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
-            for ordinal, line, last_line, key, data in found:
+            for ordinal, line, last_line, key, data, parts in found:
                 last = ordinal
-                yield Wanted(ordinal, line, last_line, key, jsontext.loads(data))
+                said = jsontext.loads(parts) if parts is not None else NO_PARTS
+                yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts=said)
 
     def first(self, key: str) -> Wanted:
         """The first row of a key."""

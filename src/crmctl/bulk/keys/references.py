@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from crmctl.bulk.keys.rules import KeyRule, key_rule
-from crmctl.bulk.payloads.forms import fold
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.composites import fold
 
 
 @dataclass(frozen=True)

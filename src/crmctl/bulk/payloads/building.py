@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.payloads.forms import Form, compose, learn_form, part_name
 from crmctl.bulk.payloads.mapping import Column, Mapping, Mode, Role
 from crmctl.bulk.payloads.phones import phone_doubt
 from crmctl.bulk.payloads.values import (
@@ -18,15 +17,19 @@ from crmctl.bulk.payloads.values import (
     doubt_about,
     finding_of,
     is_blank,
+    merger_of,
     text_reader,
     value_reader,
 )
 from crmctl.bulk.payloads.watching import DateWatch, NumberWatch
 from crmctl.bulk.sources.rows import Row
 from crmctl.errors import RejectedError, UsageError
+from crmctl.models.assignments import part_value
 from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.composites import Form, is_bare_amount, part_name
 from crmctl.models.ids import is_uuid
-from crmctl.models.typed_text import Reader, part_value
+from crmctl.models.numbers import check_numbers
+from crmctl.models.typed_text import Reader
 
 SCALARS = frozenset(
     {AttributeType.TEXT, AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE, AttributeType.CHECKBOX, AttributeType.SELECT}
@@ -36,12 +39,14 @@ MEMO_CELLS, MEMO_LENGTH = 4096, 40
 
 
 class Built(NamedTuple):
-    """The record of a row: wire data, id (upsert), findings, and how many attributes are cleared by blank cells."""
+    """The record of a row: wire data, id (upsert), findings, how many attributes are cleared by blank cells, and what it says of values
+    that it does not give whole; its data has these as a new record would."""
 
     data: dict[str, Any]
     id: str | None
     findings: list[Finding]
     clears: int
+    parts: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
 
 
 class Cell(NamedTuple):
@@ -64,6 +69,8 @@ class Cell(NamedTuple):
     memo: dict[str, Any]
     is_odd: Callable[[str], object] | None
     clears: bool
+    splits_amounts: bool = False
+    """Whether an amount without a currency is only a part of the value."""
 
 
 class RowBuilder:
@@ -72,9 +79,11 @@ class RowBuilder:
     def __init__(self, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> None:
         self._mapping = mapping
         self._options = options
-        self.constants = mapping.constants
-        self._forms = {attribute.slug: learn_form(attribute, options.samples) for attribute in attributes}
-        self._attributes = {attribute.slug: attribute for attribute in attributes}
+        self.constants, self.constant_parts = mapping.constants, mapping.constant_parts
+        self._merger = merger_of(attributes, options)
+        self._forms = self._merger.forms
+        self._may_update = mapping.mode is Mode.UPSERT
+        self._whole_constants = {slug: value for slug, value in mapping.constants.items() if slug not in mapping.constant_parts}
         self.required = [attribute for attribute in attributes if attribute.is_required and attribute.is_active is not False]
         self.blanks = frozenset({"", *options.null_strings, *options.clear_tokens})
         self._cells_of: dict[str, Cell] = {}
@@ -103,7 +112,7 @@ class RowBuilder:
         """The record of one row. A row with an error has findings that say so; its data is then not to be used."""
         if row.problem is not None:
             return Built({}, None, [row.problem], 0)
-        work = _Work(dict(self._mapping.constants))
+        work = _Work(dict(self._whole_constants), {slug: dict(parts) for slug, parts in self.constant_parts.items()})
         record_id = None
         if row.value is None:
             self._from_cells(work, row.cells)
@@ -111,15 +120,26 @@ class RowBuilder:
                 record_id = self._record_id(work, row.cells[self.id_column.index or 0], self.id_column.label)
         else:
             record_id = self._from_object(work, row.value)
+        is_update = self._may_update and (record_id is not None or bool(self._mapping.keys))
         for slug, parts in work.parts.items():
-            value = compose(self._attributes[slug], parts, self._forms[slug]) if any(part is not None for part in parts.values()) else None
-            work.data[slug] = value
-            work.clears += value is None
-        self._check_required(work, is_update=self._mapping.mode is Mode.UPSERT and (record_id is not None or bool(self._mapping.keys)))
+            self._make_new(work, slug, parts, is_update=is_update)
+        self._check_required(work, is_update=is_update)
         if len(work.data) <= len(self._mapping.constants) and not work.findings and record_id is None:
             work.findings.append(Finding("empty_row", "every cell is empty, so there is nothing to write", hint="delete the row"))
         findings = [finding.at(row.ordinal, row.first_line, row.last_line) for finding in work.findings] if work.findings else work.findings
-        return Built(work.data, record_id, findings, work.clears)
+        return Built(work.data, record_id, findings, work.clears, work.parts if is_update else {})
+
+    def _make_new(self, work: _Work, slug: str, parts: dict[str, Any], *, is_update: bool) -> None:
+        """The value that parts make in a new record. An update may still find there what is missing."""
+        try:
+            value = self._merger.merge(slug, parts, None)
+        except RejectedError as error:
+            value = next(iter(parts.values()))
+            if not is_update:
+                work.refused.add(slug)
+                work.findings.append(finding_of(error).on(self._headers.get(slug, slug), value))
+        work.data[slug] = value
+        work.clears += value is None
 
     def _cell(self, column: Column) -> Cell:
         attribute = column.attribute
@@ -150,12 +170,27 @@ class RowBuilder:
             is_odd = _never
         memorable = part is None and attribute.type in SCALARS and not attribute.is_list and (dates is None or after_good is None)
         place = column.index or 0
-        return Cell(column, place, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {}, is_odd, clears)
+        splits = part is None and attribute.type == AttributeType.CURRENCY and not attribute.is_list and self._asks_currency(form)
+        memorable = memorable and not splits
+        return Cell(
+            column, place, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {}, is_odd, clears, splits
+        )
+
+    def _asks_currency(self, form: Form) -> bool:
+        """Whether an amount alone is not all of the value: its record may have a currency, or it is to get one."""
+        return self._may_update or self._options.currency is not None or (bool(form.keys) and not form.plain)
 
     @staticmethod
     def _part_reader(attribute: Attribute, part: str, form: Form) -> tuple[str, Callable[[Any], Any]]:
         name = part_name(attribute, part, form)
-        return name, lambda value: part_value(attribute, name, value) if isinstance(value, str) else value
+
+        def read(value: Any) -> Any:
+            if isinstance(value, str):
+                return part_value(attribute, name, value)
+            check_numbers(value)
+            return value
+
+        return name, read
 
     def _from_cells(self, work: _Work, cells: list[str]) -> None:
         """Read the cells of a delimited row: the loop that an import spends its time in."""
@@ -179,10 +214,16 @@ class RowBuilder:
             work.findings.append(doubt.on(cell.column.label, text))
         elif cell.is_memorable and len(cell.memo) < MEMO_CELLS and len(text) <= MEMO_LENGTH:
             cell.memo[text] = wire
-        if cell.part is None:
-            work.data[cell.slug] = wire
-        else:
+        self._keep(work, cell, wire)
+
+    @staticmethod
+    def _keep(work: _Work, cell: Cell, wire: Any) -> None:
+        if cell.part is not None:
             work.parts.setdefault(cell.slug, {})[cell.part] = wire
+        elif cell.splits_amounts and is_bare_amount(cell.attribute, wire):
+            work.parts[cell.slug] = {"amount": wire}
+        else:
+            work.data[cell.slug] = wire
 
     def _fill(self, work: _Work, cell: Cell, value: Any) -> None:
         """Read one JSON value into the record, or note what is wrong with it."""
@@ -197,10 +238,7 @@ class RowBuilder:
             return
         if is_text and cell.after_good is not None and (doubt := cell.after_good(value, wire)) is not None:
             work.findings.append(doubt.on(cell.column.label, value))
-        if cell.part is None:
-            work.data[cell.slug] = wire
-        else:
-            work.parts.setdefault(cell.slug, {})[cell.part] = wire
+        self._keep(work, cell, wire)
 
     def _blank(self, work: _Work, cell: Cell, value: Any) -> None:
         if not cell.clears and value not in self._options.clear_tokens:
@@ -284,9 +322,9 @@ class _Work:
 
     __slots__ = ("clears", "data", "findings", "parts", "refused")
 
-    def __init__(self, data: dict[str, Any]) -> None:
+    def __init__(self, data: dict[str, Any], parts: dict[str, dict[str, Any]]) -> None:
         self.data = data
-        self.parts: dict[str, dict[str, Any]] = {}
+        self.parts = parts
         self.findings: list[Finding] = []
         self.refused: set[str] = set()
         self.clears = 0

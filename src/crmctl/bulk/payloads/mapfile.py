@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.payloads.forms import fold
 from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
+from crmctl.models.composites import fold
 
 HEADER_WORDS = frozenset({"column", "columns", "header", "from", "source", "slug", "target", "to", "attribute"})
 

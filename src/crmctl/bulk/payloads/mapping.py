@@ -11,13 +11,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.payloads.forms import fold
 from crmctl.bulk.payloads.mapfile import parse_pairs, read_map_file
 from crmctl.bulk.payloads.naming import RECORD_FIELDS, RECORD_ID, MatchedBy, Names
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
+from crmctl.models.assignments import parse_assignments, without_bare_amounts
 from crmctl.models.attributes import Attribute
-from crmctl.models.typed_text import parse_assignments
+from crmctl.models.composites import NO_PARTS, Parts, fold
 
 RESULT_COLUMNS = frozenset({"_row", "_line", "_status", "_id", "_error"})
 """The columns that result files add; such a file can be corrected and imported again."""
@@ -80,7 +80,8 @@ class Column:
 
 @dataclass
 class Mapping:
-    """The decided mapping. `constants` are the typed values of `--set`; `notes` tell what is left out and why; `digest` is stable."""
+    """The decided mapping. `constants` are the typed values of `--set`, as a new record has them, `constant_parts` those of
+    them that are parts; `notes` tell what is left out and why; `digest` is stable."""
 
     mode: Mode
     columns: list[Column]
@@ -92,6 +93,7 @@ class Mapping:
     keys: tuple[str, ...] = ()
     on_duplicate_key: str = "error"
     declared: MappingOf[str, str] = field(default_factory=dict, repr=False)
+    constant_parts: MappingOf[str, Parts] = NO_PARTS
     _late: dict[str, Column] = field(default_factory=dict, repr=False)
 
     def column_of(self, key: str) -> Column:
@@ -119,14 +121,19 @@ class Mapping:
 
 
 def build_mapping(
-    header: Sequence[str], attributes: Sequence[Attribute], options: MappingOptions, *, header_complete: bool = True
+    header: Sequence[str],
+    attributes: Sequence[Attribute],
+    options: MappingOptions,
+    *,
+    header_complete: bool = True,
+    samples: Sequence[MappingOf[str, Any]] = (),
 ) -> Mapping:
-    """Decide what every column of `header` fills.
+    """Decide what every column of `header` fills. `samples`, the `data` of existing records, show which parts values have.
 
     Raises UsageError (exit 2) for duplicate, unknown, unnamed or ambiguous columns, for two columns with one target, for a `--map` of a
     column that is not there, and for an upsert without a column of ids; RejectedError (exit 9) for a `--set` value of the wrong type.
     """
-    names = Names(attributes)
+    names = Names(attributes, samples)
     mode = Mode.CREATE if options.keys else options.mode  # with a key, ids in the file mean nothing
     declared = {**(read_map_file(options.map_file) if options.map_file else {}), **parse_pairs(options.map_pairs)}
     by_position, absent = _positions(header, declared)
@@ -148,7 +155,8 @@ def build_mapping(
             for column in columns
         ]
     _refuse_unknown(columns, names)
-    constants = parse_assignments(options.set_values, names.attributes)
+    given = parse_assignments(options.set_values, names.attributes, form_of=names.form)
+    constants, constant_parts = given.fields, without_bare_amounts(given, names.attributes).parts
     _refuse_shared_targets(columns, constants)
     readable = bool(header) or header_complete  # else not one of the first records can be read, and each is reported for what it is
     if readable and mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
@@ -165,7 +173,17 @@ def build_mapping(
     facts = [str(options.mode), targets, constants, options.ignore_unknown, late]
     digest = _digest([*facts, options.keys, options.on_duplicate_key] if options.keys else facts)
     return Mapping(
-        options.mode, columns, constants, notes, digest, names, options.ignore_unknown, options.keys, options.on_duplicate_key, late
+        options.mode,
+        columns,
+        constants,
+        notes,
+        digest,
+        names,
+        options.ignore_unknown,
+        options.keys,
+        options.on_duplicate_key,
+        late,
+        constant_parts,
     )
 
 
@@ -256,7 +274,11 @@ def _refuse_unknown(columns: Sequence[Column], names: Names) -> None:
     described = []
     for column in unknown:
         near = names.nearest(column.header) if column.header.strip() else []
-        described.append(f"{column.label!r}" + (f" (nearest: {', '.join(near)})" if near else ""))
+        parts = names.parts_of(column.header)
+        near = near if not parts else []
+        described.append(
+            f"{column.label!r}" + (f" (its parts: {', '.join(parts)})" if parts else f" (nearest: {', '.join(near)})" if near else "")
+        )
     first = unknown[0].label
     raise UsageError(
         f"unknown column{'s' if len(unknown) > 1 else ''}: {', '.join(described)}",

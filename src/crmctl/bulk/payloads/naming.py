@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from crmctl.bulk.payloads.forms import PART_NAMES, fold
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
-from crmctl.models.typed_text import COMPOSITE_TYPES
+from crmctl.models.composites import COMPOSITE_TYPES, PART_NAMES, Form, fold, known_parts, knows_part, learn_form
 
 RECORD_ID = "id"
 RECORD_FIELDS = frozenset({"id", "objectid", "createdat", "updatedat"})
@@ -35,7 +35,9 @@ class Match:
 class Names:
     """The names of an object's active attributes."""
 
-    def __init__(self, attributes: Sequence[Attribute]) -> None:
+    def __init__(self, attributes: Sequence[Attribute], samples: Sequence[Mapping[str, Any]] = ()) -> None:
+        """`samples`, the `data` of existing records, show which parts values have besides the usual ones."""
+        self._samples = samples
         self.attributes = [attribute for attribute in attributes if attribute.is_active is not False]
         self._slugs = {attribute.slug: attribute for attribute in self.attributes}
         self._folded: dict[str, list[Attribute]] = {}
@@ -56,9 +58,21 @@ class Names:
         if not dot or not left or not part.strip():
             return None
         owner = self._attribute(left)
-        if owner is None or owner.attribute.type not in COMPOSITE_TYPES:
+        if owner is None or not _has_parts(owner.attribute) or not knows_part(owner.attribute, part.strip(), self.form(owner.attribute)):
             return None
         return Match(owner.attribute, part.strip(), owner.by)
+
+    def form(self, attribute: Attribute) -> Form:
+        """How existing records hold an attribute."""
+        return learn_form(attribute, self._samples)
+
+    def parts_of(self, name: str) -> list[str]:
+        """The parts that `slug.part` may name where it names none of them; nothing for any other name."""
+        left, dot, _ = name.strip().partition(".")
+        owner = self._attribute(left) if dot and left else None
+        if owner is None or not _has_parts(owner.attribute):
+            return []
+        return [f"{owner.attribute.slug}.{part}" for part in known_parts(owner.attribute, self.form(owner.attribute))]
 
     def _attribute(self, name: str) -> Match | None:
         if name in self._slugs:
@@ -89,3 +103,7 @@ class Names:
         contained = [key for key in choices if len(key) > 3 and (key in folded or (len(folded) > 3 and folded in key))]
         close = difflib.get_close_matches(folded, list(choices), n=count, cutoff=0.7)
         return list(dict.fromkeys(choices[key] for key in [*close, *contained]))[:count]
+
+
+def _has_parts(attribute: Attribute) -> bool:
+    return attribute.type in COMPOSITE_TYPES and not attribute.is_list

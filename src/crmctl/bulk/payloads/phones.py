@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding, Severity
-from crmctl.bulk.payloads.forms import Form, compose_phone
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.attributes import Attribute
+from crmctl.models.composites import Form, compose_phone
 from crmctl.models.typed_text import read_phone
 
 AS_TYPED = "none"

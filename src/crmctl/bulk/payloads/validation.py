@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from crmctl.bulk.payloads.uniqueness import Seen
 from crmctl.bulk.payloads.values import ValueOptions
 from crmctl.bulk.sources.rows import Row, Source
 from crmctl.models.attributes import Attribute
+from crmctl.models.composites import NO_PARTS, Parts
 
 BLOCK_ROWS = 500
 EXAMPLES = 5
@@ -28,7 +30,9 @@ MAX_UNKNOWN_OPTIONS = 100
 
 
 class Payload(NamedTuple):
-    """A row as it will be sent. With a finding that rejects, it will not be: `data` is then not to be used."""
+    """A row as it will be sent. With a finding that rejects, it will not be: `data` is then not to be used.
+
+    `parts` are what it says of values of the record it updates, and does not give whole; `data` has these as a new record would."""
 
     ordinal: int
     first_line: int
@@ -38,6 +42,7 @@ class Payload(NamedTuple):
     findings: list[Finding]
     row: Row
     clears: int = 0
+    parts: MappingOf[str, Parts] = NO_PARTS
 
     @property
     def rejected(self) -> bool:
@@ -177,12 +182,12 @@ def _payloads(source: Source, builder: RowBuilder, attributes: Sequence[Attribut
 
 
 def _payload(row: Row, builder: RowBuilder, seen: Seen, unique: Sequence[str]) -> Payload:
-    data, record_id, findings, clears = builder.build(row)
+    data, record_id, findings, clears, parts = builder.build(row)
     if unique:
         findings += _duplicates(seen, unique, data, row)
     if record_id is not None and (line := seen.first_line("\0id", record_id, row.first_line)) is not None:
         findings.append(_duplicate("id", record_id, line, row, code="duplicate_id"))
-    return Payload(row.ordinal, row.first_line, row.last_line, data, record_id, findings, row, clears)
+    return Payload(row.ordinal, row.first_line, row.last_line, data, record_id, findings, row, clears, parts)
 
 
 def _unique(attributes: Sequence[Attribute]) -> list[str]:

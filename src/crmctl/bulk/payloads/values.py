@@ -8,13 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 from crmctl.bulk.findings import Finding, Severity
-from crmctl.bulk.payloads.forms import Form, learn_form, reshape_money
 from crmctl.bulk.payloads.phones import phone_reader
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.composites import COMPOSITE_TYPES, Form, Merger, learn_form, reshape_money
 from crmctl.models.numbers import check_number, check_numbers
-from crmctl.models.typed_text import COMPOSITE_TYPES, Reader, TextRules, date_directives, is_spreadsheet_number, reader, split_list
+from crmctl.models.typed_text import Reader, TextRules, date_directives, is_spreadsheet_number, reader, split_list
 
 KEEPS_TEXT = frozenset({AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS})
 """Types for which white space alone is a value; for the others it is a blank cell."""
@@ -31,7 +31,7 @@ class ValueOptions:
     `blank`: "skip" leaves a blank cell's attribute out (also where nothing is said), "clear" sends null. `null_strings` count as blank when
     they are the whole cell, and so do `clear_tokens`, which send null in any column. `decimal_marks` are "comma" or "point", and
     `date_formats` strptime directives. `default_region` is the country of phone numbers without one. `samples` are the `data` of some
-    existing records, whose form composite values follow.
+    existing records, whose form composite values follow. `currency` is that of amounts without one, where their record has none.
     """
 
     blank: Mapping[str, str] = field(default_factory=dict)
@@ -42,6 +42,7 @@ class ValueOptions:
     date_formats: Mapping[str, str] = field(default_factory=dict)
     default_region: str | None = None
     samples: Sequence[Mapping[str, Any]] = ()
+    currency: str | None = None
 
     def rules_for(self, header: str, slug: str) -> TextRules:
         """The text rules of one column. Raises RejectedError for a date format without day, month and year."""
@@ -66,6 +67,12 @@ class ValueOptions:
 
 def _for_column(said: Mapping[str, str], header: str, slug: str) -> str | None:
     return next((said[key] for key in (header, slug, "") if key in said), None)
+
+
+def merger_of(attributes: Sequence[Attribute], options: ValueOptions) -> Merger:
+    """How parts of values become whole ones."""
+    forms = {attribute.slug: learn_form(attribute, options.samples) for attribute in attributes}
+    return Merger({attribute.slug: attribute for attribute in attributes}, forms, options.currency)
 
 
 def convert(value: Any, attribute: Attribute, options: ValueOptions, *, header: str | None = None) -> Any:

@@ -10,6 +10,7 @@ from crmctl.cli.framework import CommandApp
 from crmctl.cli.listing import ORDERS, SORTS, Window, one_of, show_pages, window
 from crmctl.cli.options import (
     AllOption,
+    CurrencyOption,
     DataOption,
     FilterOption,
     LimitOption,
@@ -20,7 +21,8 @@ from crmctl.cli.options import (
     SetOption,
     SortOption,
 )
-from crmctl.cli.targets import check_columns, on_object, parse_filters, read_fields, record_columns
+from crmctl.cli.record_fields import read_fields
+from crmctl.cli.targets import check_columns, on_object, parse_filters, record_columns
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -145,13 +147,19 @@ def get_record(ctx: typer.Context, object_name: ObjectArgument, record_id: Recor
         """echo '{"email": "alan@acme.com"}' | crmctl records create people --data -""",
     ],
 )
-def create_record(ctx: typer.Context, object_name: ObjectArgument, assignments: SetOption = None, data: DataOption = None) -> None:
+def create_record(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    assignments: SetOption = None,
+    data: DataOption = None,
+    currency: CurrencyOption = None,
+) -> None:
     """Create one record.
 
     Values of --set are typed by the attribute; --set wins over --data.
     """
     runtime: Runtime = ctx.obj
-    fields = read_fields(runtime, object_name, assignments, data)
+    fields = read_fields(runtime, object_name, assignments, data, currency=currency)
     check_columns(runtime, object_name)
     record = on_object(runtime, object_name, lambda target: runtime.crm.create_record(target, fields))
     runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
@@ -163,14 +171,23 @@ def create_record(ctx: typer.Context, object_name: ObjectArgument, assignments: 
     examples=[
         f"crmctl records update people {NEWEST} --set email=ada@example.com",
         f"crmctl records update people {NEWEST} --set phone= --dry-run",
+        f"crmctl records update people {NEWEST} --set address.city=Rome",
     ],
 )
 def update_record(
-    ctx: typer.Context, object_name: ObjectArgument, record_id: RecordArgument, assignments: SetOption = None, data: DataOption = None
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    record_id: RecordArgument,
+    assignments: SetOption = None,
+    data: DataOption = None,
+    currency: CurrencyOption = None,
 ) -> None:
-    """Change fields of one record; the others stay as they are."""
+    """Change fields of one record; the others stay as they are.
+
+    So do the other parts of a value: --set address.city=Rome reads the record first and leaves its street alone.
+    """
     runtime: Runtime = ctx.obj
-    fields = read_fields(runtime, object_name, assignments, data)
+    fields = read_fields(runtime, object_name, assignments, data, currency=currency, record=record_id)
     check_columns(runtime, object_name)
     record = on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, record_id, fields))
     runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
