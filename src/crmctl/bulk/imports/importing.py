@@ -92,7 +92,7 @@ def run_import(
                     state = _check(journal, payloads, keep, options, progress, report, interrupt)
                     if state is JobState.OPEN and (failure := stages.approve(spool.since(1), interrupt)) is not None:
                         return RunResult(failure)
-                    state = JobState.REJECTED if journal.state is JobState.REJECTED else state
+                    state = JobState.REJECTED if _is_rejected(journal) else state
                     if state is JobState.OPEN and not stages.changes_rows:
                         journal.remember(SEAL, spool.keep())
                     journal.set_state(state)
@@ -108,6 +108,10 @@ def run_import(
             return RunResult(full)
         finally:
             journal.add_effort(0, clock.monotonic() - started)
+
+
+def _is_rejected(journal: Journal) -> bool:
+    return journal.state is JobState.REJECTED
 
 
 def _check(

@@ -96,7 +96,7 @@ class MergeRun:
             for row in rows:
                 record_id = target(row)
                 if record_id is not None and (row.parts or keeps_all) and ids.add(record_id.lower()):
-                    facts = (row.ordinal, row.first_line, row.last_line, row.data, row.parts)
+                    facts = (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts))
                     db.execute("INSERT INTO given VALUES (?, ?)", (record_id.lower(), jsontext.dumps(facts)))
             if not len(ids):
                 return False

@@ -135,9 +135,8 @@ def can_encode(builder: RowBuilder) -> bool:
         builder.id_column is None
         and not builder.clears_blanks
         and not builder.constant_parts
-        and all(
-            cell.part is None and not cell.splits_amounts and (cell.after_good is None or cell.is_odd is not None) for cell in builder.cells
-        )
+        and not any(cell.part is not None or cell.splits_amounts for cell in builder.cells)
+        and all(cell.after_good is None or cell.is_odd is not None for cell in builder.cells)
         and slugs.isdisjoint(constants)
         and all(attribute.slug in slugs or constants.get(attribute.slug) not in NOTHING for attribute in builder.required)
     )

@@ -93,7 +93,7 @@ class Mapping:
     keys: tuple[str, ...] = ()
     on_duplicate_key: str = "error"
     declared: MappingOf[str, str] = field(default_factory=dict, repr=False)
-    constant_parts: MappingOf[str, Parts] = NO_PARTS
+    constant_parts: MappingOf[str, Parts] = field(default_factory=lambda: NO_PARTS)
     _late: dict[str, Column] = field(default_factory=dict, repr=False)
 
     def column_of(self, key: str) -> Column:

@@ -11,7 +11,7 @@ import typer
 from crmctl.cli import bulk_options as given
 from crmctl.cli.framework import CommandApp
 from crmctl.cli.listing import one_of
-from crmctl.cli.options import FilterOption, ObjectArgument
+from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def import_records(
     decimal_marks: given.MarkOption = None,
     date_formats: given.DateOption = None,
     default_region: given.RegionOption = None,
+    currency: CurrencyOption = None,
     pad_short: given.PadOption = False,
     format: given.FormatOption = None,
     encoding: given.EncodingOption = None,
