@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from decimal import Decimal
 from types import TracebackType
 from typing import Any, Self
 
 from crmctl.models import jsontext
+from crmctl.models.numbers import canonical_number
 
 
 class Seen:
@@ -25,8 +27,9 @@ class Seen:
         self._database.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, line INTEGER) WITHOUT ROWID")
 
     def first_line(self, slot: str, value: Any, line: int) -> int | None:
-        """The line that had this value first, or None when it is new and now remembered. Text counts without case and outer blanks."""
-        text = value.strip().casefold() if isinstance(value, str) else jsontext.dumps(value, sort_keys=True)
+        """The line that had this value first, or None when it is new and now remembered. Text counts without case and outer blanks, a
+        number however it is spelled."""
+        text = _text_of(value)
         key = hashlib.blake2b(f"{slot}\0{text}".encode(), digest_size=16).digest()
         inserted = self._database.execute("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", (key, line)).rowcount
         if inserted == 1:
@@ -39,3 +42,11 @@ class Seen:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._database.close()
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip().casefold()
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return canonical_number(value)
+    return jsontext.dumps(value, sort_keys=True)
