@@ -46,7 +46,8 @@ class BulkServer:
     """`records` are the rows, in order of creation. `faults` is by number of the write request, from 0.
 
     `refuse_row(data)` gives the message of a row's failure, `refuse_batch(records)` a `(status, message)` for a whole request.
-    `before_page(n)` runs before the n-th list answer (from 0) is made; `visible(record)` says whether lists show it.
+    `before_page(n)` runs before the n-th list answer (from 0) is made, `before_record(id)` before one
+    record is shown; `visible(record)` says whether lists show it.
     """
 
     def __init__(self) -> None:
@@ -58,6 +59,7 @@ class BulkServer:
         self.refuse_row: Callable[[dict[str, Any]], str | None] = lambda _: None
         self.refuse_batch: Callable[[list[dict[str, Any]]], tuple[int, str] | None] = lambda _: None
         self.before_page: Callable[[int], None] = lambda _: None
+        self.before_record: Callable[[str], None] = lambda _: None
         self.visible: Callable[[dict[str, Any]], bool] = lambda _: True
         self.order_ties: Callable[[dict[str, Any]], Any] = lambda record: record["id"]
         self.readable = True
@@ -181,6 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.service.page(parse_qs(url.query)))
             return
         with self.service.lock:
+            self.service.before_record(tail)
             found = next((record for record in self.service.records if record["id"] == tail), None)
         self._answer(200 if found else 404, found or {"error": "not_found", "message": "no such record"})
 

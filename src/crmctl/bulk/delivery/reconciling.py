@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crmctl.bulk.delivery.stale import compare
+from crmctl.bulk.delivery.stale import MERGED, compare
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Batch, Entry
@@ -347,11 +347,12 @@ class Reconciler:
         """Write down what is known; the rows that may be sent again."""
         found = dict(seen.found)
         updates = [entry for entry in parked.batch.entries if entry.id is not None]
-        if self._clock.now() - parked.sent_at <= LATE_SECONDS:
+        if not updates or (self._clock.now() - parked.sent_at <= LATE_SECONDS and not self._journal.recall(MERGED)):
             gone = {*absent, *(entry.ordinal for entry in updates)}
         else:
             try:
-                applied, repeatable = compare(self._reader, updates, parked.sent_at)
+                images = self._journal.before(updates[0].ordinal, updates[-1].ordinal)
+                applied, repeatable = compare(self._reader, updates, parked.sent_at, images)
             except CrmctlError as error:
                 self._give_up(parked, f"it cannot be read back: {error.message}")
                 return []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from crmctl.bulk.delivery.reconciling import Reconciler
+from crmctl.bulk.delivery.stale import MERGED
 from crmctl.bulk.delivery.transit import Transit
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import BatchState
@@ -71,6 +72,7 @@ class Sender:
         self._clock = clock
         self._progress = progress
         self._doubt = doubt
+        self._is_merged = bool(journal.recall(MERGED))
 
     def deliver(self, task: Task) -> None:
         """Send a batch, and its parts where the service refuses it as a whole. Raises Stopped when sending is to end."""
@@ -95,7 +97,7 @@ class Sender:
         for repeat in range(REPEATS + 1):
             outcome = self._call(task, attempts)
             verdict = judge(task.batch, outcome, mode=mode, doubt=self._doubt)
-            if not verdict.repeatable or repeat == REPEATS or self._transit.is_stopping:
+            if not verdict.repeatable or self._is_merged or repeat == REPEATS or self._transit.is_stopping:
                 break
             self._clock.sleep(2.0**repeat)
         if verdict.too_large:

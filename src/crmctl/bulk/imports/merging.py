@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crmctl.bulk.delivery.stale import MERGED
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.imports.before import Later, before_image, nothing_later
 from crmctl.bulk.journal.journal import Journal
@@ -49,8 +50,10 @@ class MergedRows:
         self._db.execute("DELETE FROM merged")
         self.is_current = True
 
-    def keep(self, rows: Iterable[tuple[int, dict[str, Any] | None]]) -> None:
+    def keep(self, rows: Iterable[tuple[int, dict[str, Any] | None]], journal: Journal) -> None:
         """Keep the whole values of rows, by slug; None for a row whose parts make a new value. On disk when it returns."""
+        if not journal.recall(MERGED):
+            journal.remember(MERGED, True)
         self._db.execute("BEGIN")
         for ordinal, values in rows:
             if values is None:
@@ -122,7 +125,7 @@ class MergeRun:
                     continue
                 whole += [(facts[0], values)] if values else []
                 images.append(self._image(facts, values, record))
-            self.merged.keep(whole)
+            self.merged.keep(whole, self.journal)
             if self.journal.header.before_images != "no":
                 self.journal.keep_before(images)
             self.progress.advance(len(page))

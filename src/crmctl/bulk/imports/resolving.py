@@ -182,7 +182,7 @@ def write_down(journal: Journal, outcomes: Iterable[Outcome], report: Callable[[
     if journal.header.before_images != "no":
         journal.keep_before(images)
     if merged is not None and wholes:
-        merged.keep(wholes)
+        merged.keep(wholes, journal)
     journal.set_targets(targets)
     journal.conclude(final)
     return rejected
