@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crmctl.errors import RejectedError
-from crmctl.models.composites import PART_NAMES, Form, Merger, learn_form, usual_name
+from crmctl.errors import RejectedError, UsageError
+from crmctl.models.composites import PART_NAMES, Form, Merger, currency_code, learn_form, usual_name
 from tests.support.bulkfiles import attribute
 
 KINDS = {"name": attribute("name", "name"), "address": attribute("address", "address"), "amount": attribute("amount", "currency")}
@@ -98,3 +98,10 @@ def test_all_parts_replace_a_text() -> None:
 
 def test_a_form_says_whether_records_differ() -> None:
     assert learn_form(KINDS["amount"], [{"amount": 1}, {"amount": {"amount": 1}}]) == Form(plain=True, keys=("amount",))
+
+
+def test_a_currency_is_three_letters() -> None:
+    assert (currency_code("eur"), currency_code(None)) == ("EUR", None)
+    for text in ("", "€", "EURO", "12a"):
+        with pytest.raises(UsageError):
+            currency_code(text)

@@ -84,6 +84,7 @@ def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
     from crmctl.bulk.payloads.phones import check_region
     from crmctl.bulk.payloads.values import ValueOptions
     from crmctl.bulk.sources.rows import SourceOptions
+    from crmctl.models.composites import currency_code
 
     mapping = MappingOptions(
         Mode(mode),
@@ -102,7 +103,7 @@ def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
         decimal_marks=parse_decimal_marks(given["decimal_marks"] or (), comma=given["decimal_comma"]),
         date_formats=parse_date_formats(given["date_formats"] or ()),
         default_region=check_region(given["default_region"]),
-        currency=given["currency"],
+        currency=currency_code(given["currency"]),
     )
     source = SourceOptions(
         given["format"],

@@ -32,8 +32,9 @@ def read_fields(
     Raises UsageError when neither was given or one cannot be read, RejectedError for a value that does not fit or cannot be merged.
     """
     from crmctl.models.assignments import Given, parse_assignments, without_bare_amounts
-    from crmctl.models.composites import Merger
+    from crmctl.models.composites import Merger, currency_code
 
+    default_currency = currency_code(currency)
     if not assignments and data is None:
         raise UsageError("nothing to write", hint="give fields with --set slug=value or --data '{...}'")
     whole = read_json_object(runtime, data) if data is not None else {}
@@ -53,7 +54,7 @@ def read_fields(
         return given.data
     base = {slug: given.data[slug] if slug in given.parts and slug in given.data else shown.current.get(slug) for slug in parts}
     forms = {slug: shown.form(known[slug]) for slug in parts if base[slug] in (None, "", [], {})}
-    return given.data | Merger(known, forms, currency).merge_all(parts, base)
+    return given.data | Merger(known, forms, default_currency).merge_all(parts, base)
 
 
 class ShownRecords:

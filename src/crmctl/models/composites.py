@@ -130,6 +130,13 @@ def is_bare_amount(attribute: Attribute, value: Any) -> bool:
     return attribute.type == AttributeType.CURRENCY and not attribute.is_list and is_number
 
 
+def currency_code(text: str | None) -> str | None:
+    """The code of a currency as it is sent. Raises UsageError for anything but three letters."""
+    if text is None or (len(text) == 3 and text.isascii() and text.isalpha()):
+        return None if text is None else text.upper()
+    raise UsageError(f"--currency takes a code of three letters, not {text!r}", hint="for example --currency EUR")
+
+
 @dataclass(frozen=True)
 class Merger:
     """Changes parts of values and leaves the others as they are: `forms` are those of existing records by slug, `currency` is that of bare

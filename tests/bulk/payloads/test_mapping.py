@@ -195,3 +195,14 @@ def test_the_digest_is_stable_and_tells_mappings_apart():
     assert len(set(different)) == len(different)
     assert schema_digest(ATTRIBUTES) == schema_digest(list(reversed(ATTRIBUTES)))
     assert schema_digest(ATTRIBUTES) != schema_digest(ATTRIBUTES[1:])
+
+
+@pytest.mark.parametrize("options", [{}, {"map_pairs": ("x=address.foo",)}, {"set_values": ("address.foo=x",)}])
+def test_an_unknown_part_is_refused_with_the_known_ones_unless_records_show_it(options):
+    header = ["email", "x" if options else "address.foo"]
+    if "set_values" in options:
+        header = ["email"]
+    with pytest.raises(UsageError) as caught:
+        build_mapping(header, ATTRIBUTES, MappingOptions(**options))
+    assert "address.postalCode" in f"{caught.value.message} {caught.value.hint}"
+    assert build_mapping(header, ATTRIBUTES, MappingOptions(**options), samples=[{"address": {"Foo": "x"}}])

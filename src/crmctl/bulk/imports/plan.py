@@ -129,7 +129,8 @@ class PlannedInput:
         if mapping.mode is not Mode.UPSERT:
             return False
         filled = [column.attribute for column in mapping.columns if column.attribute is not None]
-        return not self.source.header_complete or bool(mapping.constant_parts) or any(one.type in COMPOSITE_TYPES for one in filled)
+        fillable = filled if self.source.header_complete else self.attributes
+        return bool(mapping.constant_parts) or any(one.type in COMPOSITE_TYPES for one in fillable)
 
     @cached_property
     def merger(self) -> Merger:

@@ -27,7 +27,7 @@ from crmctl.bulk.payloads.validation import Payload
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.records.reading import Reader
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, InterruptedByUser
+from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,12 @@ class JobStages:
     def _merge_anew(self, interrupt: Interrupt) -> CrmctlError | None:
         """When a job goes on, rows that are not sent yet are merged into what their records hold now."""
         journal, merged = self.job.journal, self.job.input.merged
+        if merged is None and self.job.input.may_merge:
+            return UsageError(
+                f"job {journal.header.job} was begun by an earlier crmctl, which replaced whole values where a row names parts of them",
+                hint=f"import what is left anew: crmctl bulk jobs {journal.header.job} names the file of rows that were not sent",
+                code="job_changed",
+            )
         if merged is None or merged.is_current:
             return None
         reader = Reader(self.service, journal.header.object_id, lambda: interrupt.requested)

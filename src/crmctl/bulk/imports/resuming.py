@@ -86,7 +86,7 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
         if not (folder / REFERENCES).is_file():
             raise _changed(header, f"{folder / REFERENCES}, which says what its rows refer to, is gone", _forget(header))
         planned = replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
-    if planned.may_merge:
+    if planned.may_merge and "currency" in header.plan["values"]:
         if not (folder / MERGED).is_file():
             raise _changed(header, f"{folder / MERGED}, which holds the values its rows are merged into, is gone", _forget(header))
         planned = replace(planned, merged=MergedRows(folder))

@@ -273,7 +273,10 @@ class RowBuilder:
                 record_id = self._record_id(work, item, key)
             elif column.role is Role.UNKNOWN and not self._mapping.ignore_unknown:
                 near = self._mapping.names.nearest(key)
-                hint = f"nearest: {', '.join(near)}" if near else f"--map '{key}=' leaves it out, --ignore-unknown all such keys"
+                parts = self._mapping.names.parts_of(key)
+                hint = f"--map '{key}=' leaves it out, --ignore-unknown all such keys"
+                if parts or near:
+                    hint = f"its parts: {', '.join(parts)}" if parts else f"nearest: {', '.join(near)}"
                 work.findings.append(Finding("unknown_column", f"there is no attribute for the key {key!r}", hint=hint).on(key, item))
             elif column.role is Role.ATTRIBUTE:
                 self._fill_key(work, column, key, item, filled)

@@ -321,6 +321,8 @@ def _require_keys(keys: Sequence[str], columns: Sequence[Column], constants: Map
 
 
 def _suggestion(target: str, names: Names) -> str:
+    if parts := names.parts_of(target):
+        return f"the parts are: {', '.join(parts)}"
     near = names.nearest(target)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{meant}the attributes are: {', '.join(names.slugs)}"
