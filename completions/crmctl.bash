@@ -80,7 +80,7 @@ _crmctl_table() {
         'config path') ;;
         'completion') arguments='bash|zsh|fish|powershell' ;;
         'doctor') options='--network' ;;
-        'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none' ;;
+        'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none --metrics=@anything --docs=on|off' ;;
         'service') commands='console load dump keys' ;;
         'service console') options='--open --data=@files --database-url=@anything' ;;
         'service load') options='--data=@files --database-url=@anything' arguments='@files' ;;
