@@ -149,22 +149,13 @@ def build_mapping(
         _declared_column(name, index, by_position[index], names, mode) if index in by_position else resolve_column(name, index, names, mode)
         for index, name in enumerate(header)
     ]
-    if options.ignore_unknown:
-        columns = [
-            replace(column, role=Role.IGNORED, note="no attribute of this name") if column.role is Role.UNKNOWN else column
-            for column in columns
-        ]
+    columns = _without_unknown(columns) if options.ignore_unknown else columns
     _refuse_unknown(columns, names)
     given = parse_assignments(options.set_values, names.attributes, form_of=names.form)
     constants, constant_parts = given.fields, without_bare_amounts(given, names.attributes).parts
     _refuse_shared_targets(columns, constants)
-    readable = bool(header) or header_complete  # else not one of the first records can be read, and each is reported for what it is
-    if readable and mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
-        raise UsageError(
-            "an upsert needs a column that holds record ids", hint="name it id, or give --map 'COLUMN=id'", code="missing_id_column"
-        )
-    if readable and not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
-        raise UsageError("no column matches an attribute", hint=f"the attributes are: {', '.join(names.slugs)}", code="unknown_column")
+    if header or header_complete:  # else not one of the first records can be read, and each is reported for what it is
+        _require_content(columns, constants, names, mode)
     if header_complete:
         _require_keys(options.keys, columns, constants)
     notes = [f"column {column.label} is left out: {column.note}" for column in columns if column.role is Role.IGNORED and column.note]
@@ -173,18 +164,9 @@ def build_mapping(
     facts = [str(options.mode), targets, constants, options.ignore_unknown, late]
     digest = _digest([*facts, options.keys, options.on_duplicate_key] if options.keys else facts)
     return Mapping(
-        options.mode,
-        columns,
-        constants,
-        notes,
-        digest,
-        names,
-        options.ignore_unknown,
-        options.keys,
-        options.on_duplicate_key,
-        late,
+        options.mode, columns, constants, notes, digest, names, options.ignore_unknown, options.keys, options.on_duplicate_key, late,
         constant_parts,
-    )
+    )  # fmt: skip
 
 
 def schema_digest(attributes: Sequence[Attribute]) -> str:
@@ -318,6 +300,20 @@ def _require_keys(keys: Sequence[str], columns: Sequence[Column], constants: Map
     for slug in keys:
         if slug not in filled:
             raise UsageError(f"--key: no column fills {slug}", hint=f"--map 'COLUMN={slug}'", code="missing_key_column")
+
+
+def _without_unknown(columns: Sequence[Column]) -> list[Column]:
+    note = "no attribute of this name"
+    return [replace(column, role=Role.IGNORED, note=note) if column.role is Role.UNKNOWN else column for column in columns]
+
+
+def _require_content(columns: Sequence[Column], constants: MappingOf[str, Any], names: Names, mode: Mode) -> None:
+    if mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
+        raise UsageError(
+            "an upsert needs a column that holds record ids", hint="name it id, or give --map 'COLUMN=id'", code="missing_id_column"
+        )
+    if not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
+        raise UsageError("no column matches an attribute", hint=f"the attributes are: {', '.join(names.slugs)}", code="unknown_column")
 
 
 def _suggestion(target: str, names: Names) -> str:
