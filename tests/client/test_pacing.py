@@ -39,6 +39,13 @@ def budget_on(path: Path) -> Iterator[Open]:
         yield lambda clock, **options: opened.enter_context(closing(SharedBudget(path, clock, **options)))
 
 
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """In memory."""
+    with closing(Ledger(None)) as ledger:
+        yield ledger
+
+
 def spend(ledger: Ledger, count: int, now: float = NOW, lane: int = INTERACTIVE) -> int:
     """How many of `count` requests may go at once."""
     granted = 0
@@ -75,8 +82,7 @@ def test_bulk_leaves_a_few_for_people(path: Path) -> None:
     ledger.close()
 
 
-def test_people_go_first_and_each_lane_is_a_queue() -> None:
-    ledger = Ledger(None)
+def test_people_go_first_and_each_lane_is_a_queue(ledger: Ledger) -> None:
     spend(ledger, 100, now=NOW - 59.5)
     places: dict[str, tuple[int, int | None]] = {}
     for name, lane in (("first", BULK), ("second", BULK), ("person", INTERACTIVE)):
@@ -91,8 +97,7 @@ def test_people_go_first_and_each_lane_is_a_queue() -> None:
     assert order == ["person", "first", "second"]
 
 
-def test_nobody_waits_for_a_place_that_was_left_behind() -> None:
-    ledger = Ledger(None)
+def test_nobody_waits_for_a_place_that_was_left_behind(ledger: Ledger) -> None:
     spend(ledger, 100)
     assert isinstance(ledger.acquire(NOW + 1, BULK), Wait)  # and never looks again
     assert isinstance(ledger.acquire(NOW + 70, BULK), Grant)
@@ -145,8 +150,7 @@ def test_a_rate_limit_stops_everybody_and_one_goes_first(path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["0", "-1"])
-def test_a_limit_of_nothing_is_no_limit(said: str) -> None:
-    ledger = Ledger(None)
+def test_a_limit_of_nothing_is_no_limit(ledger: Ledger, said: str) -> None:
     slot = ledger.acquire(NOW, BULK)
     assert isinstance(slot, Grant)
     ledger.answered(slot.slot, NOW, NOW, 200, {"x-ratelimit-limit": said})
@@ -154,8 +158,7 @@ def test_a_limit_of_nothing_is_no_limit(said: str) -> None:
 
 
 @pytest.mark.parametrize("reset", ["60", f"{NOW + 60:.0f}", f"{(NOW + 60) * 1000:.0f}"], ids=["seconds to go", "unix", "milliseconds"])
-def test_dialects_of_reset(reset: str) -> None:
-    ledger = Ledger(None)
+def test_dialects_of_reset(ledger: Ledger, reset: str) -> None:
     slot = ledger.acquire(NOW, BULK)
     assert isinstance(slot, Grant)
     ledger.answered(slot.slot, NOW, NOW, 200, {"x-ratelimit-limit": "10", "x-ratelimit-remaining": "0", "x-ratelimit-reset": reset})
@@ -167,8 +170,7 @@ def test_dialects_of_reset(reset: str) -> None:
 @pytest.mark.parametrize(
     "junk", [{"x-ratelimit-limit": "many"}, {"x-ratelimit-limit": "100", "x-ratelimit-remaining": "?", "x-ratelimit-reset": "nan"}]
 )
-def test_headers_that_make_no_sense_stop_nothing(junk: dict[str, str]) -> None:
-    ledger = Ledger(None)
+def test_headers_that_make_no_sense_stop_nothing(ledger: Ledger, junk: dict[str, str]) -> None:
     for _ in range(50):
         slot = ledger.acquire(NOW, BULK)
         assert isinstance(slot, Grant)

@@ -50,7 +50,8 @@ def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attr
     check_service(header, origin)
     if schema_digest(attributes) != header.schema:
         raise _changed(header, f"the attributes of {header.object} have changed")
-    return Job(store.open(job), reopen_input(header, attributes, job.folder))
+    source = reopen_input(header, attributes, job.folder)
+    return Job(store.open(job), source)
 
 
 def check_service(header: Header, origin: str) -> None:
