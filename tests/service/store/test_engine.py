@@ -13,7 +13,7 @@ import pytest
 
 from crmctl.errors import ConfigError
 from crmctl.models import jsontext
-from crmctl.service.faults import Fault, NotFound
+from crmctl.service.faults import Busy, Fault, NotFound
 from crmctl.service.store import organisation, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.migrations import MIGRATIONS, Migration, migrate
@@ -181,3 +181,23 @@ def test_two_processes_that_start_at_once_set_up_one_organisation(empty_database
         thread.join()
     assert len(outcomes) == 4
     assert sum(outcome is not None for outcome in outcomes) == 1
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
+
+
+def test_what_takes_longer_than_it_may_is_stopped_and_has_done_nothing(store: Store) -> None:
+    things = store.object("things", {"slug": "text", "type": "text"})
+
+    def write_and_search(tx: Tx) -> None:
+        records.create_record(tx, things, {"text": "never"}, ids=new_id, now=0.0)
+        tx.all(ENDLESS)
+
+    for transact, fn in ((store.engine.read, lambda tx: tx.all(ENDLESS)), (store.engine.write, write_and_search)):
+        with pytest.raises(Busy, match="nothing was done"):
+            transact(fn, within=0.2)
+    assert store.total(things) == 0
+    # The connections are as good as before, also for what has no limit.
+    assert store.create(things, text="kept")["data"] == {"text": "kept"}
+    assert store.engine.read(lambda tx: records.count_records(tx, things), within=30) == 1
+    assert store.total(things) == 1

@@ -1,0 +1,125 @@
+"""Turns: how many work at once, whose turn is next, and that no place is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from crmctl.service.faults import Busy
+from crmctl.service.http import concurrency
+from crmctl.service.http.concurrency import FairLimiter, Work
+
+
+class Crowd:
+    """Tasks that want a place of one limiter; `order` is who got one, in order."""
+
+    def __init__(self, places: int, per_key: int) -> None:
+        self.limiter = FairLimiter(places, per_key)
+        self.order: list[str] = []
+        self.working: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+
+    async def work(self, name: str, seconds: float = 60.0) -> None:
+        """`name` is a key and a number."""
+        self._ends[name] = asyncio.Event()
+        async with self.limiter.place(name[0], seconds):
+            self.order.append(name)
+            self.working.append(name)
+            try:
+                await self._ends[name].wait()
+            finally:
+                self.working.remove(name)
+
+    async def end(self, name: str) -> None:
+        self._ends[name].set()
+        await settle()
+
+
+async def settle() -> None:
+    """Until nothing is left that could go on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(play())
+
+
+def test_keys_take_turns_and_none_has_more_than_its_share() -> None:
+    async def play() -> None:
+        crowd = Crowd(places=3, per_key=2)
+        tasks = [asyncio.create_task(crowd.work(name)) for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1")]
+        await settle()
+        assert crowd.order == ["a1", "a2", "b1"]
+        await crowd.end("a1")
+        assert crowd.order[3:] == ["a3"]
+        await crowd.end("b1")
+        assert crowd.order[4:] == ["b2"]
+        await crowd.end("a2")
+        assert crowd.order[5:] == ["c1"]
+        await crowd.end("c1")
+        assert crowd.order[6:] == ["a4"]
+        for name in list(crowd.working):
+            await crowd.end(name)
+        await asyncio.gather(*tasks)
+
+    played(play)
+
+
+def test_whoever_gives_up_leaves_the_queue_and_takes_no_place_along() -> None:
+    async def play() -> None:
+        crowd = Crowd(places=1, per_key=1)
+        first = asyncio.create_task(crowd.work("a1"))
+        await settle()
+        with pytest.raises(Busy, match="nothing was done"):
+            await crowd.work("b1", seconds=0.01)
+        cancelled = asyncio.create_task(crowd.work("b2"))
+        last = asyncio.create_task(crowd.work("c1"))
+        await settle()
+        cancelled.cancel()
+        await settle()
+        await crowd.end("a1")
+        assert crowd.order == ["a1", "c1"]
+        await crowd.end("c1")
+        await asyncio.gather(first, last)
+
+    played(play)
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_place_given_in_the_moment_of_giving_up_comes_back(steps: int) -> None:
+    async def play() -> None:
+        crowd = Crowd(places=1, per_key=1)
+        holder = asyncio.create_task(crowd.work("a1"))
+        await settle()
+        waiting = asyncio.create_task(crowd.work("b1"))
+        await settle()
+        crowd._ends["a1"].set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await settle()
+        another = asyncio.create_task(crowd.work("c1"))
+        await settle()
+        assert crowd.working == ["c1"]
+        await crowd.end("c1")
+        await asyncio.gather(holder, another)
+
+    played(play)
+
+
+def test_bodies_that_are_too_much_together_are_refused_and_counted_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency, "MOST_BODY_BYTES", 100)
+    work = Work()
+    with work.body() as one:
+        one(60)
+        with work.body() as other:
+            other(30)
+            with pytest.raises(Busy, match="too many large requests"):
+                other(30)
+        assert work.body_bytes == 60
+        one(40)
+    assert work.body_bytes == 0
