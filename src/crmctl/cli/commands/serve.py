@@ -89,19 +89,20 @@ def run_service(
         metrics=_metrics(metrics),
         docs=_switch("--docs", docs),
     )
+    _serve(runtime, settings, ready_file)
+
+
+def _serve(runtime: Runtime, settings: ServiceSettings, ready_file: Path | None) -> None:
+    """The file is there as long as the service listens."""
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
     try:
-        _serve(settings, lambda ready: _announce(runtime, ready, ready_file))
+        with service_libraries():
+            from crmctl.service.server import serve
+        serve(settings, lambda ready: _announce(runtime, ready, ready_file))
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
-
-
-def _serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
-    with service_libraries():
-        from crmctl.service.server import serve
-    serve(settings, ready)
 
 
 @contextlib.contextmanager

@@ -147,7 +147,7 @@ class SqliteEngine:
                         connection.execute("ROLLBACK")
                 raise
         except sqlite3.OperationalError as error:
-            fault = _fault(error)
+            fault = _fault(error, is_writing=connection is self._writer)
             if fault is None:
                 raise
             raise fault from error
@@ -204,15 +204,15 @@ class SqliteEngine:
         connection.close()
 
 
-def _fault(error: sqlite3.OperationalError) -> Unavailable | None:
-    """What a caller can act on; None for anything else."""
+def _fault(error: sqlite3.OperationalError, *, is_writing: bool) -> Unavailable | None:
+    """What a caller can act on; None for anything else, such as a reader that tries to write."""
     code: int = error.sqlite_errorcode
     if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Busy("the database is in use by another process; nothing was done, try again")
     if code == sqlite3.SQLITE_INTERRUPT:
         return Busy("the request took too long and was given up; nothing was done")
     problem = _CANNOT_WRITE.get(code) or _CANNOT_WRITE.get(code & 0xFF)
-    return Unavailable(f"{problem}; nothing was written") if problem else None
+    return Unavailable(f"{problem}; nothing was written") if problem and is_writing else None
 
 
 def _open_rates(path: Path) -> SqliteEngine:
