@@ -37,7 +37,7 @@ def neighbours(kind: str) -> Iterator[list[str]]:
     """The addresses of what stands beside the healthy endpoint."""
     leaving = threading.Event()
 
-    def hang(request: Received, number: int) -> int | None:
+    def hang(_request: Received, _number: int) -> int | None:
         leaving.wait(120)
         return None
 

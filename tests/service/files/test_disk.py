@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.service.files.disk import ABANDONED_SECONDS, CHUNK, Disk
+from crmctl.service.files.disk import CHUNK, Disk
 
 
 def put(disk: Disk, path: str, data: bytes) -> None:
@@ -59,7 +59,9 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
     disk.sweep()
     abandoned, young = (disk.receive("b", name, "text/plain") for name in ("old", "young"))
     [first, second] = sorted((tmp_path / "files" / "incoming").iterdir())
-    os.utime(first, (0, second.stat().st_mtime - ABANDONED_SECONDS - 60))
+    now = second.stat().st_mtime
+    os.utime(first, (0, now - 24 * 3600 - 60))
+    os.utime(second, (0, now - 24 * 3600 + 3600))
     disk.sweep()
     assert list((tmp_path / "files" / "incoming").iterdir()) == [second]
     abandoned.close()

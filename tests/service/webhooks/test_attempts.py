@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from crmctl.service.background import LOOPBACK
+from crmctl.service.data import new_id
+from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store.engine import open_engine
 from crmctl.service.webhooks.guard import TargetGuard
 from crmctl.service.webhooks.sending import Caller, CallFailedError
+from tests.contract.test_webhooks import wait_until
 from tests.support.authority import Authority
 from tests.support.deliveries import Bench
 from tests.support.receiver import ByteReceiver, Receiver, drip
+from tests.support.service import service_process
 
 Speak = Callable[[socket.socket, threading.Event], None]
 
@@ -153,6 +160,23 @@ def test_an_authority_that_nobody_named_is_not_trusted(authority: Authority) -> 
     with Receiver(tls=authority.server(NAME)) as receiver, pytest.raises(CallFailedError, match="certificate is refused: unable to get"):
         caller().post(f"https://{NAME}:{receiver.port}/", {}, b"{}")
     assert receiver.received == []
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_the_program_trusts_the_authority_that_the_environment_names(tmp_path: Path, authority: Authority, is_named: bool) -> None:
+    data, env = tmp_path / "data", {"SSL_CERT_FILE": str(authority.bundle)} if is_named else {}
+    with Receiver(tls=authority.server("127.0.0.1")) as receiver, service_process(data, "--dev", env=env) as service:
+        with closing(open_engine(data / "service.db")) as engine:
+            endpoint = engine.write(lambda tx: webhooks.create_endpoint(tx, url=receiver.url, ids=new_id, now=time.time()))["id"]
+            engine.write(lambda tx: deliveries.send_test(tx, endpoint, ids=new_id, now=time.time()))
+            wait_until(lambda: engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint))["health"] != "untried")
+            found = engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint))
+        assert service.stop() == 0
+    if is_named:
+        assert (found["health"], len(receiver.received)) == ("working", 1)
+    else:
+        assert (found["health"], receiver.received) == ("failing", [])
+        assert found["problem"].startswith("ConnectError: the certificate is refused")
 
 
 def test_plain_http_where_tls_was_expected_is_a_failure(authority: Authority) -> None:
