@@ -6,17 +6,19 @@ import gzip
 import hashlib
 import json
 import random
+import resource
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crmctl.bulk.exports import exporting
 from crmctl.bulk.exports.exporting import Export, ExportOptions, ExportSummary, resume_path
 from crmctl.bulk.exports.formats import Layout, export_format
 from crmctl.bulk.exports.manifest import Subject
 from crmctl.bulk.exports.staging import Staging
-from crmctl.errors import InterruptedByUser, ServiceError, UsageError
+from crmctl.errors import InterruptedByUser, ServiceError, StorageError, UsageError
 from crmctl.models.attributes import Attribute
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer
@@ -284,3 +286,60 @@ def test_the_format_comes_from_the_name() -> None:
     for name, declared in (("a.txt", None), ("a.csv", "xml"), (None, "parquet"), ("a.xlsx.gz", None)):
         with pytest.raises(UsageError):
             export_format(name, declared)
+
+
+@pytest.mark.parametrize(("name", "pages"), [("people.csv", 12), ("people.parquet", 12), ("people.csv.gz", 90)])
+def test_a_full_disk_is_named_and_the_same_command_goes_on(name: str, pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's own limit stands for the disk that holds what was gathered."""
+    target, opened = tmp_path / name, Staging.__init__
+    full = True
+
+    def on_a_small_disk(staging: Staging, path: Path | None = None) -> None:
+        opened(staging, path)
+        if full:
+            staging._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    monkeypatch.setattr(Staging, "__init__", on_a_small_disk)
+    with BulkServer() as server:
+        ids = server.seed([{"n": "x" * 1000} for _ in range(450)])
+        with pytest.raises(StorageError) as caught:
+            to_file(server, target)
+        assert caught.value.code == "no_space"
+        assert f"no space left on the disk of {target}.resume" in caught.value.message
+        assert not target.exists()
+        assert not list(tmp_path.glob("*.part"))
+        kept = resume_path(target).exists()
+        assert kept == ("the same command goes on after the" in str(caught.value.hint))
+        full = False
+        assert to_file(server, target).resumed == kept
+    assert json.loads((tmp_path / f"{name}.manifest.json").read_text())["rows"] == len(ids)
+
+
+@pytest.mark.parametrize("name", ["people.csv", "people.jsonl", "people.json", "people.csv.gz", "people.parquet", "people.xlsx"])
+def test_a_disk_that_fills_while_the_file_is_written_leaves_no_half_of_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of this process on the size of a file stands for the disk that holds the file."""
+    target, written = tmp_path / name, exporting.write_file
+
+    def on_a_full_disk(*given: Any) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+        try:
+            written(*given)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    with BulkServer() as server:
+        server.seed([{"n": f"{random.getrandbits(2000):x}"} for _ in range(120)])
+        layout = Layout(export_format(name, None), [attribute("n")])
+        with monkeypatch.context() as patch:
+            patch.setattr(exporting, "write_file", on_a_full_disk)
+            with pytest.raises(StorageError) as caught:
+                new_export(server, layout).to_file(target)
+        assert caught.value.code == "no_space"
+        assert "goes on after the 120 records" in str(caught.value.hint)
+        assert [path.name for path in tmp_path.iterdir()] == [f"{name}.resume"]
+        asked = len(server.reads)
+        assert new_export(server, layout).to_file(target).rows == 120
+        assert len(server.reads) == asked

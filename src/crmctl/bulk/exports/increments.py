@@ -11,7 +11,7 @@ from typing import Any
 from crmctl.bulk.exports.gathering import GatherState, Mark
 from crmctl.bulk.exports.staging import Staging
 from crmctl.bulk.records.moments import MICROS
-from crmctl.errors import ConfigError, UsageError, reason
+from crmctl.errors import ConfigError, UsageError, reason, storage_error
 from crmctl.models import jsontext
 
 _SCHEMA = """
@@ -45,10 +45,15 @@ class Increments:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.touch(mode=0o600)
         except OSError as error:
+            if (failure := storage_error(error, self._path)) is not None:
+                raise failure from error
             raise ConfigError(f"cannot write to {folder}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory") from error
-        with closing(sqlite3.connect(self._path, isolation_level=None)) as db:
-            db.executescript(_SCHEMA)
-            row = db.execute("SELECT run, since, as_of, taken FROM mark").fetchone()
+        try:
+            with closing(sqlite3.connect(self._path, isolation_level=None)) as db:
+                db.executescript(_SCHEMA)
+                row = db.execute("SELECT run, since, as_of, taken FROM mark").fetchone()
+        except sqlite3.Error as error:
+            raise storage_error(error, self._path) or error from error
         self.run: int = row[0] if row is not None else 0
         self.mark = Mark(*row[1:]) if row is not None and row[1] is not None else None
 
@@ -56,7 +61,7 @@ class Increments:
         """Remove what was delivered before exactly as it is now, whenever that was. Where a record was delivered more than once, the last
         time counts: what it went back to is a change."""
         known, found = staging.noted("contradiction"), staging.oldest_contradiction()
-        with staging.attached(self._path, digest=_digest) as db:
+        with staging.attached(self._path, writes=False, digest=_digest) as db:
             staging.note("contradiction", min((one for one in (known, found) if one is not None), default=None))
             db.execute(_DROP)
 
@@ -68,7 +73,7 @@ class Increments:
         """
         back, contradiction = int(lookback * MICROS), staging.noted("contradiction")
         since = None if state.newest is None else min(state.as_of - back, state.newest - back, contradiction or state.newest)
-        with staging.attached(self._path, digest=_digest) as db:
+        with staging.attached(self._path, writes=True, digest=_digest) as db:
             known = db.execute("SELECT run FROM other.mark").fetchone()
             if known is not None and known[0] != self.run:
                 raise UsageError(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from crmctl.bulk.records.moments import micros_of
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, storage_error
 from crmctl.models import jsontext
 from crmctl.models.records import Record
 
@@ -39,6 +39,7 @@ class Staging:
     """Records on disk; `path` None is a temporary file that vanishes with the process. Raises UsageError when another process has it."""
 
     def __init__(self, path: Path | None = None) -> None:
+        self._path = path
         try:
             if path is not None:
                 path.touch(mode=0o600)
@@ -50,10 +51,11 @@ class Staging:
                 self._db.execute("PRAGMA synchronous = NORMAL")
                 self._db.executescript(_SCHEMA)
                 unless_ready.pop_all()
-        except (OSError, sqlite3.OperationalError) as error:
+        except (OSError, sqlite3.Error) as error:
             if "locked" in str(error):
                 raise UsageError(f"another export is working on {path}", code="export_running") from error
-            raise UsageError(f"cannot write {path}: {error}", code="unwritable_file") from error
+            failure = storage_error(error, path) or UsageError(f"cannot write {path}: {error}", code="unwritable_file")
+            raise failure from error
 
     def __enter__(self) -> Self:
         return self
@@ -68,15 +70,19 @@ class Staging:
         self._db.close()
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """All that is written inside is written together, or not at all."""
-        self._db.execute("BEGIN IMMEDIATE")
+    def step(self, other: Path | None = None) -> Iterator[None]:
+        """All that is written inside is written together, or not at all. Raises StorageError, which names `other` where that is written."""
         try:
+            self._db.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error) and (failure := storage_error(error, other or self._path)) is not None:
+                raise failure from error
             raise
-        self._db.execute("COMMIT")
 
     def merge(self, rows: Iterable[Record]) -> int:
         """Take records in, each id once with its newest content; how many were new or had changed.
@@ -108,13 +114,14 @@ class Staging:
         return removed
 
     @contextmanager
-    def attached(self, path: Path, **functions: Callable[[str], Any]) -> Iterator[sqlite3.Connection]:
-        """These records together with another database, `other`: one change of either. `functions` of one text can be used in SQL."""
+    def attached(self, path: Path, *, writes: bool, **functions: Callable[[str], Any]) -> Iterator[sqlite3.Connection]:
+        """These records together with another database, `other`: one change, of that one with `writes`, else of these. `functions` of one
+        text can be used in SQL. Raises StorageError."""
         for name, function in functions.items():
             self._db.create_function(name, 1, function, deterministic=True)
         self._db.execute("ATTACH ? AS other", (str(path),))
         try:
-            with self.step():
+            with self.step(path if writes else None):
                 yield self._db
         finally:
             self._db.execute("DETACH other")
