@@ -1,6 +1,7 @@
-"""An export in a process of its own, to be killed: `python -m tests.support.exportchild ORIGIN FILE [POINT]`; prints its summary.
+"""An export in a process of its own, to be killed: `python -m tests.support.exportchild ORIGIN FILE [POINT [STATE]]`; prints its summary.
 
-At POINT the process kills itself as a power cut would: `written` with the file in place and no manifest, `described` with both.
+At POINT the process kills itself as a power cut would: `written` with the file in place and no manifest, `described` with both; with STATE,
+which makes it an incremental export, `recalled` when it knows what is new, `remembered` when it has noted what it gave.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from crmctl.bulk.exports import exporting
 from crmctl.bulk.exports.formats import Layout, export_format
+from crmctl.bulk.exports.increments import Increments
 from crmctl.bulk.exports.manifest import Subject
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
@@ -28,14 +30,19 @@ def die(*_: Any, **__: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(origin: str, file: str, point: str = "") -> None:
+def main(origin: str, file: str, point: str = "", state: str = "") -> None:
     if point == "written":
         exporting.describe = die
     elif point == "described":
         exporting.Export._summary = die  # type: ignore[method-assign]
+    elif point == "recalled":
+        exporting.write_file = die
+    elif point == "remembered":
+        Path.unlink = die  # type: ignore[method-assign]
     path = Path(file)
     crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
-    options = exporting.ExportOptions(Layout(export_format(path.name, None)))
+    increments = Increments(Path(state), {"file": file}) if state else None
+    options = exporting.ExportOptions(Layout(export_format(path.name, None)), increments=increments)
     export = exporting.Export(crm, Subject("people", OBJECT_ID, origin), options, SystemClock(), Silent())
     sys.stdout.write(dumps(export.to_file(path, replace=True).to_document()))
 

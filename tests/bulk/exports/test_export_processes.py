@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import signal
@@ -23,8 +24,8 @@ from tests.support.service import RunningService, running_service
 COUNT = 750
 
 
-def start(server: BulkServer, target: Path, point: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.exportchild", server.origin, str(target), point]
+def start(server: BulkServer, target: Path, point: str = "", state: Path | str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.exportchild", server.origin, str(target), point, str(state)]
     root = Path(__file__).resolve().parents[3]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
 
@@ -81,6 +82,37 @@ def test_a_kill_at_the_end_leaves_nothing_half(tmp_path: Path, point: str) -> No
     manifest = json.loads((tmp_path / "people.csv.manifest.json").read_text())
     assert (manifest["rows"], manifest["sha256"]) == (50, summary["sha256"])
     assert not (tmp_path / "people.csv.resume").exists()
+
+
+@pytest.mark.parametrize("point", ["recalled", "written", "described", "remembered"])
+def test_an_incremental_export_that_is_killed_at_its_end_gives_all_once(tmp_path: Path, point: str) -> None:
+    """Who loads files with their manifest misses nothing; who loads only those of runs that ended well gets nothing twice."""
+    target, state = tmp_path / "people.jsonl", tmp_path / "state"
+
+    def given() -> list[int]:
+        return [json.loads(line)["data"]["n"] for line in target.read_text().splitlines()]
+
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(150)])
+        with start(server, target, "", state) as child:
+            assert finish(child)["rows"] == 150
+        server.seed([{"n": n} for n in range(150, 300)], lambda _: "2026-01-01T00:00:01Z")
+        with start(server, target, point, state) as child:
+            child.communicate(timeout=60)
+            assert child.returncode == -signal.SIGKILL
+        assert len(given()) == 150
+        if point == "remembered":
+            manifest = json.loads((tmp_path / "people.jsonl.manifest.json").read_text())
+            assert manifest["sha256"] == hashlib.sha256(target.read_bytes()).hexdigest()
+            assert given() == list(range(150, 300))
+        server.seed([{"n": 300}], lambda _: "2026-01-01T00:00:01Z")
+        found: list[int] = []
+        for _ in range(2):
+            with start(server, target, "", state) as child:
+                finish(child)
+            found += given()
+    assert sorted(found) == list(range(300 if point == "remembered" else 150, 301))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["people.jsonl", "people.jsonl.manifest.json", "state"]
 
 
 @pytest.fixture
