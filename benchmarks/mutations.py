@@ -33,6 +33,7 @@ CHURN = "tests/bulk/exports/test_export_churn.py::"
 KILLS = "tests/bulk/imports/test_importing_processes.py::test_a_killed_import_loses_and_doubles_nothing"
 MACHINE = "tests/bulk/imports/test_machine.py"
 FAULTS = "tests/bulk/delivery/test_faults.py::"
+EVIDENCE = "tests/bulk/delivery/test_evidence.py::"
 MUTATIONS = (
     Mutation(
         "a batch leaves before it is down as SENDING",
@@ -51,14 +52,14 @@ MUTATIONS = (
     Mutation(
         "rows in doubt are sent again without being read back",
         "bulk/delivery/reconciling.py",
-        "        view = self._view(parked)\n        now = self._clock.now()\n",
-        "        view = _View(conclusive=True)\n        parked.last, parked.sent_at = frozenset(), 0.0\n        now = self._clock.now()\n",
+        "            view = self.evidence.look(parked, thoroughly=is_due)\n",
+        "            view, is_due, parked.last, parked.sent_at = View(conclusive=True), True, frozenset(), 0.0\n",
         FAULTS + "test_what_can_be_told_is_told",
     ),
     Mutation(
         "absence needs no positive control",
-        "bulk/delivery/reconciling.py",
-        "        if method.works or (self._confirmed is None and method.control is None):\n            return method.works\n",
+        "bulk/delivery/methods.py",
+        "        if self.works or (confirmed is None and self.control is None):\n            return self.works\n",
         "        return True\n",
         "tests/bulk/delivery/test_reconciling.py::test_a_filter_that_finds_nothing_proves_nothing",
     ),
@@ -72,9 +73,65 @@ MUTATIONS = (
     Mutation(
         "rows are declared absent at the first look",
         "bulk/delivery/reconciling.py",
-        "elif now >= deadline and parked.last == found:",
-        "elif True:",
+        "elif is_due and parked.last == found and now >= parked.sent_at + self._settle:",
+        "elif (view := self.evidence.look(parked, thoroughly=True)):",
         FAULTS + "test_what_can_be_told_is_told",
+    ),
+    Mutation(
+        "what is not found is absent, however many records there are",
+        "bulk/delivery/evidence.py",
+        "if left == 0 or (is_told and",
+        "if left >= 0 or (is_told and",
+        EVIDENCE + "test_a_node_that_is_behind_is_found_out_over_a_socket",
+    ),
+    Mutation(
+        "lists that show too few records are believed",
+        "bulk/delivery/evidence.py",
+        "            if left < 0:\n                return View(seen, why=TOO_FEW)\n",
+        "            left = max(left, 0)\n",
+        EVIDENCE + "test_nothing_is_absent_from_lists_that_have_stopped",
+    ),
+    Mutation(
+        "lists that show nothing newer are believed",
+        "bulk/delivery/evidence.py",
+        "newer = bool(seen.found) or self.is_newer(sent) or",
+        "newer = True or",
+        EVIDENCE + "test_a_list_without_any_new_record_proves_nothing",
+    ),
+    Mutation(
+        "a refusal is believed without being read back",
+        "bulk/delivery/sender.py",
+        "            if not verdict.questionable:\n",
+        "            if True:\n",
+        EVIDENCE + "test_what_was_refused_after_its_commit_is_found",
+    ),
+    Mutation(
+        "records that were there before the job count as new",
+        "bulk/records/reading.py",
+        "return self.is_whole or (self.oldest is not None",
+        "return True or (self.oldest is not None",
+        EVIDENCE + "test_records_like_the_rows_that_were_there_before_are_not_the_rows",
+    ),
+    Mutation(
+        "a timestamp without a zone cannot be read",
+        "models/timestamps.py",
+        "return moment if moment.tzinfo else moment.replace(tzinfo=UTC)",
+        "return moment if moment.tzinfo else None",
+        EVIDENCE + "test_times_without_a_zone_cost_nothing_more",
+    ),
+    Mutation(
+        "an update is repeated over what was changed within the margin of clocks",
+        "bulk/delivery/stale.py",
+        "changed_at < sent_at - CLOCK_MARGIN:",
+        "changed_at < sent_at + CLOCK_MARGIN:",
+        "tests/bulk/delivery/test_stale.py",
+    ),
+    Mutation(
+        "nothing is counted at the end",
+        "bulk/imports/rows_to_send.py",
+        "counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None",
+        "counted = None",
+        EVIDENCE + "test_the_count_at_the_end_says_when_something_is_there_twice",
     ),
     Mutation(
         "a job that goes on begins behind rows in doubt",

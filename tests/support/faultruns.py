@@ -190,10 +190,14 @@ def _count(service: FaultService, journal: Journal, rows: list[Prepared]) -> Out
 
 
 def singles() -> list[Scenario]:
-    """Every fault at the first, a middle and the last write, with every way reading behaves; every death."""
+    """Every fault at the first, a middle and the last write, with every way reading behaves; every death.
+
+    What somebody else doubled cannot be seen in lists that have stopped.
+    """
     found = [
         Scenario(recognition, ((at, fault),), habits)
         for recognition, fault, habits, at in product(RECOGNITIONS, FAULTS, READING, (0, 1, 3))
+        if (at or not fault.comes_first) and not (fault.applies == "twice" and habits.stopped is not None)
     ]
     return found + [Scenario(recognition, deaths=((step, n),)) for recognition, step, n in product(RECOGNITIONS, POINTS, (1, 2, 4))]
 

@@ -35,12 +35,22 @@ class Fault:
     applies: str = "no"
     reply: str = "good"
 
+    @property
+    def comes_first(self) -> bool:
+        """Whether the answer comes before the handler, by the specification, where it is the first one: then nothing was carried out."""
+        return self.reply in ("401", "403", "404") and self.applies != "no"
+
 
 @dataclass(frozen=True)
 class Habits:
-    """How reading behaves. `lag`: seconds until a record shows. `ahead`: of the service's clock, seconds. `ties`: how records of one moment
-    come; `still`: every record has the same moment. `alters`: text comes back changed. `deaf`: filters are ignored. `broken`: so many reads
-    fail. `strangers`: somebody else creates a record before each of our writes."""
+    """How reading behaves.
+
+    `lag`: seconds until a record shows. `ahead`: of the service's clock, seconds. `ties`: how records of one moment come; `still`: every
+    record has the same moment. `alters`: text comes back changed. `deaf`: filters are ignored. `broken`: so many reads fail. `strangers`:
+    somebody else creates a record before each of our writes. `nodes`: seconds by which the clocks of several machines that take turns are
+    off. `step`: at which write the clock jumps, and by how many seconds. `stopped`: lists stay as they were before this write. `total`:
+    lists say how many records there are. `times`: how times of creation are written: zone, bare, none.
+    """
 
     name: str = "plain"
     lag: float = 0.0
@@ -51,6 +61,11 @@ class Habits:
     deaf: bool = False
     broken: int = 0
     strangers: bool = False
+    nodes: tuple[float, ...] = (0.0,)
+    step: tuple[int, float] | None = None
+    stopped: int | None = None
+    total: bool = True
+    times: str = "zone"
 
 
 STATUSES = {"500": 500, "502 html": 502, "503": 503, "408": 408}
@@ -61,7 +76,9 @@ FAULTS: tuple[Fault, ...] = (
     *(Fault(f"{reply}, applied {applies}", applies, reply) for reply in ("500", "drop", "hang") for applies in ("half", "late")),
     Fault("500, applied twice", "twice", "500"),
     Fault("drop, applied twice", "twice", "drop"),
-    *(Fault(reply, "no", reply) for reply in ("429 seconds", "429 date", "429 bare", "refused", "400", "413", "401")),
+    *(Fault(reply, "no", reply) for reply in ("429 seconds", "429 date", "429 bare", "refused", "400", "413", "401", "403", "404")),
+    *(Fault(f"{reply}, applied all", "all", reply) for reply in ("400", "403", "404", "413", "417", "422")),
+    Fault("422, applied half", "half", "422"),
 )
 
 READING: tuple[Habits, ...] = (
@@ -76,6 +93,17 @@ READING: tuple[Habits, ...] = (
     Habits("filters ignored", deaf=True),
     Habits("reads fail at first", broken=3),
     Habits("others write too", strangers=True),
+    Habits("a node 6 s behind", nodes=(0.0, -6.0)),
+    Habits("a node 5 min behind", nodes=(0.0, -300.0)),
+    Habits("a node 2 min ahead", nodes=(0.0, 120.0, 0.0)),
+    Habits("the clock steps back 60 s", step=(1, -60.0)),
+    Habits("lists stopped from the first write", stopped=0),
+    Habits("lists stopped at the third write", stopped=2),
+    Habits("no totals", total=False),
+    Habits("no times", times="none"),
+    Habits("times without a zone", times="bare"),
+    Habits("no totals, a node 6 s behind, others write too", total=False, nodes=(0.0, -6.0), strangers=True),
+    Habits("a node 6 s behind, others write too", nodes=(-6.0, 0.0), strangers=True),
 )
 
 
@@ -99,6 +127,7 @@ class FaultService:
         self.lock = threading.RLock()
         self._late: list[tuple[float, list[dict[str, Any]]]] = []
         self._heard = ""
+        self._stepped = 0.0
         self._random = random.Random(seed)
 
     # -- the transport ---------------------------------------------------------------------------------------------------------------
@@ -147,6 +176,8 @@ class FaultService:
             self.create({"n": -self.writes, "note": "a stranger", "email": f"stranger{self.writes}@else.org"})
         if fault.reply == "refused":
             raise NetworkError("connection refused", outcome_unknown=False, retryable=True)
+        if self.habits.step is not None and self.writes > self.habits.step[0]:
+            self._stepped = self.habits.step[1]
         applied = {"no": [], "late": [], "all": rows, "half": rows[: len(rows) // 2], "twice": [*rows, *rows]}[fault.applies]
         self._apply(applied)
         if fault.applies == "late":
@@ -196,16 +227,25 @@ class FaultService:
     def _apply(self, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             moment = self.clock.now()
-            text = datetime.fromtimestamp(0 if self.habits.still else moment + self.habits.ahead, UTC).isoformat().replace("+00:00", "Z")
+            text = self._time(moment)
             record_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
             record = {"id": record_id, "objectId": OBJECT_ID, "data": row["data"], "createdAt": text, "updatedAt": text}
-            self.records.append({"moment": moment, "wire": record})
+            self.records.append({"moment": moment, "write": self.writes - 1, "wire": record})
+
+    def _time(self, moment: float) -> str | None:
+        """When a record is said to have been created."""
+        nodes = self.habits.nodes
+        said = moment + self.habits.ahead + nodes[self.writes % len(nodes)] + self._stepped
+        text = datetime.fromtimestamp(0 if self.habits.still else said, UTC).isoformat()
+        return None if self.habits.times == "none" else text.replace("+00:00", "" if self.habits.times == "bare" else "Z")
 
     def _page(self, query: dict[str, list[str]]) -> Response:
         self.reads += 1
         if self.reads > 1 and self.habits.broken >= self.reads - 1:
             return _json(500, {"error": "fault", "message": "cannot read"})
         shown = [one["wire"] for one in self.records if one["moment"] + self.habits.lag <= self.clock.now()]
+        if self.habits.stopped is not None:
+            shown = [one["wire"] for one in self.records if one["write"] < self.habits.stopped]
         if not self.habits.deaf:
             shown = [record for record in shown if _meets(record, query)]
         if self.habits.ties == "random":
@@ -215,7 +255,8 @@ class FaultService:
         shown.sort(key=lambda record: str(record["createdAt"]), reverse=query.get("order", ["desc"])[0] == "desc")
         limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
         page = [self._seen(record) for record in shown[offset : offset + limit]]
-        return _json(200, {"records": page, "pagination": {"total": len(shown), "limit": limit, "offset": offset}})
+        pagination = {"limit": limit, "offset": offset} | ({"total": len(shown)} if self.habits.total else {})
+        return _json(200, {"records": page, "pagination": pagination})
 
     def _seen(self, record: dict[str, Any]) -> dict[str, Any]:
         if not self.habits.alters:

@@ -230,7 +230,7 @@ def _error_of(result: JobResult, document: dict[str, Any]) -> CrmctlError | None
         result.error.hint = result.hint or result.error.hint
         return result.error
     if result.exit_code is ExitCode.REJECTED:
-        return _refused(document) if document["failed"] else rejected_rows(document["rejected"])
+        return _refused(document, result.refusals) if document["failed"] else rejected_rows(document["rejected"])
     counts = {name: document[name] for name in ("failed", "rejected", "inDoubt", "unsent") if document[name]}
     if result.duplicates and not counts:
         return PartialError(
@@ -286,11 +286,19 @@ def _summary_text(summary: Summary, file: str) -> str:
     return "\n".join(lines)
 
 
-def _refused(document: dict[str, Any]) -> RejectedError:
+def _said(reasons: Sequence[str]) -> str:
+    """What the service said to every row, else to the first."""
+    if not reasons:
+        return ""
+    return f": {reasons[0]}" if len(reasons) == 1 else f", the first with: {reasons[0]}"
+
+
+def _refused(document: dict[str, Any], reasons: Sequence[str]) -> RejectedError:
     count = document["failed"]
     file = document["files"]["failed"]
+    rows = "the one row" if count == 1 else f"all {count:,} rows"
     return RejectedError(
-        f"the service refused {'the one row' if count == 1 else f'all {count:,} rows'} it was sent; nothing was written",
+        f"the service refused {rows} it was sent{_said(reasons)}; nothing was written",
         hint=f"{file} holds the rows and the reasons; correct it and import it" if file else None,
         code="refused_rows",
         details={name: document[name] for name in ("failed", "rejected", "unsent") if document[name]},

@@ -13,10 +13,11 @@ from email.utils import parsedate_to_datetime
 
 from crmctl.client.crm import Crm, Fields
 from crmctl.client.paging import iterate
-from crmctl.client.runs import newest_pages, seconds_of
+from crmctl.client.runs import newest_pages
 from crmctl.client.shapes import Page
 from crmctl.clock import Clock
 from crmctl.errors import NetworkError, RateLimitedError, ServiceError
+from crmctl.models.timestamps import seconds_of
 from crmctl.models.workflows import WorkflowRun, WorkflowStart
 
 SUCCEEDED = frozenset({"completed", "complete", "succeeded", "success", "successful", "finished", "done", "ok"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from crmctl.client.crm import Crm
@@ -11,17 +10,9 @@ from crmctl.client.paging import iterate
 from crmctl.client.shapes import Page
 from crmctl.models.base import Resource
 from crmctl.models.reports import ReportRun
+from crmctl.models.timestamps import seconds_of
 
 R = TypeVar("R", bound=Resource)
-
-
-def seconds_of(timestamp: str | None) -> float | None:
-    """Unix time of an ISO 8601 timestamp, UTC where it names no zone; None for what is none."""
-    try:
-        moment = datetime.fromisoformat(timestamp or "")
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def newest_report_run(crm: Crm, report_id: str) -> ReportRun | None:

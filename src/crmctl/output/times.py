@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from crmctl.models.timestamps import moment_of
 
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 
@@ -12,11 +12,9 @@ def relative(timestamp: str, now: float) -> str | None:
 
     `now` is Unix time in seconds. A timestamp without a zone is UTC, as the specification has it.
     """
-    try:
-        moment = datetime.fromisoformat(timestamp)
-    except ValueError:
+    moment = moment_of(timestamp)
+    if moment is None:
         return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     try:
         distance = now - moment.timestamp()
     except (OverflowError, ValueError):

@@ -49,13 +49,14 @@ def test_a_row_written_twice_by_a_proxy_is_named_with_both_records() -> None:
         assert play(Scenario(recognition, ((1, BY_NAME["drop, applied twice"]),))).duplicates == 5
 
 
-def test_the_only_request_of_a_job_that_was_not_applied_is_sent_again(tmp_path: Path) -> None:
-    for number, applies in enumerate(("no", "all", "half")):
-        service = FaultService(FakeClock(), {0: BY_NAME[f"500, applied {applies}"]})
-        with closing(new_journal(tmp_path / str(number))) as journal, FaultServer(service) as server:
-            run_over_socket(server, service, journal, 50)
-            assert journal.counts()[RowState.CREATED] == 50
-        assert sorted(one["wire"]["data"]["n"] for one in service.records) == list(range(1, 51))
+@pytest.mark.parametrize("applies", ["no", "all", "half"])
+def test_the_only_request_of_a_job_is_sent_again_only_where_the_lists_move(tmp_path: Path, applies: str) -> None:
+    """Half of it shows that they do; nothing of it may be a list that has stopped."""
+    service = FaultService(FakeClock(), {0: BY_NAME[f"500, applied {applies}"]})
+    with closing(new_journal(tmp_path / "job")) as journal, FaultServer(service) as server:
+        run_over_socket(server, service, journal, 50)
+        assert journal.counts()[RowState.IN_DOUBT if applies == "no" else RowState.CREATED] == 50
+    assert sorted(one["wire"]["data"]["n"] for one in service.records) == list(range(1, 51) if applies != "no" else [])
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -79,7 +80,8 @@ def run_over_socket(server: FaultServer, service: FaultService, journal: Journal
     session.close()
 
 
-TROUBLE = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(FAULTS)), max_size=5, unique_by=lambda pair: pair[0])
+AFTER_THE_HANDLER = [fault for fault in FAULTS if not fault.comes_first]
+TROUBLE = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(AFTER_THE_HANDLER)), max_size=5, unique_by=lambda pair: pair[0])
 DEATHS = st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 4)), max_size=4)
 
 

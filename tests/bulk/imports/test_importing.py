@@ -221,7 +221,8 @@ def test_doubts_without_end_stop_the_sending_and_the_rows_that_are_absent_can_be
         result = run(server.crm(), journal, prepared(1000), ONE)
         assert len(server.writes) == 6
         assert "unknown" in result.notes[0]
-        assert journal.counts()[RowState.IN_DOUBT] <= 300
+        # Lists in which nothing is newer than these requests prove nothing: they wait for a request that succeeds.
+        assert journal.counts()[RowState.IN_DOUBT] == 600
         server.faults.clear()
         run(server.crm(), journal, prepared(1000), ONE)
         assert server.values("n") == once(*range(1, 1001))

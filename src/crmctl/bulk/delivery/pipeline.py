@@ -67,6 +67,9 @@ class Delivery:
         self._transit = Transit(journal.next_number(), interrupt, options.max_failures)
         self._backlog: deque[Freed] = deque()
         self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
+        self._is_read = False
+        reconciler.gate = self._transit.gate
+        reconciler.batches_to_come = lambda: self._queue.unfinished_tasks + len(self._backlog) + 2 * (not self._is_read)
         sender = Sender(writer, journal, self._transit, reconciler, self._batcher, clock, progress, options.doubt)
         # Daemons: a sender that waits for the rate limit must not keep a program alive that was told to end.
         self._threads = [threading.Thread(target=self._work, args=(sender,), daemon=True) for _ in range(options.concurrency)]
@@ -93,6 +96,8 @@ class Delivery:
             self._transit.crash = error
         for number, batch in self._transit.close(GRACE_SECONDS).items():
             self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
+        if self._transit.crash is None and self._transit.error is None:
+            self._reconciler.settle_refusals()
         if self._transit.crash is not None:
             raise self._transit.crash
 
@@ -104,7 +109,10 @@ class Delivery:
             self._offer(batch)
             if self._transit.is_stopping:
                 return
-        self._offer(self._batcher.flush())
+        last = self._batcher.flush()
+        self._is_read = last is None
+        self._offer(last)
+        self._is_read = True
         while not self._transit.is_stopping and (self._reconciler.pending or self._backlog or self._queue.unfinished_tasks):
             self._tend()
         for _ in self._threads:
@@ -134,13 +142,14 @@ class Delivery:
     def _must_wait(self) -> bool:
         """Whether rows in doubt are to be settled before new ones are sent."""
         busy = self._reconciler.pending or self._backlog or self._queue.unfinished_tasks
-        return self._reconciler.pending >= PARKED_LIMIT or bool(self._transit.is_paused and busy)
+        is_paused = self._transit.is_paused and not (self._reconciler.is_starved and not self._queue.unfinished_tasks)
+        return self._reconciler.pending >= PARKED_LIMIT or bool(is_paused and busy)
 
     def _tend(self) -> None:
         """Look after rows in doubt and send again what is proven absent; where there is nothing to do yet, wait a little."""
         if self._backlog and not self._queue.full():
             part = self._backlog.popleft()
-            self._queue.put(Task(self._transit.next_number(), part.batch, round=part.round))
+            self._queue.put(Task(self._transit.next_number(), part.batch, round=part.round, refusal=part.refusal))
         elif self._has_due:
             recovered = self._reconciler.recovered
             self._backlog += (part for freed in self._reconciler.work() for part in self._parts(freed))

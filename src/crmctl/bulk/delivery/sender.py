@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from crmctl.bulk.delivery.evidence import Sent
 from crmctl.bulk.delivery.reconciling import Reconciler
 from crmctl.bulk.delivery.stale import MERGED
-from crmctl.bulk.delivery.transit import Transit
+from crmctl.bulk.delivery.transit import Stopped, Transit
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import BatchState
-from crmctl.bulk.journal.verdicts import Verdict, judge, refuse_all
+from crmctl.bulk.journal.verdicts import Verdict, disbelieve, judge, refuse_all
 from crmctl.bulk.payloads.batches import Batch, Batcher
 from crmctl.bulk.progress import Progress
 from crmctl.client.watch import Watch
@@ -42,12 +43,14 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """One batch to be sent; `parent` is the number of the batch it was split from, `round` how often its rows were in doubt and absent."""
+    """One batch to be sent; `parent` is the number of the batch it was split from, `round` how often its rows were in doubt and absent.
+    `refusal`: it was refused as a whole, as is known for certain, and goes in halves."""
 
     number: int
     batch: Batch
     parent: int | None = None
     round: int = 0
+    refusal: str | None = None
 
 
 class Sender:
@@ -76,9 +79,9 @@ class Sender:
 
     def deliver(self, task: Task) -> None:
         """Send a batch, and its parts where the service refuses it as a whole. Raises Stopped when sending is to end."""
-        parts = [task]
+        parts = [task] if task.refusal is None else self._halves(task)
         allowance = SPLIT_REQUESTS
-        failed, refusal = 0, None
+        failed, refusal = 0, task.refusal
         while parts:
             part = parts.pop()
             verdict = self._send(part, may_split=allowance > 0)
@@ -86,27 +89,49 @@ class Sender:
             if verdict.state is BatchState.BISECT:
                 allowance -= 2
                 refusal = verdict.reason
-                parts.extend(Task(self._transit.next_number(), half, part.number, part.round) for half in reversed(part.batch.halves()))
+                parts += self._halves(part)
             else:
                 self._progress.advance(len(part.batch))
         self._transit.tally_refusal(refusal if failed == len(task.batch) else None)
 
+    def _halves(self, task: Task) -> list[Task]:
+        """The last one first."""
+        return [Task(self._transit.next_number(), half, task.number, task.round) for half in reversed(task.batch.halves())]
+
     def _send(self, task: Task, *, may_split: bool) -> Verdict:
-        mode = self._journal.header.mode
         attempts = _Attempts(task, self._journal, self._transit, self._clock)
+        with self._transit.gate.sending():
+            verdict = self._attempt(task, attempts)
+            if not verdict.questionable:
+                return self._settle(task, attempts, verdict, may_split=may_split)
+        try:
+            # A refusal is read back before it is believed: some fail after they have carried out what they refuse.
+            with self._transit.gate.looking():
+                sent = Sent(task.number, task.batch, attempts.sent_at, self._clock.now())
+                if self._reconciler.believes(sent, is_part=task.parent is not None):
+                    return self._settle(task, attempts, verdict, may_split=may_split)
+        except Stopped:
+            pass
+        return self._settle(task, attempts, disbelieve(verdict), may_split=may_split, refusal=verdict.reason)
+
+    def _attempt(self, task: Task, attempts: _Attempts) -> Verdict:
         for repeat in range(REPEATS + 1):
             outcome = self._call(task, attempts)
-            verdict = judge(task.batch, outcome, mode=mode, doubt=self._doubt)
+            going_well = isinstance(outcome, CrmctlError) and self._journal.records_made() > 0
+            verdict = judge(task.batch, outcome, mode=self._journal.header.mode, doubt=self._doubt, going_well=going_well)
             if not verdict.repeatable or self._is_merged or repeat == REPEATS or self._transit.is_stopping:
                 break
             self._clock.sleep(2.0**repeat)
+        return verdict
+
+    def _settle(self, task: Task, attempts: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
         if verdict.too_large:
             self._batcher.max_bytes = max(1, min(self._batcher.max_bytes, task.batch.size // 2))
         if verdict.state is BatchState.BISECT and not may_split:
             verdict = refuse_all(task.batch, verdict.reason)
         attempts.settle(verdict)
         if verdict.state is BatchState.IN_DOUBT:
-            self._reconciler.park(task.number, task.batch, task.round, attempts.sent_at)
+            self._reconciler.park(task.number, task.batch, task.round, attempts.sent_at, refusal=refusal)
         else:
             new = [entry for entry in task.batch.entries if entry.id is None]
             if new and verdict.created == len(new) and not verdict.failures:

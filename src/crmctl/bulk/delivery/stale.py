@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +11,7 @@ from crmctl.bulk.records.reading import Reader
 from crmctl.bulk.records.recognising import by_content
 from crmctl.errors import NotFoundError
 from crmctl.models.records import Record
+from crmctl.models.timestamps import seconds_of
 
 NOTHING_KEPT: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
 CLOCK_MARGIN = 60.0
@@ -52,13 +52,5 @@ def _is_as_before(entry: Entry, image: Mapping[str, Any] | None, current: Mappin
 
 
 def _is_older(record: Record, sent_at: float) -> bool:
-    changed_at = _moment(record.updated_at)
+    changed_at = seconds_of(record.updated_at)
     return changed_at is not None and changed_at < sent_at - CLOCK_MARGIN
-
-
-def _moment(text: str | None) -> float | None:
-    try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return moment.timestamp() if moment.tzinfo is not None else None

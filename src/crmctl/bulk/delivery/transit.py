@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from crmctl.bulk.interrupts import Interrupt
@@ -29,6 +29,54 @@ class Stopped(Exception):
     """How a sender learns that nothing more is to be sent. No error."""
 
 
+class Gate:
+    """Several may send at a time, or one may look while nobody sends: only then records can be counted."""
+
+    def __init__(self, is_stopping: Callable[[], bool], is_interrupted: Callable[[], bool]) -> None:
+        self._is_stopping = is_stopping
+        self._is_interrupted = is_interrupted
+        self._changed = threading.Condition()
+        self._sending = self._waiting = 0
+        self._looking = False
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Raises Stopped when nothing more is to be sent."""
+        with self._changed:
+            self._until(lambda: not self._waiting and not self._looking, self._is_stopping)
+            self._sending += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._sending -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Waits for what is under way, and keeps off what comes. Raises Stopped after an interrupt."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._until(lambda: not self._sending and not self._looking, self._is_interrupted)
+                self._looking = True
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._looking = False
+                self._changed.notify_all()
+
+    def _until(self, ready: Callable[[], bool], ended: Callable[[], bool]) -> None:
+        while not ready():
+            if ended():
+                raise Stopped
+            self._changed.wait(TICK_SECONDS)
+
+
 class Transit:
     """Safe for several threads. `error` is an error every further batch would meet, or the interrupt; `crash` an unexpected exception."""
 
@@ -36,6 +84,7 @@ class Transit:
         self.error: CrmctlError | None = None
         self.crash: BaseException | None = None
         self.notes: list[str] = []
+        self.gate = Gate(lambda: self.is_stopping, lambda: interrupt.requested)
         self._interrupt = interrupt
         self._max_failures = max_failures
         self._number = first_number

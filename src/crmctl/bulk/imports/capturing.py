@@ -9,7 +9,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from crmctl.bulk.delivery.reconciling import recognitions
+from crmctl.bulk.delivery.methods import recognitions
 from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
@@ -139,7 +139,7 @@ def _mark_seen(db: sqlite3.Connection, record: Record, key: str, edited: bool) -
 def _records(journal: Journal, reader: Reader) -> Iterator[Record]:
     """The records that may be the job's: those with its marker, or all that are newer than the job."""
     header = journal.header
-    baseline = Baseline.from_document(journal.recall("baseline")) or Baseline()
+    baseline = Baseline.from_document(journal.recall("baseline"))
     if header.marker is not None:
         marker = Marker.of(header.marker, header.job)
         for operator in (Operator.STARTS_WITH, Operator.CONTAINS):
@@ -148,8 +148,8 @@ def _records(journal: Journal, reader: Reader) -> Iterator[Record]:
             if page and all(str(record.data.get(marker.slug)).startswith(f"{marker.job}.") for record in page):
                 yield from _walk(reader, filters, None)
                 return
-    for record in _walk(reader, (), baseline.newest):
-        if record.id not in baseline.ids:
+    for record in _walk(reader, (), baseline.earliest if baseline is not None else None):
+        if baseline is None or baseline.is_new(record):
             yield record
 
 

@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from crmctl.bulk.delivery.reconciling import SETTLE_SECONDS, methods
+from crmctl.bulk.delivery.methods import methods
+from crmctl.bulk.delivery.reconciling import SETTLE_SECONDS
 from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.markers import Marker
-from crmctl.bulk.records.reading import Baseline, Reader, Unusable
+from crmctl.bulk.records.reading import Baseline, ByPrefix, Reader, Unusable
 from crmctl.bulk.records.recognising import Match, Recognition, match
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.filters import Condition, Operator
-from crmctl.models.records import BULK_LIMIT
+from crmctl.models.records import BULK_LIMIT, Record
 
 AUDIT_SETTLES = 2
 """So many settle times after the last doubt an audit is final."""
@@ -74,7 +75,7 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
 
 
 def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Callable[[], Iterable[Entry]]) -> Match | None:
-    baseline = Baseline.from_document(journal.recall("baseline")) or Baseline()
+    baseline = Baseline.from_document(journal.recall("baseline"))
     mine = {entry.ordinal for entry in entries}
     for method in methods(journal):
         if not method.fits(entries):
@@ -87,12 +88,18 @@ def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Cal
             return Counter(key for key in others if key is not None and key in keys)
 
         try:
-            reading = method.way.read(reader, entries, baseline.newest, lambda _: False)
+            reading = method.way.read(reader, entries, baseline.earliest if baseline is not None else None, lambda _, __: False)
         except Unusable:
             continue
-        if reading.complete and (found := match(entries, reading.records, recognition, alike)).found:
+        is_new = baseline.is_new if baseline is not None and not isinstance(method.way, ByPrefix) else _any_record
+        records = [record for record in reading.records if is_new(record)]
+        if reading.complete and (found := match(entries, records, recognition, alike)).found:
             return found
     return None
+
+
+def _any_record(_: Record) -> bool:
+    return True
 
 
 def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:

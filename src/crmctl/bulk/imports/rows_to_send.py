@@ -88,11 +88,13 @@ class _Shipment:
         delivery = Delivery(self.service, journal, reconciler, wishes, self.clock, self.progress, interrupt)
         self.progress.start("importing", left, BULK_LIMIT)
         try:
+            reconciler.evidence.accepts_older_lists = last is not None
             delivery.run(_left(journal, self.rows, reconciler, last))
+            counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None
         finally:
             self.progress.finish()
             journal.add_effort(reader.requests, 0.0)
-        return delivery.error, delivery.notes
+        return delivery.error, [*delivery.notes, *([counted] if counted else [])]
 
 
 def _take_baseline(journal: Journal, reader: Reader) -> None:
@@ -147,7 +149,7 @@ def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
     batch = Batch(tuple(entries))
     if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
         raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
-    reconciler.park(doubt.number, batch, 0, doubt.sent_at)
+    reconciler.park(doubt.number, batch, 0, doubt.sent_at, live=False)
 
 
 def chunks(rows: Iterable[R]) -> Iterator[list[R]]:

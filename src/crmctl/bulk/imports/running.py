@@ -38,6 +38,7 @@ class JobResult:
     """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do.
 
     `duplicates`: how many rows are there more than once. `rivals`: rows whose key somebody else's record has too, each with all of them.
+    `refusals`: what the service said of rows that failed, the first two different reasons in input order.
     """
 
     summary: Summary
@@ -47,6 +48,7 @@ class JobResult:
     resumable: bool = False
     duplicates: int = 0
     rivals: Sequence[dict[str, Any]] = ()
+    refusals: Sequence[str] = ()
 
     @property
     def hint(self) -> str | None:
@@ -89,7 +91,7 @@ def run_job(
         if (duplicates or rivals) and code is ExitCode.OK:
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN)
-        return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates), rivals)
+        return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates), rivals, journal.refusals())
 
 
 def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:
@@ -123,7 +125,7 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
         duplicates, rivals = len(known_duplicates(journal)), known_rivals(journal)
         finished = ExitCode.PARTIAL if duplicates or rivals else ExitCode.OK
         code = ExitCode.REJECTED if job.state is JobState.REJECTED else finished
-        return JobResult(summarize(journal), code, duplicates=duplicates, rivals=rivals)
+        return JobResult(summarize(journal), code, duplicates=duplicates, rivals=rivals, refusals=journal.refusals())
 
 
 def known_rivals(journal: Journal) -> list[dict[str, Any]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.journal.states import BatchState, RowState
 from crmctl.errors import StorageError, storage_error
 from crmctl.models import jsontext
 
@@ -56,6 +56,29 @@ class JournalDatabase:
         with self._lock:
             found = self._one("SELECT (SELECT value FROM fact WHERE name = ?)", name)
             return None if found is None else jsontext.loads(found)
+
+    def records_made(self, since: float | None = None) -> int:
+        """Records the job is known to have made; with `since` (Unix time) those confirmed then or later, and all that were found."""
+        query = (
+            "SELECT (SELECT COALESCE(SUM(created), 0) FROM batch WHERE ? IS NULL OR settled_at >= ?) "
+            "+ (SELECT COUNT(*) FROM row WHERE state = ?) + (SELECT COUNT(*) FROM row WHERE state = ? AND created_id IS NOT NULL) "
+            "+ (SELECT COUNT(*) FROM duplicate)"
+        )
+        return int(self._one(query, since, since, RowState.CREATED, RowState.FAILED))
+
+    def refusals(self) -> list[str]:
+        """Why rows failed: the first two different reasons, in input order."""
+        query = "SELECT error FROM row WHERE state = ? AND error IS NOT NULL GROUP BY error ORDER BY MIN(ordinal) LIMIT 2"
+        with self._lock:
+            return [reason for (reason,) in self._db.execute(query, (RowState.FAILED,))]
+
+    def refute_doubt(self, number: int, ordinals: Collection[int]) -> None:
+        """A batch in doubt was certainly not carried out: its rows may be sent again, and there is nothing to come back to."""
+        with self._transaction(durable=False):
+            rows = [(ordinal, number) for ordinal in ordinals]
+            self._db.executemany("DELETE FROM doubted WHERE ordinal IN (SELECT ordinal FROM row WHERE ordinal = ? AND batch = ?)", rows)
+            self._db.executemany("DELETE FROM row WHERE ordinal = ? AND batch = ?", rows)
+            self._db.execute("UPDATE batch SET size = 0, state = ? WHERE no = ?", (BatchState.RECONCILED, number))
 
     # -- rows with a key -------------------------------------------------------------------------------------------------------------
 

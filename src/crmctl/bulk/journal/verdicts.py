@@ -21,7 +21,8 @@ class Verdict:
     """The next state of a batch.
 
     `failures` maps indexes in the batch to the service's words. `repeatable` marks a doubtful batch that may be sent again at once,
-    because writing it twice is the same as writing it once. `fatal` is an error that every further batch would meet too. `too_large`: the
+    because writing it twice is the same as writing it once. `questionable`: a refusal that is believed only when nothing of the batch is
+    there. `fatal` is an error that every further batch would meet too. `too_large`: the
     service takes only smaller requests.
     """
 
@@ -31,12 +32,16 @@ class Verdict:
     failures: Mapping[int, str] = field(default_factory=dict)
     reason: str = ""
     repeatable: bool = False
+    questionable: bool = False
     fatal: CrmctlError | None = None
     too_large: bool = False
 
 
-def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: frozenset[int] = frozenset()) -> Verdict:
-    """Decide what is known of a batch. `doubt` lists further statuses below 500 that do not mean "nothing was applied"."""
+def judge(
+    batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: frozenset[int] = frozenset(), going_well: bool = False
+) -> Verdict:
+    """Decide what is known of a batch. `doubt` lists further statuses below 500 that do not mean "nothing was applied"; `going_well`:
+    batches before this one were taken, so that a 403 or 404 is no matter of key and address."""
     if isinstance(outcome, BulkResult):
         problem = _misfit(batch, outcome, mode)
         if problem is None:
@@ -45,11 +50,19 @@ def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: 
         return _doubtful(batch, f"the answer does not fit what was sent: {problem}", mode)
     if outcome.outcome_unknown or isinstance(outcome, ServiceError) or outcome.status in DOUBTFUL_STATUSES | doubt:
         return _doubtful(batch, outcome.message, mode)
+    creates = any(entry.id is None for entry in batch.entries)
     if isinstance(outcome, RejectedError):
         if len(batch) == 1:
-            return Verdict(BatchState.CONFIRMED, failures={0: outcome.message})
-        return Verdict(BatchState.BISECT, reason=outcome.message, too_large=outcome.status == TOO_LARGE)
-    return Verdict(BatchState.PLANNED, reason=outcome.message, fatal=outcome)
+            return Verdict(BatchState.CONFIRMED, failures={0: outcome.message}, reason=outcome.message, questionable=creates)
+        return Verdict(BatchState.BISECT, reason=outcome.message, too_large=outcome.status == TOO_LARGE, questionable=creates)
+    questionable = creates and going_well and outcome.status in (403, 404)
+    return Verdict(BatchState.PLANNED, reason=outcome.message, fatal=outcome, questionable=questionable)
+
+
+def disbelieve(verdict: Verdict) -> Verdict:
+    """For a refusal that may not be true: perhaps the batch was carried out all the same."""
+    reason = f"it was refused ({verdict.reason}), and may have been carried out all the same"
+    return Verdict(BatchState.IN_DOUBT, reason=reason, fatal=verdict.fatal, too_large=verdict.too_large)
 
 
 def refuse_all(batch: Batch, reason: str) -> Verdict:

@@ -6,17 +6,17 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from crmctl.bulk.payloads.batches import Entry
 from crmctl.bulk.payloads.markers import Marker
-from crmctl.bulk.records.listing import Lister
+from crmctl.bulk.records.listing import SMALLEST_PAGE, Lister
 from crmctl.client.shapes import Page
 from crmctl.errors import InterruptedByUser
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import PAGE_LIMIT, Record
+from crmctl.models.timestamps import seconds_of
 
 MOST_PAGES = 400
 """A read-back that would take more requests gives up, and cannot say that something is absent."""
@@ -38,31 +38,54 @@ class Unusable(Exception):
 @dataclass(frozen=True)
 class Reading:
     """Records that may be ours, oldest first. `complete`: nothing that was visible can have been missed. `newest`: when the newest record
-    that was seen was created."""
+    that was seen was created. `total`: how many records the service says there are, None where it does not say."""
 
     records: Sequence[Record]
     complete: bool
     newest: float | None = None
+    total: int | None = None
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The newest records before the first row was sent: they, and all that were created before them, are not ours."""
+    """The newest records before the first row was sent: they, and all that were created before them, are not ours. `oldest`: when the
+    last of them was created, None where they do not come by time; `total`: how many records there were; `is_whole`: these were all."""
 
     newest: float | None = None
     ids: frozenset[str] = frozenset()
+    oldest: float | None = None
+    total: int | None = None
+    is_whole: bool = False
 
     @classmethod
     def of(cls, page: Page[Record]) -> Baseline:
         moments = [moment for record in page.items if (moment := moment_of(record)) is not None]
-        return cls(max(moments, default=None), frozenset(record.id for record in page.items))
+        by_time = len(moments) == len(page.items) and moments == sorted(moments, reverse=True)
+        is_whole = len(page.items) >= page.total if page.total is not None else len(page.items) < SMALLEST_PAGE
+        ids = frozenset(record.id for record in page.items)
+        return cls(max(moments, default=None), ids, moments[-1] if moments and by_time else None, page.total, is_whole)
 
     @classmethod
     def from_document(cls, document: Any) -> Baseline | None:
-        return cls(document["newest"], frozenset(document["ids"])) if document else None
+        if not document:
+            return None
+        oldest = document.get("oldest", document["newest"])
+        return cls(document["newest"], frozenset(document["ids"]), oldest, document.get("total"), document.get("isWhole", False))
 
     def to_document(self) -> dict[str, Any]:
-        return {"newest": self.newest, "ids": sorted(self.ids)}
+        return {"newest": self.newest, "ids": sorted(self.ids), "oldest": self.oldest, "total": self.total, "isWhole": self.is_whole}
+
+    @property
+    def earliest(self) -> float | None:
+        """No record that is certainly new was created before this moment; None where any may be."""
+        return None if self.is_whole else self.oldest
+
+    def is_new(self, record: Record) -> bool:
+        """Whether a record was certainly made after this was taken; one that was made by a clock far behind may be new all the same."""
+        if record.id in self.ids:
+            return False
+        moment = moment_of(record)
+        return self.is_whole or (self.oldest is not None and moment is not None and moment > self.oldest)
 
 
 class Getter(Lister, Protocol):
@@ -127,8 +150,8 @@ class Reader:
                     raise InterruptedByUser("interrupted") from None
 
 
-Enough = Callable[[Sequence[Record]], bool]
-"""Told of the records of every page, newest first: whether all of them together answer the question."""
+Enough = Callable[[Sequence[Record], int | None], bool]
+"""Told of the records of every page, newest first, and of the total: whether all of them together answer the question."""
 
 
 class Way(Protocol):
@@ -173,12 +196,22 @@ class ByPrefix:
         if self._walk(reader, self.marker.prefix(0)).rows:
             raise Unusable(f"{self.name}: the service finds what is not there")
 
+    def total(self, reader: Reader) -> int | None:
+        """How many records of the job the service says there are. Raises Unusable."""
+        prefix = f"{self.marker.job}."
+        page = reader.page(filters=[Condition(self.marker.slug, self.operator, prefix)])
+        self._check(page, prefix)
+        return page.total
+
+    def _check(self, page: Page[Record], prefix: str) -> None:
+        if not all(str(row.data.get(self.marker.slug)).casefold().startswith(prefix) for row in page.items):
+            raise Unusable(f"{self.name}: the service does not heed this filter")
+
     def _walk(self, reader: Reader, prefix: str) -> Walk:
         walk = Walk()
         while not walk.is_over and walk.pages < MOST_PAGES:
             page = reader.page(walk.offset, filters=[Condition(self.marker.slug, self.operator, prefix)])
-            if not all(str(row.data.get(self.marker.slug)).casefold().startswith(prefix) for row in page.items):
-                raise Unusable(f"{self.name}: the service does not heed this filter")
+            self._check(page, prefix)
             walk.add(page)
         return walk
 
@@ -193,12 +226,15 @@ class NewestFirst:
 
     def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> Reading:
         walk = Walk()
+        total = None
         while walk.pages < MOST_PAGES:
-            news = walk.add(reader.page(walk.offset))
-            if walk.is_over or walk.reached(since) or enough(self._candidates(news, since)):
+            page = reader.page(walk.offset)
+            total = page.total
+            news = walk.add(page)
+            if walk.is_over or walk.reached(since) or enough(self._candidates(news, since), total):
                 break
         newest = moment_of(walk.rows[0]) if walk.rows else None
-        return Reading(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest)
+        return Reading(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest, total)
 
     def probe(self, reader: Reader) -> None:
         """Nothing to be asked for."""
@@ -256,8 +292,4 @@ def is_after(record: Record, since: float) -> bool:
 
 def moment_of(record: Record) -> float | None:
     """When a record was created, in Unix seconds of the service's clock; None where that cannot be read."""
-    try:
-        moment = datetime.fromisoformat(record.created_at or "")
-    except ValueError:
-        return None
-    return moment.timestamp() if moment.tzinfo is not None else None
+    return seconds_of(record.created_at)
