@@ -62,6 +62,19 @@ def _keep_name(folder: Path) -> None:
         os.close(handle)
 
 
+def check_place(path: Path, source: Path | None = None) -> None:
+    """Better now than after everything was sent: raises UsageError where no file can be written, and for `source` itself."""
+    if source is not None and path.exists() and source.exists() and path.samefile(source):
+        raise UsageError(f"{path} is the file that is imported", hint="give another file", code="unwritable_file")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory", code="unwritable_file")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {folder}", code="unwritable_file")
+    if not os.access(path if is_special(path) else folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: permission denied", code="unwritable_file")
+
+
 def is_special(path: Path) -> bool:
     """Whether there is something that no file can take the place of."""
     return path.exists() and not path.is_file()

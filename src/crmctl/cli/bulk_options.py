@@ -83,6 +83,10 @@ ConcurrencyOption = Annotated[int, typer.Option("--concurrency", metavar="N", mi
 FailedOption = Annotated[
     str | None, typer.Option("--failed", metavar="FILE", help="Also write failed and rejected rows here, to be corrected.")
 ]
+LockWaitOption = Annotated[
+    float,
+    typer.Option("--lock-wait", metavar="SECONDS", min=0, help="How long to wait for another import by key into the object; 0: exit 8."),
+]
 MarkerOption = Annotated[
     str | None,
     typer.Option("--marker", metavar="ATTR", help="Text attribute that gets a reference to this import, by which records are found again."),

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.bulk_runs import Findings, binary_stdin, check_shown, current_limit, note_if_empty, rejected_rows, resolve_target, run_job
+from crmctl.cli.bulk_runs import (
+    Findings,
+    binary_stdin,
+    check_shown,
+    current_limit,
+    note_if_empty,
+    rejected_rows,
+    resolve_target,
+    run_job,
+    takes_turns,
+)
 from crmctl.cli.counting import counted
 from crmctl.errors import ExitCode, RejectedError, UsageError
 
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
     from crmctl.bulk.imports.guards import Guard
     from crmctl.bulk.imports.plan import ImportPlan, PlannedInput
     from crmctl.bulk.imports.starting import Target
+    from crmctl.bulk.journal.jobs import JobStore
     from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
@@ -37,26 +48,28 @@ class ApplyRequest:
     source: Path | None = None
     failed_copy: Path | None = None
     again: bool = False
+    lock_wait: float = 3600.0
 
 
 def check_plan_wish(runtime: Runtime, path: Path, file: str) -> None:
     """A plan is a dry run that is kept. Raises UsageError for an input, or a place, of which none can be made."""
     from crmctl.bulk.imports.planfile import check_plan_path
-    from crmctl.bulk.imports.starting import STDIN
+    from crmctl.bulk.sources.given_input import STDIN, is_stream
 
     runtime.flags["dry_run"] = True
-    if file == STDIN:
+    if is_stream(file):
         hint = f"save it first: ... > rows.csv, then crmctl bulk import OBJECT rows.csv --plan {path}"
-        raise UsageError("a plan of stdin could not be applied: its rows are gone by then", hint=hint, code="unusable_input")
+        named = "stdin" if file == STDIN else file
+        raise UsageError(f"a plan of {named} could not be applied: its rows are gone by then", hint=hint, code="unusable_input")
     check_plan_path(path, Path(file))
     if path.exists() and not runtime.assume_yes:
         runtime.prompter.confirm(f"Replace {path}?")
 
 
 def preview_import(
-    runtime: Runtime, target: Target, attributes: Sequence[Attribute], plan: ImportPlan, file: str, request: ImportRequest
+    runtime: Runtime, target: Target, attributes: Sequence[Attribute], request: ImportRequest, file: str, path: Path
 ) -> None:
-    """Read and check the whole input, show what an import would do, and keep that where a plan is wanted.
+    """Read and check the whole input, which is at `path`, show what an import would do, and keep that where a plan is wanted.
 
     Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
     """
@@ -64,14 +77,10 @@ def preview_import(
     from crmctl.bulk.imports.decisions import Decisions
     from crmctl.bulk.imports.forecasting import dry_run
     from crmctl.bulk.imports.plan import open_input
-    from crmctl.bulk.imports.starting import temporary_input
-    from crmctl.bulk.journal.jobs import JobStore
     from crmctl.bulk.keys.rules import key_rule
 
-    findings, kept = Findings(runtime), request.before_images
-    store = JobStore(runtime.paths.state, runtime.clock)
+    findings, kept, plan = Findings(runtime), request.before_images, request.plan
     with ExitStack() as stack:
-        path = stack.enter_context(temporary_input(store, file, binary_stdin(runtime)))
         key_rule(plan.mapping.keys, attributes)
         plan = plan.frozen(attributes)
         planned = open_input(plan, path, file, attributes)
@@ -144,11 +153,27 @@ def summary_of(found: DryRun) -> dict[str, Any]:
     return {name: document[name] for name in ("rows", "predicted", "parents", "requests", "estimatedSeconds")}
 
 
-def apply_plan(runtime: Runtime, file: Path, request: ApplyRequest) -> None:
-    """Do exactly what a plan says, or with --dry-run show it. Raises UsageError and RejectedError when it does not fit any more."""
+def apply_plan(runtime: Runtime, file: str, request: ApplyRequest) -> None:
+    """Check a plan against what is there now, show it with --dry-run, else do what it says.
+
+    Raises UsageError for a plan that does not fit any more, and what an import raises.
+    """
+    from crmctl.bulk.imports.starting import temporary_input
+    from crmctl.bulk.journal.jobs import JobStore
+
+    store = JobStore(runtime.paths.state, runtime.clock)
+    with ExitStack() as stack:
+        plan, source = (
+            stack.enter_context(temporary_input(store, str(name), binary_stdin(runtime))) if name is not None else None
+            for name in (file, request.source)
+        )
+        assert plan is not None
+        _apply(runtime, store, plan, replace(request, source=source), copied=source != request.source)
+
+
+def _apply(runtime: Runtime, store: JobStore, file: Path, request: ApplyRequest, *, copied: bool) -> None:
     from crmctl.bulk.imports.applying import check_service, open_plan, start_apply
     from crmctl.bulk.imports.planfile import read_plan
-    from crmctl.bulk.journal.jobs import JobStore
 
     saved = read_plan(file)
     origin = runtime.settings.require_origin()
@@ -161,9 +186,9 @@ def apply_plan(runtime: Runtime, file: Path, request: ApplyRequest) -> None:
         _preview_plan(runtime, target, ready, request.guard)
         return
     check_shown(runtime)
-    store = JobStore(runtime.paths.state, runtime.clock)
-    job = start_apply(store, target, attributes, ready, runtime.clock, again=request.again, lister=service)
-    run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
+    with takes_turns(runtime, target, request.lock_wait, by_key=bool(ready.plan.mapping.keys)):
+        job = start_apply(store, target, attributes, ready, runtime.clock, again=request.again, lister=service, copied=copied)
+        run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
 
 
 def _preview_plan(runtime: Runtime, target: Target, ready: Applicable, guard: Guard) -> None:

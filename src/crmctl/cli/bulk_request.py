@@ -37,6 +37,7 @@ class ImportRequest:
     references: tuple[str, ...]
     before_images: str
     plan_file: Path | None
+    lock_wait: float
 
 
 def read_request(given: Mapping[str, Any]) -> ImportRequest:
@@ -67,6 +68,7 @@ def read_request(given: Mapping[str, Any]) -> ImportRequest:
         references=tuple(given["references"] or ()),
         before_images=given["before_images"],
         plan_file=Path(given["plan_file"]) if given["plan_file"] else None,
+        lock_wait=given["lock_wait"],
     )
 
 

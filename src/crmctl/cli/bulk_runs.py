@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from crmctl.bulk.imports.running import JobResult
     from crmctl.bulk.imports.starting import Job, Target
     from crmctl.bulk.journal.jobs import JobInfo
+    from crmctl.bulk.journal.journal import Header
     from crmctl.bulk.journal.summary import Summary
     from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
@@ -142,7 +144,7 @@ def current_limit(runtime: Runtime) -> Limit:
 
 def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRequest) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
-    from crmctl.bulk.imports.starting import STDIN, start_import
+    from crmctl.bulk.imports.starting import temporary_input
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.bulk.keys.references import parse_references, references_in
     from crmctl.bulk.sources.opening import open_source
@@ -155,23 +157,46 @@ def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRe
     target, attributes = resolve_target(runtime, object_name)
     samples = sample_records(runtime, target.object_id, attributes)
     plan, references = request.plan, request.references
-    if file != STDIN:
-        header = open_source(Path(file), plan.source, name=file).header
+    with temporary_input(JobStore(runtime.paths.state, runtime.clock), file, binary_stdin(runtime)) as path:
+        header = open_source(path, plan.source, name=file).header
         references = (*references, *references_in(header, attributes, references, lambda of: runtime.directory.object(of).slug or of))
-    parsed = parse_references(references, attributes, lambda name: _object_of(runtime, name))
-    plan = replace(plan, values=replace(plan.values, samples=samples), references=parsed)
-    if runtime.dry_run:
-        preview_import(runtime, target, attributes, plan, file, request)
+        parsed = parse_references(references, attributes, lambda name: _object_of(runtime, name))
+        plan = replace(plan, values=replace(plan.values, samples=samples), references=parsed)
+        if runtime.dry_run:
+            preview_import(runtime, target, attributes, replace(request, plan=plan), file, path)
+        else:
+            _start_and_run(runtime, target, attributes, replace(request, plan=plan), file, path)
+
+
+def _start_and_run(
+    runtime: Runtime, target: Target, attributes: Sequence[Attribute], request: ImportRequest, file: str, path: Path
+) -> None:
+    from crmctl.bulk.imports.starting import start_import
+    from crmctl.bulk.journal.jobs import JobStore
+
+    plan = request.plan
+    lister = runtime.connect(lane="bulk") if plan.references else None
+    with takes_turns(runtime, target, request.lock_wait, by_key=bool(plan.mapping.keys)):
+        job = start_import(
+            JobStore(runtime.paths.state, runtime.clock), target, attributes, plan, file, binary_stdin(runtime), runtime.clock,
+            again=request.again, marker=request.marker, lister=lister, before_images=request.before_images,
+            copy=path if path != Path(file) else None,
+        )  # fmt: skip
+        run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
+
+
+@contextmanager
+def takes_turns(runtime: Runtime, target: Target | Header, patience: float, *, by_key: bool | None = None) -> Iterator[None]:
+    """An import by key runs while no other one runs into the same object. Raises PendingError after `patience` seconds."""
+    from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.journal.object_lock import ObjectLock
+
+    if not (getattr(target, "keys", None) if by_key is None else by_key):
+        yield
         return
     store = JobStore(runtime.paths.state, runtime.clock)
-    lister = runtime.connect(lane="bulk") if parsed else None
-    stdin = binary_stdin(runtime)
-    again, marker = request.again, request.marker
-    kept = request.before_images
-    job = start_import(
-        store, target, attributes, plan, file, stdin, runtime.clock, again=again, marker=marker, lister=lister, before_images=kept
-    )
-    run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
+    with ObjectLock(store, target.origin, target.object_id, target.object, patience).hold(runtime.clock, runtime.messages.note):
+        yield
 
 
 def _object_of(runtime: Runtime, name: str) -> tuple[str, Sequence[Attribute]]:

@@ -120,12 +120,16 @@ def start_apply(
     *,
     again: bool = False,
     lister: Getter | None = None,
+    copied: bool = False,
 ) -> Job:
-    """Make the job of a plan that still fits. Sends nothing; raises what `start_import` raises."""
+    """Make the job of a plan that still fits; `copied`: its input is the copy of a stream. Sends nothing.
+
+    Raises what `start_import` raises.
+    """
     header = ready.saved.header
     return start_import(
         store, target, attributes, ready.plan, str(ready.path), io.BytesIO(), clock, again=again, marker=header.marker, lister=lister,
-        before_images=header.before_images, plan_file=ready.saved.path,
+        before_images=header.before_images, plan_file=ready.saved.path, copy=ready.path if copied else None,
     )  # fmt: skip
 
 

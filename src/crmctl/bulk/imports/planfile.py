@@ -6,7 +6,6 @@ A plan holds no API key, and of records and rows only ids, attribute names and f
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from crmctl.bulk.imports.decisions import Decision
-from crmctl.bulk.wholefile import is_special, whole_bytes
+from crmctl.bulk.wholefile import check_place, is_special, whole_bytes
 from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
 
@@ -116,14 +115,9 @@ class SavedPlan:
 
 def check_plan_path(path: Path, source: Path) -> None:
     """Better now than after everything was read. Raises UsageError for a plan that cannot be written there."""
-    if path.exists() and source.exists() and path.samefile(source):
-        raise UsageError(f"{path} is the file that is imported", hint="--plan takes another file")
-    if path.is_dir() or is_special(path):
+    if is_special(path) and not path.is_dir():
         raise UsageError(f"cannot write {path}: not a file", code="unwritable_file")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {path.parent}", code="unwritable_file")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"cannot write {path}: permission denied", code="unwritable_file")
+    check_place(path, source)
 
 
 def write_plan(path: Path, header: PlanHeader, decisions: Iterable[Decision]) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from crmctl.bulk.imports.merging import FILE_NAME as MERGED
 from crmctl.bulk.imports.merging import MergedRows
 from crmctl.bulk.imports.plan import ImportPlan, PlannedInput, file_digest, open_input
-from crmctl.bulk.imports.starting import STDIN, Job
+from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.journal.jobs import JobInfo, JobStore
 from crmctl.bulk.journal.journal import Header
 from crmctl.bulk.keys.meanings import FILE_NAME as REFERENCES
 from crmctl.bulk.keys.meanings import ReferenceMap
 from crmctl.bulk.payloads.mapping import schema_digest
+from crmctl.bulk.sources.given_input import COPY_NAME, STDIN
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute
 
@@ -66,12 +67,16 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
     Raises UsageError when it is not there, not the same any more, or maps differently.
     """
     path = Path(header.path)
+    is_copy = path == folder.absolute() / COPY_NAME
+    came_from = "stdin" if header.input == STDIN else header.input
     try:
         sha256, size = file_digest(path, str(path))
     except UsageError as error:
-        if header.input == STDIN:
-            raise _changed(header, "its rows came from stdin, and the copy of them is gone", _forget(header)) from error
+        if is_copy:
+            raise _changed(header, f"its rows came from {came_from}, and the copy of them is gone", _forget(header)) from error
         raise _changed(header, error.message, f"put the file back where it was; or {_forget(header)}") from error
+    if is_copy and (sha256, size) != (header.sha256, header.size):
+        raise _changed(header, f"its rows came from {came_from}, and the copy of them, {path}, is damaged", _forget(header))
     if (sha256, size) != (header.sha256, header.size):
         raise _changed(
             header, f"the file {header.input} has changed", f"import the new content with crmctl bulk import {header.object} FILE"

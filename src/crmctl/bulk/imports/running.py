@@ -13,7 +13,7 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.imports.afterwards import RIVALS_UNKNOWN
 from crmctl.bulk.imports.capturing import capture_ids
 from crmctl.bulk.imports.guards import Guard
-from crmctl.bulk.imports.importing import ImportOptions, rows_of, run_import
+from crmctl.bulk.imports.importing import ImportOptions, RunResult, rows_of, run_import
 from crmctl.bulk.imports.plan import ImportPlan
 from crmctl.bulk.imports.preparing import JobStages
 from crmctl.bulk.imports.repairing import audit, audit_due, known_duplicates
@@ -27,10 +27,13 @@ from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.journal.summary import Summary, exit_code
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.records.reading import Reader, Unusable
+from crmctl.bulk.wholefile import check_place
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, ExitCode, UsageError
+from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 
 ANYTHING = Guard()
+RESULTS_DUE = "results due"
+"""The journal's fact: the result files do not yet show what is in it."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +77,47 @@ def run_job(
     """
     with closing(job.journal) as journal:
         if failed_copy is not None:
-            _check_writable(failed_copy, journal)
+            _check_place(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
         wishes = ImportOptions(plan.stop_on_error, guard, options)
         resolver = resolver_of(job.input, journal.header.object_id)
         stages = JobStages(service, job, options, clock, progress, report)
-        result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver, stages)
+        try:
+            journal.remember(RESULTS_DUE, True)
+            result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver, stages)
+        except StorageError as failure:
+            result = RunResult(failure)
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
-        write_results(journal, job.input.source, failed_copy)
+        unwritten = _write_results(job, failed_copy)
+        error = result.error or unwritten
         summary = summarize(journal)
-        code = exit_code(summary.counts, result.error)
+        code = exit_code(summary.counts, error)
         if (unlinked := stages.unlinked) and code is ExitCode.REJECTED:
             code = ExitCode.PARTIAL
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
         duplicates, rivals = known_duplicates(journal), known_rivals(journal)
         if (duplicates or rivals) and code is ExitCode.OK:
             code = ExitCode.PARTIAL
-        resumable = journal.state in (JobState.CHECKING, JobState.OPEN)
-        return JobResult(summary, code, result.error, tuple(notes), resumable, len(duplicates), rivals, journal.refusals())
+        resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
+        return JobResult(summary, code, error, tuple(notes), resumable, len(duplicates), rivals, journal.refusals())
+
+
+def _write_results(job: Job, failed_copy: Path | None) -> CrmctlError | None:
+    """Write the result files; where a copy that was asked for cannot be written, without it. Returns why something is not there."""
+    journal = job.journal
+    try:
+        write_results(journal, job.input.source, failed_copy)
+        journal.remember(RESULTS_DUE, False)
+        return None
+    except (UsageError, StorageError) as failure:
+        if failed_copy is None:
+            failure.message = f"the result files of job {job.id} are not written: {failure.message}"
+            return failure
+        rest = _write_results(job, None)
+        if rest is None:
+            failed = next(iter(journal.folder.glob("failed.*")), None)
+            failure.hint = f"{failed} holds the rows and the reasons" if failed is not None else "no row was refused"
+        return rest or failure
 
 
 def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:
@@ -118,10 +144,15 @@ def _look_back(service: Service, job: Job, options: DeliveryOptions, clock: Cloc
 
 
 def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
-    """The result of a job with nothing left to do: exit 0 for a finished one, 9 for one whose input was rejected; None for any other."""
+    """The result of a job with nothing left to do: exit 0 for a finished one, 9 for one whose input was rejected.
+
+    None for any other, and for one whose result files are still to be written.
+    """
     if job.is_resumable or job.is_running:
         return None
     with closing(store.open(job)) as journal:
+        if journal.recall(RESULTS_DUE):
+            return None
         duplicates, rivals = len(known_duplicates(journal)), known_rivals(journal)
         finished = ExitCode.PARTIAL if duplicates or rivals else ExitCode.OK
         code = ExitCode.REJECTED if job.state is JobState.REJECTED else finished
@@ -133,14 +164,11 @@ def known_rivals(journal: Journal) -> list[dict[str, Any]]:
     return [{"row": row, "key": key, "ids": ids} for row, (key, ids) in journal.rivals().items()]
 
 
-def _check_writable(path: Path, journal: Journal) -> None:
+def _check_place(path: Path, journal: Journal) -> None:
     """Better now than after everything was sent. A job that has not begun is then none to resume."""
-    problem = None
-    if path.exists() and path.samefile(journal.header.path):
-        problem = UsageError(f"{path} is the file that is imported", hint="--failed takes another file")
-    elif not path.parent.is_dir():
-        problem = UsageError(f"cannot write {path}: there is no directory {path.parent}", code="unwritable_file")
-    if problem is not None:
+    try:
+        check_place(path, Path(journal.header.path))
+    except UsageError:
         if not sum(journal.counts().values()):
             journal.set_state(JobState.REJECTED)
-        raise problem
+        raise

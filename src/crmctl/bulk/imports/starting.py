@@ -21,11 +21,10 @@ from crmctl.bulk.keys.rules import key_rule
 from crmctl.bulk.payloads.mapping import Column, Mode, schema_digest
 from crmctl.bulk.payloads.markers import check_marker
 from crmctl.bulk.records.listing import Lister
+from crmctl.bulk.sources.given_input import COPY_NAME, copy_stream, is_stream
 from crmctl.clock import Clock
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
-
-STDIN = "-"
 
 
 @dataclass(frozen=True)
@@ -63,18 +62,20 @@ def start_import(
     lister: Lister | None = None,
     before_images: str = BeforeImages.AUTO,
     plan_file: Path | None = None,
+    copy: Path | None = None,
 ) -> Job:
-    """Make a job for a file, or for stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
+    """Make a job for a file, or for a stream such as stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
 
     References that are not given by id are looked up through `lister`. `marker` is the text attribute that is to hold each new record's
-    import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan, which is kept with the job.
+    import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan, which is kept with the job. `copy`:
+    a copy that was made of a stream, which the job takes over.
 
     Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
     mode, unless `again`.
     """
     folder = store.new_folder()
     try:
-        path = spool(stdin, folder) if file == STDIN else Path(file).absolute()
+        path = _own(file, stdin, copy, folder)
         frozen = plan.frozen(attributes)
         key_rule(frozen.mapping.keys, attributes)
         planned = open_input(frozen, path, file, attributes)
@@ -97,6 +98,13 @@ def start_import(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _own(file: str, stdin: BinaryIO, copy: Path | None, folder: Path) -> Path:
+    """Where a job's input is from now on."""
+    if copy is not None:
+        return copy.replace(folder / COPY_NAME)
+    return copy_stream(file, stdin, folder) if is_stream(file) else Path(file).absolute()
 
 
 def _facts(target: Target, planned: PlannedInput, plan: ImportPlan) -> dict[str, Any]:
@@ -131,24 +139,15 @@ def with_references(
 
 @contextmanager
 def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Path]:
-    """The path of a file; for stdin (`-`) that of a copy which is gone afterwards."""
-    if file != STDIN:
+    """The path of a file; for stdin (`-`), and for whatever else is read only once, that of a copy which is gone afterwards."""
+    if not is_stream(file):
         yield Path(file)
         return
     folder = store.new_folder()
     try:
-        yield spool(stdin, folder)
+        yield copy_stream(file, stdin, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def spool(stdin: BinaryIO, folder: Path) -> Path:
-    """Copy a stream into a private file that can be read more than once."""
-    path = folder / "input"
-    path.touch(mode=0o600)
-    with path.open("wb") as copy:
-        shutil.copyfileobj(stdin, copy)
-    return path
 
 
 def _slug_of(column: Column) -> str:

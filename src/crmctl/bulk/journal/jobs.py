@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import sqlite3
@@ -12,14 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crmctl.bulk.journal.high_water_mark import HighWaterMark
 from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.journal.states import RESULT_FILES, JobState, RowState
 from crmctl.bulk.journal.summary import Summary
 from crmctl.clock import Clock, SystemClock
-from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError, reason
+from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError, reason, storage_error
 
 LAST = "last"
+ELSEWHERE = "CRMCTL_STATE_DIR names another directory"
 NO_JOURNAL = "its journal is gone, or not written yet"
+OBJECTS = "objects"
+"""The folder of the locks of objects; no job has such a name."""
+
 LOCK_NAME = "registering.sqlite"
 LOCK_SECONDS = 60.0
 """Longest wait for others that register a job; one takes milliseconds."""
@@ -90,12 +96,23 @@ class JobStore:
         self._root = state_directory / "jobs"
         self._clock = clock
 
-    def new_folder(self) -> Path:
-        """An empty folder (0700) named by the id of a new job: the date and five characters. Raises ConfigError where none can be made."""
+    @property
+    def root(self) -> Path:
+        """The folder of all jobs."""
+        return self._root
+
+    def prepare(self) -> None:
+        """Raises ConfigError where no job can be kept."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"cannot write to {self._root}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory") from error
+            raise ConfigError(f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE) from error
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise ConfigError(f"cannot write to {self._root}: permission denied", hint=ELSEWHERE)
+
+    def new_folder(self) -> Path:
+        """An empty folder (0700) named by the id of a new job: the date and five characters. Raises ConfigError where none can be made."""
+        self.prepare()
         day = time.strftime("%Y%m%d", time.localtime(self._clock.now()))
         while True:
             folder = self._root / f"{day}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
@@ -104,6 +121,10 @@ class JobStore:
                 return folder
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise storage_error(error, folder) or ConfigError(
+                    f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE
+                ) from error
 
     def open(self, job: JobInfo) -> Journal:
         return Journal(job.folder, self._clock)
@@ -154,7 +175,7 @@ class JobStore:
             try:
                 lock.execute("BEGIN EXCLUSIVE")
             except sqlite3.Error as error:
-                raise ConfigError(f"cannot lock {path}: {error}", hint="CRMCTL_STATE_DIR names another directory") from error
+                raise unlockable(path, error) from error
             yield
 
     def earlier_creation(self, sha256: str, object_id: str, origin: str) -> JobInfo | None:
@@ -168,15 +189,15 @@ class JobStore:
 
     def _all(self) -> Iterator[JobInfo | DamagedJob]:
         try:
-            folders = [path for path in self._root.iterdir() if path.is_dir()] if self._root.is_dir() else []
+            folders = [path for path in self._root.iterdir() if path.is_dir() and path.name != OBJECTS] if self._root.is_dir() else []
         except OSError as error:
-            raise ConfigError(f"cannot read {self._root}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory") from error
+            raise ConfigError(f"cannot read {self._root}: {reason(error)}", hint=ELSEWHERE) from error
         return map(self._read, folders)
 
     def _read(self, folder: Path) -> JobInfo | DamagedJob:
         """A job as its journal has it. One that is just being made has none yet."""
         try:
-            if not (folder / FILE_NAME).is_file():
+            if not (folder / FILE_NAME).is_file() and not HighWaterMark(folder).read()[0].sends:
                 return DamagedJob(folder, NO_JOURNAL)
             with closing(Journal(folder, self._clock)) as journal:
                 return JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
@@ -184,6 +205,12 @@ class JobStore:
             return DamagedJob(folder, reason(error), "is it another user's? CRMCTL_STATE_DIR names another directory")
         except (CrmctlError, sqlite3.Error) as error:
             return DamagedJob(folder, str(error))
+
+
+def unlockable(path: Path, error: Exception) -> CrmctlError:
+    """The error of a lock that cannot be had for another reason than that somebody holds it."""
+    failure = storage_error(error, path)
+    return failure if failure is not None and failure.code == "no_space" else ConfigError(f"cannot lock {path}: {error}", hint=ELSEWHERE)
 
 
 def refuse_running(job: JobInfo) -> None:

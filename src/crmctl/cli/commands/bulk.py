@@ -78,6 +78,7 @@ def import_records(
     assume_applied: given.AssumeAppliedOption = False,
     assume_lost: given.AssumeLostOption = False,
     capture_ids: given.CaptureOption = False,
+    lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
     """Import records from a file, 100 per request.
 
@@ -91,14 +92,21 @@ def _import(runtime: Runtime, object_name: str, file: str, given: dict[str, Any]
     from crmctl.cli.bulk_request import read_request
     from crmctl.cli.bulk_runs import import_file
 
-    _require_file(file)
+    _check_places(runtime, file, failed=given["failed"])
     import_file(runtime, object_name, file, read_request({**given, "excel_safe": runtime.flags.get("excel_safe")}))
 
 
-def _require_file(file: str) -> None:
-    """Notice a mistyped name before the first request. Raises UsageError."""
-    if file != "-" and not Path(file).exists():
-        raise UsageError(f"cannot read {file}: no such file", code="unreadable_file")
+def _check_places(runtime: Runtime, *files: str | None, failed: str | None = None) -> None:
+    """Notice before the first request what cannot be read, and where nothing can be written. Raises UsageError, ConfigError."""
+    from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.sources.given_input import is_stream
+    from crmctl.bulk.wholefile import check_place
+
+    regular = [Path(file) for file in files if file is not None and not is_stream(file)]
+    if failed is not None:
+        check_place(Path(failed), regular[0] if regular else None)
+    if not runtime.dry_run:
+        JobStore(runtime.paths.state, runtime.clock).prepare()
 
 
 @app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
@@ -116,6 +124,7 @@ def apply_plan(
     assume_applied: given.AssumeAppliedOption = False,
     assume_lost: given.AssumeLostOption = False,
     capture_ids: given.CaptureOption = False,
+    lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
     """Do exactly what a plan says, or nothing.
 
@@ -130,7 +139,8 @@ def apply_plan(
     assume = assumption(assume_applied, assume_lost)
     delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
     guard, source, copy = Guard.parse(expect, max_changes), Path(input) if input else None, Path(failed) if failed else None
-    apply_plan(ctx.obj, Path(file), ApplyRequest(delivery, guard, source, copy, again))
+    _check_places(ctx.obj, file, input, failed=failed)
+    apply_plan(ctx.obj, file, ApplyRequest(delivery, guard, source, copy, again, lock_wait))
 
 
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
@@ -145,6 +155,7 @@ def resume_job(
     assume_applied: given.AssumeAppliedOption = False,
     assume_lost: given.AssumeLostOption = False,
     capture_ids: given.CaptureOption = False,
+    lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
     """Go on with an import that was interrupted.
 
@@ -155,9 +166,10 @@ def resume_job(
     from crmctl.bulk.imports.running import finished_result
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.cli.bulk_request import assumption
-    from crmctl.cli.bulk_runs import check_shown, resolve_target, resume_preview, run_job, show_result
+    from crmctl.cli.bulk_runs import check_shown, resolve_target, resume_preview, run_job, show_result, takes_turns
 
     runtime: Runtime = ctx.obj
+    _check_places(runtime, failed=failed)
     store = JobStore(runtime.paths.state, runtime.clock)
     chosen = choose_job(store, job, last=last)
     if runtime.dry_run:
@@ -174,7 +186,8 @@ def resume_job(
         delivery = DeliveryOptions(
             concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids
         )
-        run_job(runtime, ready, delivery, failed_copy=Path(failed) if failed else None)
+        with takes_turns(runtime, ready.journal.header, lock_wait):
+            run_job(runtime, ready, delivery, failed_copy=Path(failed) if failed else None)
 
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, or the end of its name.")]
@@ -306,7 +319,7 @@ def inspect_file(
     from crmctl.cli.bulk_transfers import inspect_input
 
     one_of("--mode", mode, ("create", "upsert"))
-    _require_file(file)
+    _check_places(ctx.obj, file)
     excel_safe = bool(ctx.obj.flags.get("excel_safe"))
     options = SourceOptions(format, encoding, delimiter, quote, sheet, pad_short=pad_short, excel_safe=excel_safe)
     inspect_input(ctx.obj, file, object_name, mode, options)

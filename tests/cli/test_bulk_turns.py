@@ -1,0 +1,78 @@
+"""Two imports by key into one object at once: the second waits its turn, or is refused by name; nothing is there twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.journal.object_lock import ObjectLock
+from crmctl.clock import SystemClock
+from tests.support.cli import run_crmctl, start_crmctl
+from tests.support.service import RunningService
+
+ROWS = 1200
+IMPORT = ("bulk", "import", "companies", "firms.csv", "--key", "name")
+
+
+@pytest.fixture
+def firms(crm: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    monkeypatch.chdir(tmp_path)
+    Path("firms.csv").write_text("Name\n" + "".join(f"Firm {n}\n" for n in range(ROWS)))
+    return crm
+
+
+def names() -> Counter[str]:
+    return Counter(run_crmctl("records", "list", "companies", "--all", "-q", "[].data.name").ok().json())
+
+
+def test_two_at_once_take_turns(firms: RunningService) -> None:
+    with start_crmctl(*IMPORT) as first, start_crmctl(*IMPORT) as second:
+        ends = [process.communicate(timeout=120) for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), ends
+    assert names() == Counter(f"Firm {n}" for n in range(ROWS))
+    waited = [err for _, err in ends if "is importing into companies by key; waiting for its end" in err]
+    assert len(waited) == 1
+    assert "job 20" in waited[0]
+
+
+def held(service: RunningService) -> AbstractContextManager[None]:
+    """The lock of the companies, in this process."""
+    store = JobStore(Path(os.environ["CRMCTL_STATE_DIR"]), SystemClock())
+    store.prepare()
+    return ObjectLock(store, service.base_url, service.object_id("companies"), "companies").hold(SystemClock(), lambda _: None)
+
+
+def test_who_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningService) -> None:
+    with held(firms):
+        refused = run_crmctl(*IMPORT, "--lock-wait", "0").exits(8)
+        assert refused.error()["code"] == "import_running"
+        assert "importing into companies by key; nothing was sent" in refused.error()["message"]
+        assert run_crmctl(*IMPORT, "--lock-wait", "0.3").exits(8).error()["retryable"] is True
+        run_crmctl(*IMPORT, "--lock-wait", "0", "--dry-run").ok()
+        run_crmctl("bulk", "import", "companies", "-", "--lock-wait", "0", input="Name\nOther\n").ok()
+        run_crmctl("bulk", "import", "people", "-", "--key", "email", "--lock-wait", "0", input="Email\na@x.com\n").ok()
+        run_crmctl(*IMPORT, "--plan", "firms.plan").ok()
+        run_crmctl("bulk", "apply", "firms.plan", "--lock-wait", "0").exits(8)
+    assert len(run_crmctl("bulk", "jobs").ok().json()) == 2
+    run_crmctl("bulk", "apply", "firms.plan", "--lock-wait", "0").ok()
+    assert names() == Counter({"Other": 1, **{f"Firm {n}": 1 for n in range(ROWS)}})
+
+
+def test_a_killed_import_holds_nothing_and_going_on_takes_its_turn_too(firms: RunningService) -> None:
+    with start_crmctl(*IMPORT) as first:
+        while not any(entry["method"] == "POST" for entry in firms.log) and first.poll() is None:
+            pass
+        first.send_signal(signal.SIGKILL)
+        first.wait(20)
+    with held(firms):
+        refused = run_crmctl("bulk", "resume", "--last", "--lock-wait", "0").exits(8)
+        assert refused.error()["code"] == "import_running"
+    run_crmctl("bulk", "resume", "--last", "--lock-wait", "0", "--settle", "1").ok()
+    assert names() == Counter(f"Firm {n}" for n in range(ROWS))

@@ -1,0 +1,105 @@
+"""A disk that fills at any byte: it is said, with the summary where there is a job, and going on with room loses and doubles nothing."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Result, run_crmctl
+from tests.support.service import RunningService
+from tests.support.smalldisk import left, small_disk
+
+ROWS = 250
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as found:
+        if found is None:
+            pytest.skip("no file system can be mounted here")
+        yield found
+
+
+def firms(tag: str) -> str:
+    return "Name\n" + "".join(f"{tag}-{n:04}\n" for n in range(ROWS))
+
+
+def names(crm: RunningService) -> list[str]:
+    listed = run_crmctl("records", "list", "companies", "--all", "-q", "[].data.name").ok().json()
+    return sorted(listed)
+
+
+def assert_said(ended: Result, *, has_job: bool) -> None:
+    error = ended.exits(2).error()
+    assert "no space left on" in error["message"]
+    assert error["code"] == "no_space"
+    if has_job:
+        summary = ended.json()
+        assert f"crmctl bulk resume {summary['job']}" == error["hint"]
+        assert sum(summary[name] for name in ("created", "unsent", "inDoubt", "failed")) == summary["rows"]
+
+
+@pytest.mark.parametrize("room", [0, 4096, 8192, 16_384, 40_960, 65_536, 98_304, 131_072, 163_840, 196_608, 229_376, 262_144])
+def test_an_import_goes_on_where_a_full_disk_ended_it(crm: RunningService, disk: Path, room: int) -> None:
+    env = {"CRMCTL_STATE_DIR": str(disk / "state")}
+    with left(disk, room):
+        ended = run_crmctl("bulk", "import", "companies", "-", env=env, input=firms("a"))
+        if ended.code:
+            assert_said(ended, has_job=bool(ended.out))
+    jobs = run_crmctl("bulk", "jobs", env=env).ok().json()
+    if ended.code and jobs:
+        assert jobs[0]["job"] == ended.json()["job"]
+        run_crmctl("bulk", "resume", jobs[0]["job"], "--settle", "1", env=env).ok()
+    elif ended.code:
+        run_crmctl("bulk", "import", "companies", "-", env=env, input=firms("a")).ok()
+    assert names(crm) == sorted(firms("a").split()[1:])
+
+
+@pytest.mark.parametrize("room", [512, 2_000, 20_000, 70_000])
+def test_a_file_that_may_not_grow_is_like_a_full_disk(crm: RunningService, tmp_path: Path, room: int) -> None:
+    """For machines where nothing can be mounted."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        ended = run_crmctl("bulk", "import", "companies", "-", input=firms("b"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert ended.code in (0, 2)
+    assert "a bug" not in ended.err
+    if ended.code:
+        assert "no space left" in ended.error()["message"] or "cannot " in ended.error()["message"]
+        jobs = run_crmctl("bulk", "jobs").ok().json()
+        if jobs:
+            run_crmctl("bulk", "resume", jobs[0]["job"], "--settle", "1").ok()
+        else:
+            run_crmctl("bulk", "import", "companies", "-", input=firms("b")).ok()
+    assert names(crm) == sorted(firms("b").split()[1:])
+
+
+def test_a_copy_of_failed_rows_that_has_no_room_ends_with_the_summary(crm: RunningService, disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "firms.csv").write_text(firms("c") + ",\n")
+    with left(disk, 0):
+        ended = run_crmctl(
+            "bulk", "import", "companies", tmp_path / "firms.csv", "--on-error", "continue", "--failed", disk / "failed.csv"
+        ).exits(2)
+    summary, error = ended.json(), ended.error()
+    assert (summary["created"], summary["rejected"]) == (ROWS, 1)
+    assert error["message"] == f"no space left on the disk of {disk / 'failed.csv'}"
+    assert error["hint"] == f"{summary['files']['failed']} holds the rows and the reasons"
+    assert Path(summary["files"]["failed"]).exists()
+    assert not (disk / "failed.csv").exists()
+
+
+def test_a_place_for_results_is_looked_at_before_the_first_request(crm: RunningService, tmp_path: Path) -> None:
+    (tmp_path / "firms.csv").write_text(firms("d"))
+    crm.log.clear()
+    for place in (tmp_path, tmp_path / "nowhere" / "failed.csv", tmp_path / "firms.csv"):
+        refused = run_crmctl("bulk", "import", "companies", tmp_path / "firms.csv", "--failed", place).exits(2)
+        assert str(place) in refused.error()["message"]
+    (tmp_path / "state").write_text("not a directory")
+    refused = run_crmctl("bulk", "import", "companies", tmp_path / "firms.csv", env={"CRMCTL_STATE_DIR": str(tmp_path / "state")}).exits(2)
+    assert str(tmp_path / "state") in refused.error()["message"]
+    assert not crm.log
