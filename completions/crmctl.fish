@@ -2,7 +2,7 @@
 # Commands and options come from the lines below; slugs and profiles from crmctl's cache.
 
 set -g __crmctl_paths ' records' ' records list' ' records search' ' records count' ' records get' ' records create' ' records update' ' records delete' ' bulk' ' bulk import' ' bulk apply' ' bulk resume' ' bulk jobs' ' bulk repair' ' bulk undo' ' bulk export' ' bulk delete' ' bulk inspect' ' objects' ' objects list' ' objects get' ' objects create' ' objects update' ' objects delete' ' attributes' ' attributes list' ' attributes get' ' attributes create' ' attributes update' ' attributes delete' ' schema' ' schema pull' ' schema diff' ' schema apply' ' activities' ' activities list' ' activities get' ' activities create' ' activities update' ' activities delete' ' reports' ' reports list' ' reports get' ' reports run' ' reports runs' ' reports results' ' workflows' ' workflows list' ' workflows get' ' workflows runs' ' workflows run' ' files' ' files upload' ' webhooks' ' webhooks events' ' webhooks portal' ' webhooks listen' ' webhooks verify' ' members' ' members list' ' auth' ' auth login' ' auth logout' ' auth status' ' auth list' ' auth switch' ' auth can-i' ' config' ' config list' ' config get' ' config set' ' config unset' ' config path' ' completion' ' doctor' ' serve' ' service' ' service console' ' service load' ' service dump' ' service keys' ' service keys create' ' service keys list' ' service keys revoke' ' demo' ' api' ' commands' ' help'
-set -g __crmctl_valued --allowed-object --base-url --before-images --blank --bucket --ca-bundle --clear-token --color --concurrency --content-type --data --database-url --date --date-format --decimal-mark --default-region --delimiter --description --docs --encoding --events --expect --expires --failed --fields --file-limit --files-s3 --files-s3-endpoint --files-s3-region --filter --format --forward --headers --host --id --ids --input --key --limit --link --list-separator --log --lookback --map --map-file --marker --max-changes --max-failures --max-wait --metrics --mode --name --null-string --object --offset --on-duplicate-key --on-error --on-missing-ref --option --order --out --output --participant --plan --plural-name --port --prefix --profile --public-url --query --quote --rate-limit --rate-window --ready-file --record --ref --scope --secret --set --settle --sheet --signature --singular-name --slug --sort --summary --timeout --timestamp --title --tolerance --type --wait-timeout -O -o -p -q
+set -g __crmctl_valued --allowed-object --base-url --before-images --blank --bucket --ca-bundle --clear-token --color --concurrency --content-type --currency --data --database-url --date --date-format --decimal-mark --default-region --delimiter --description --docs --encoding --events --expect --expires --failed --fields --file-limit --files-s3 --files-s3-endpoint --files-s3-region --filter --format --forward --headers --host --id --ids --input --key --limit --link --list-separator --lock-wait --log --lookback --map --map-file --marker --max-changes --max-failures --max-wait --metrics --mode --name --null-string --object --offset --on-duplicate-key --on-error --on-missing-ref --option --order --out --output --participant --plan --plural-name --port --prefix --profile --public-url --query --quote --rate-limit --rate-window --ready-file --record --ref --scope --secret --set --settle --sheet --signature --singular-name --slug --sort --summary --timeout --timestamp --title --tolerance --type --wait-timeout -O -o -p -q
 
 # Sets path, object, profile and position from the words before the cursor; options and their values are no part of the path.
 function __crmctl_walk --no-scope-shadowing
@@ -123,9 +123,11 @@ complete -c crmctl -n '__crmctl_at " records count" 0' -a '(__crmctl_values obje
 complete -c crmctl -n '__crmctl_at " records get" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " records create"' -l set -x -a '(__crmctl_values assignments)' -d 'Set a field; may be repeated. SLUG= clears, SLUG:=JSON is taken as JSON'
 complete -c crmctl -n '__crmctl_at " records create"' -l data -x -d 'The fields as a JSON object, from a file, or from stdin'
+complete -c crmctl -n '__crmctl_at " records create"' -l currency -x -d 'Currency of amounts without one, where the record has none: EUR'
 complete -c crmctl -n '__crmctl_at " records create" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " records update"' -l set -x -a '(__crmctl_values assignments)' -d 'Set a field; may be repeated. SLUG= clears, SLUG:=JSON is taken as JSON'
 complete -c crmctl -n '__crmctl_at " records update"' -l data -x -d 'The fields as a JSON object, from a file, or from stdin'
+complete -c crmctl -n '__crmctl_at " records update"' -l currency -x -d 'Currency of amounts without one, where the record has none: EUR'
 complete -c crmctl -n '__crmctl_at " records update" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " records delete" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " bulk"' -a import -d 'Import records from a file, 100 per request'
@@ -161,6 +163,7 @@ complete -c crmctl -n '__crmctl_at " bulk import"' -l decimal-comma -d 'Numbers 
 complete -c crmctl -n '__crmctl_at " bulk import"' -l decimal-mark -x -d 'How a column writes its numbers'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l date-format -x -d 'How dates are written, for example %d/%m/%Y; else ISO'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l default-region -x -d 'Country of phone numbers without one, for example GB'
+complete -c crmctl -n '__crmctl_at " bulk import"' -l currency -x -d 'Currency of amounts without one, where the record has none: EUR'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l pad-short -d 'Rows with too few cells have blank ones at their end'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l format -x -a 'csv tsv jsonl json' -d 'Format, when name and content mislead'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l encoding -x -d 'Encoding of the text, for example cp1252'
@@ -174,6 +177,7 @@ complete -c crmctl -n '__crmctl_at " bulk import"' -l settle -x -d 'How long row
 complete -c crmctl -n '__crmctl_at " bulk import"' -l assume-applied -d 'Rows of which nobody can tell whether they were written count as written'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l assume-lost -d 'Such rows count as not written, and are sent again'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l capture-ids -d 'Learn the ids of all created records, for the ok file; costs reads'
+complete -c crmctl -n '__crmctl_at " bulk import"' -l lock-wait -x -d 'How long to wait for another import by key into the object; 0: exit 8'
 complete -c crmctl -n '__crmctl_at " bulk import" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " bulk import" 1' -F
 complete -c crmctl -n '__crmctl_at " bulk apply"' -l input -r -F -d 'Where the file to import is, when it was moved'
@@ -187,6 +191,7 @@ complete -c crmctl -n '__crmctl_at " bulk apply"' -l settle -x -d 'How long rows
 complete -c crmctl -n '__crmctl_at " bulk apply"' -l assume-applied -d 'Rows of which nobody can tell whether they were written count as written'
 complete -c crmctl -n '__crmctl_at " bulk apply"' -l assume-lost -d 'Such rows count as not written, and are sent again'
 complete -c crmctl -n '__crmctl_at " bulk apply"' -l capture-ids -d 'Learn the ids of all created records, for the ok file; costs reads'
+complete -c crmctl -n '__crmctl_at " bulk apply"' -l lock-wait -x -d 'How long to wait for another import by key into the object; 0: exit 8'
 complete -c crmctl -n '__crmctl_at " bulk apply" 0' -F
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l last -d 'The newest job that can be resumed'
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l failed -r -F -d 'Also write failed and rejected rows here, to be corrected'
@@ -196,6 +201,7 @@ complete -c crmctl -n '__crmctl_at " bulk resume"' -l settle -x -d 'How long row
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l assume-applied -d 'Rows of which nobody can tell whether they were written count as written'
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l assume-lost -d 'Such rows count as not written, and are sent again'
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l capture-ids -d 'Learn the ids of all created records, for the ok file; costs reads'
+complete -c crmctl -n '__crmctl_at " bulk resume"' -l lock-wait -x -d 'How long to wait for another import by key into the object; 0: exit 8'
 complete -c crmctl -n '__crmctl_at " bulk jobs"' -l remove -d 'Delete its journal and result files; asks first'
 complete -c crmctl -n '__crmctl_at " bulk repair"' -l delete-duplicates -d 'Delete what is there a second time, keeping the older one; asks first'
 complete -c crmctl -n '__crmctl_at " bulk repair"' -l clear-marker -d 'Empty the import marker of every record; asks first'

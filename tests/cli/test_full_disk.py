@@ -42,7 +42,7 @@ def assert_said(ended: Result, *, has_job: bool) -> None:
         assert sum(summary[name] for name in ("created", "unsent", "inDoubt", "failed")) == summary["rows"]
 
 
-@pytest.mark.parametrize("room", [0, 4096, 8192, 16_384, 40_960, 65_536, 98_304, 131_072, 163_840, 196_608, 229_376, 262_144])
+@pytest.mark.parametrize("room", [0, 4096, 16_384, 65_536, 131_072, 163_840, 196_608, 229_376])
 def test_an_import_goes_on_where_a_full_disk_ended_it(crm: RunningService, disk: Path, room: int) -> None:
     env = {"CRMCTL_STATE_DIR": str(disk / "state")}
     with left(disk, room):
@@ -58,7 +58,7 @@ def test_an_import_goes_on_where_a_full_disk_ended_it(crm: RunningService, disk:
     assert names(crm) == sorted(firms("a").split()[1:])
 
 
-@pytest.mark.parametrize("room", [512, 2_000, 20_000, 70_000])
+@pytest.mark.parametrize("room", [512, 20_000, 70_000])
 def test_a_file_that_may_not_grow_is_like_a_full_disk(crm: RunningService, tmp_path: Path, room: int) -> None:
     """For machines where nothing can be mounted."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from crmctl.cli.bulk_runs import current_limit, resolve_target
 from crmctl.cli.counting import counted
@@ -14,6 +15,23 @@ if TYPE_CHECKING:
     from crmctl.bulk.journal.jobs import JobInfo, JobStore
     from crmctl.bulk.undo.undoing import Undo
     from crmctl.cli.runtime import Runtime
+
+
+_JOB_COLUMNS = (
+    "job",
+    "state",
+    "object",
+    "input",
+    "host",
+    "createdAt",
+    "rows",
+    "created",
+    "updated",
+    "failed",
+    "rejected",
+    "inDoubt",
+    "unsent",
+)
 
 
 def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
@@ -28,9 +46,9 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
         for damaged in store.damaged():
             runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
         rows = [job.to_document() for job in store.list()]
-        runtime.emitter.emit_items(
-            rows, generic_view(rows, "jobs", first=("job", "object", "input", "state", "rows", "created", "updated", "failed"))
-        )
+        if runtime.output_format == "table":
+            rows = [{**row, "host": urlsplit(row["origin"]).netloc} for row in rows]
+        runtime.emitter.emit_items(rows, generic_view(rows, "jobs", first=_JOB_COLUMNS))
         return
     if not remove:
         job = store.find(reference)

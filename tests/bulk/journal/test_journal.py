@@ -168,3 +168,32 @@ def test_a_lease_is_held_by_the_living_only(journal: Journal) -> None:
         journal.beat()
         assert journal.is_running
     assert not journal.is_running
+
+
+def test_rivals_come_by_row_with_their_key_and_each_record_once(journal: Journal) -> None:
+    journal.record_rivals([(7, "b", "k7"), (3, "z", "k3"), (7, "a", "k7")])
+    journal.record_rivals([(7, "b", "another"), (3, "y", "k3"), (501, "c", "k501")])
+    assert journal.rivals() == {3: ("k3", ["y", "z"]), 7: ("k7", ["a", "b"]), 501: ("k501", ["c"])}
+    assert list(journal.rivals()) == [3, 7, 501]
+
+
+def test_every_kind_of_row_is_counted_as_what_it_is(tmp_path: Path) -> None:
+    with closing(new_journal(tmp_path / "mixed")) as journal:
+        journal.record_check(500, [(1, "bad"), (2, "bad"), (500, "bad")])
+        journal.record_check(100, [(501, "bad"), (600, "bad")])
+        journal.conclude(
+            [(3, RowState.UNCHANGED, "a", None), (4, RowState.SKIPPED, None, "why"), (5, RowState.REJECTED, None, "ambiguous")]
+        )
+        journal.begin(1, rows(11, 20))
+        journal.settle(1, rows(11, 20), Verdict(BatchState.CONFIRMED, created=5, updated=3, failures={0: "no", 9: "no"}))
+        journal.begin(2, rows(21, 30))
+        journal.settle(2, rows(21, 30), DOUBT)
+        journal.begin(3, rows(31, 40))
+        journal.settle(3, rows(31, 40), REFUSED)
+        counts = journal.counts()
+        assert counts == {
+            RowState.CREATED: 5, RowState.UPDATED: 3, RowState.UNCHANGED: 1, RowState.FAILED: 2, RowState.REJECTED: 6,
+            RowState.SKIPPED: 1, RowState.IN_DOUBT: 10, RowState.UNSENT: 572,
+        }  # fmt: skip
+        assert sum(counts.values()) == 600
+        assert {ordinal for ordinal, row in journal.rows(1, 600).items() if row.state is RowState.REJECTED} == {1, 2, 5, 500, 501, 600}

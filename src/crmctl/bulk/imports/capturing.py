@@ -160,7 +160,7 @@ def _walk(reader: Reader, filters: Sequence[Condition], since: float | None) -> 
         walk.add(reader.page(walk.offset, filters=filters))
         idle = 0 if walk.rows else idle + 1
         if idle > 10:
-            raise Unusable("the service sends the same records again and again: it does not heed the offset")
+            raise Unusable("the list goes on and on without bringing a new record")
         yield from (row for row in walk.rows if since is None or is_after(row, since))
         walk.rows.clear()
 

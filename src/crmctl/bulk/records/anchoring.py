@@ -26,7 +26,10 @@ WINDOW = 128
 """Most records of a group whose order is remembered."""
 
 STALLS = 3
-"""Pages in a row that may bring nothing beyond the mark, where no step back explains them."""
+"""Pages in a row that may bring nothing beyond the mark, where no step back explains them, before it is asked why."""
+
+MOST_MOVES = 12
+"""How often a page may come again because others keep writing."""
 
 
 @dataclass
@@ -79,6 +82,7 @@ class AnchoredPass:
         self._total: int | None = None
         self._back = 0
         self._overlap = 1.0
+        self._moves = 0
 
     def pages(self) -> Iterator[list[Record]]:
         """Every page; records repeat where pages overlap. Ends with the list, or beyond `until`, which `is_beyond` then says.
@@ -107,8 +111,8 @@ class AnchoredPass:
                 else:
                     yield from self._walk(page.keys[known])
                     stalled = 0
-            elif stalled > STALLS + 2 * self._back // PAGE_LIMIT:
-                raise NoProgress
+            elif stalled > STALLS + 2 * self._back // PAGE_LIMIT and self._is_deaf(page):
+                raise NoProgress(is_deaf=True)
 
     def read_back_to(self, until: int) -> None:
         """Change where reading may end, from the page in hand on."""
@@ -169,11 +173,19 @@ class AnchoredPass:
     def _walk(self, key: int) -> Iterator[list[Record]]:
         """Read a group that does not fit a page, and move the mark past it."""
         at = self.position
-        walk = GroupWalk(key, self._anchored, lambda offset: self._reader.fetch(offset, at.base))
+        walk = GroupWalk(key, self._anchored, lambda offset: self._reader.fetch(offset, at.base), self._is_deaf)
         complete = yield from walk.pages()
         self._statistics.walks += walk.walks
         self._statistics.unstable += not complete
         at.key, at.offset = key, max(0, walk.end - 1)
+
+    def _is_deaf(self, page: Slice) -> bool:
+        """Whether no offset is heeded. Raises NoProgress where the list has moved instead, and too often."""
+        is_deaf = self._reader.is_deaf(page, self.position.base)
+        self._moves += not is_deaf
+        if self._moves > MOST_MOVES:
+            raise NoProgress
+        return is_deaf
 
     def _rebase(self, page: Slice) -> None:
         """Keep offsets small: count them from the creation time of a group that is complete. The first page shows whether that works."""

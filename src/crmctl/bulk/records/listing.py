@@ -32,10 +32,17 @@ class Lister(Protocol):
 
 
 class NoProgress(ServiceError):
-    """Pages bring nothing new although the list goes on."""
+    """Pages bring nothing new although the list goes on. `is_deaf`: it was shown that every offset gives the same page."""
 
-    def __init__(self) -> None:
-        super().__init__("the service sends the same records again and again: it does not heed `offset`", code="no_progress")
+    def __init__(self, *, is_deaf: bool = False) -> None:
+        super().__init__(
+            "the service sends the same records again and again: it does not heed `offset`"
+            if is_deaf
+            else "the records cannot be read completely: the list changes while it is read",
+            code="no_progress",
+            hint=None if is_deaf else "others may be writing; try again when they are done",
+            retryable=not is_deaf,
+        )
 
 
 class Unsorted(Exception):
@@ -124,3 +131,13 @@ class SliceReader:
         is_last = len(rows) < self._size if page.total is None else offset + len(rows) >= page.total
         self._size = max(self._size, len(rows))
         return Slice(rows, keys, offset, is_last, page.total)
+
+    def is_deaf(self, page: Slice, base: str | None = None) -> bool:
+        """Whether the service does not heed the offset: the beginning of the list is this page, and this page has not moved meanwhile.
+
+        A list that others write to brings a page again as well, but not at two places at once.
+        """
+        if not page.offset or not page.rows:
+            return False
+        ids = [row.id for row in page.rows]
+        return all([row.id for row in self.fetch(offset, base).rows] == ids for offset in (0, page.offset))

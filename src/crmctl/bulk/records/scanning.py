@@ -123,7 +123,7 @@ def scan(
 
 def _capped(failure: CrmctlError | None) -> ServiceError:
     if not isinstance(failure, RejectedError):
-        return NoProgress()
+        return failure if isinstance(failure, NoProgress) else NoProgress()
     return ServiceError(
         f"the service does not list all of its records, from neither end: {failure.message}",
         code="offset_capped",

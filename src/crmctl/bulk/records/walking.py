@@ -23,12 +23,13 @@ class GroupWalk:
     must not stand for one that was missed.
     """
 
-    def __init__(self, key: int, start: Callable[[], Slice], following: Callable[[int], Slice]) -> None:
+    def __init__(self, key: int, start: Callable[[], Slice], following: Callable[[int], Slice], is_deaf: Callable[[Slice], bool]) -> None:
         self.end = 0
         self.walks = 0
         self._key = key
         self._start = start
         self._following = following
+        self._is_deaf = is_deaf
         self._pages = 0
         self._open: int | None = None
         self._bounds: dict[int, int] = {}
@@ -61,8 +62,13 @@ class GroupWalk:
                 self.end, self._open = page.offset + inside.stop, self._pages
                 return False
             following = self._following(page.end)
-            if following.rows == page.rows or not (following.rows or following.is_last):
+            if not following.rows and not following.is_last:
                 raise NoProgress
+            if following.rows == page.rows:
+                if is_deaf := self._is_deaf(following):
+                    raise NoProgress(is_deaf=is_deaf)
+                self._open = None  # others have moved the list by a page: this walk tells nothing
+                return False
             page = following
 
     def _count(self, db: sqlite3.Connection, since: int) -> int:
