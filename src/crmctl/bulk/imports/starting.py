@@ -67,8 +67,7 @@ def start_import(
     """Make a job for a file, or for a stream such as stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
 
     References that are not given by id are looked up through `lister`. `marker` is the text attribute that is to hold each new record's
-    import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan, which is kept with the job. `copy`:
-    a copy that was made of a stream, which the job takes over.
+    import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan. `copy`: of a stream, now the job's.
 
     Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
     mode, unless `again`.

@@ -82,8 +82,7 @@ def import_records(
 ) -> None:
     """Import records from a file, 100 per request.
 
-    Every row is checked against the object's attributes before anything is sent. The journal of the job makes sure that no row is written
-    twice, whatever happens; crmctl bulk resume goes on with a job that was interrupted.
+    All rows are checked before anything is sent. No row is written twice; crmctl bulk resume goes on with a job that was interrupted.
     """
     _import(ctx.obj, object_name, file, ctx.params)
 
