@@ -122,8 +122,8 @@ MUTATIONS = (
     Mutation(
         "an update is repeated over what was changed within the margin of clocks",
         "bulk/delivery/stale.py",
-        "changed_at < sent_at - CLOCK_MARGIN:",
-        "changed_at < sent_at + CLOCK_MARGIN:",
+        "changed_at < sent_at - CLOCK_MARGIN",
+        "changed_at < sent_at + CLOCK_MARGIN",
         "tests/bulk/delivery/test_stale.py",
     ),
     Mutation(

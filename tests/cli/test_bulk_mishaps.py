@@ -195,3 +195,13 @@ def test_the_list_of_jobs_shows_rejected_rows_and_the_host(crm: RunningService) 
     assert (row["host"], row["rejected"]) == (crm.base_url.removeprefix("http://"), "1")
     (job,) = run_crmctl("bulk", "jobs").ok().json()
     assert (job["rejected"], job["origin"], "host" in job) == (1, crm.base_url, False)
+
+
+def test_the_reason_of_the_service_stands_in_the_error(crm: RunningService) -> None:
+    imported(content="Email\na@x.com\n")
+    Path("again.csv").write_text("Email,Name\na@x.com,Ada\n", encoding="utf-8")
+    ended = run_crmctl("bulk", "import", "people", "again.csv").exits(9).error()
+    assert ended["code"] == "refused_rows"
+    reason = ended["message"].removeprefix("the service refused the one row it was sent: ").removesuffix("; nothing was written")
+    assert "email" in reason.lower()
+    assert reason != ended["message"]
