@@ -21,10 +21,10 @@ sys.path.insert(0, str(ROOT))
 from tests.support.bulkserver import OBJECT_ID, OPERATORS, BulkServer  # noqa: E402
 from tests.support.keydesk import ATTRIBUTES, KeyDesk  # noqa: E402
 
-from crmctl.bulk.imports.resolving import Resolver  # noqa: E402
-from crmctl.bulk.keys.index import KeyIndex  # noqa: E402
-from crmctl.bulk.keys.lookups import Lookup  # noqa: E402
-from crmctl.bulk.keys.rules import key_rule  # noqa: E402
+from crmctl.bulk.match.key_index import KeyIndex  # noqa: E402
+from crmctl.bulk.match.key_lookups import Lookup  # noqa: E402
+from crmctl.bulk.match.keys import key_rule  # noqa: E402
+from crmctl.bulk.run.row_actions import Resolver  # noqa: E402
 
 LIMIT = 100
 

@@ -29,15 +29,15 @@ class Mutation:
     test: str
 
 
-CHURN = "tests/bulk/exports/test_export_churn.py::"
-KILLS = "tests/bulk/imports/test_importing_processes.py::test_a_killed_import_loses_and_doubles_nothing"
-MACHINE = "tests/bulk/imports/test_machine.py"
-FAULTS = "tests/bulk/delivery/test_faults.py::"
-EVIDENCE = "tests/bulk/delivery/test_evidence.py::"
+CHURN = "tests/bulk/export/test_churn.py::"
+KILLS = "tests/bulk/run/test_import_processes.py::test_a_killed_import_loses_and_doubles_nothing"
+MACHINE = "tests/bulk/run/test_state_machine.py"
+FAULTS = "tests/bulk/send/test_faults.py::"
+EVIDENCE = "tests/bulk/send/test_evidence.py::"
 MUTATIONS = (
     Mutation(
         "a batch leaves before it is down as SENDING",
-        "bulk/delivery/sender.py",
+        "bulk/send/sender.py",
         "self._journal.begin(number, batch, parent=self._task.parent)",
         "self._late = True",
         KILLS,
@@ -51,63 +51,63 @@ MUTATIONS = (
     ),
     Mutation(
         "rows in doubt are sent again without being read back",
-        "bulk/delivery/reconciling.py",
+        "bulk/send/reconcile.py",
         "            view = self.evidence.look(parked, thoroughly=is_due)\n",
         "            view, is_due, parked.last, parked.sent_at = View(conclusive=True), True, frozenset(), 0.0\n",
         FAULTS + "test_what_can_be_told_is_told",
     ),
     Mutation(
         "absence needs no positive control",
-        "bulk/delivery/methods.py",
+        "bulk/send/methods.py",
         "        if self.works or (confirmed is None and self.control is None):\n            return self.works\n",
         "        return True\n",
-        "tests/bulk/delivery/test_reconciling.py::test_a_filter_that_finds_nothing_proves_nothing",
+        "tests/bulk/send/test_reconcile.py::test_a_filter_that_finds_nothing_proves_nothing",
     ),
     Mutation(
         "the prefix of markers does not end in a separator",
-        "bulk/payloads/markers.py",
+        "bulk/rows/markers.py",
         'return f"{self.job}.{group}."',
         'return f"{self.job}.{group}"',
-        "tests/bulk/payloads/test_markers.py::test_one_group_is_not_the_beginning_of_another",
+        "tests/bulk/rows/test_markers.py::test_one_group_is_not_the_beginning_of_another",
     ),
     Mutation(
         "rows are declared absent at the first look",
-        "bulk/delivery/reconciling.py",
+        "bulk/send/reconcile.py",
         "elif is_due and parked.last == found and now >= parked.sent_at + self._settle:",
         "elif (view := self.evidence.look(parked, thoroughly=True)):",
         FAULTS + "test_what_can_be_told_is_told",
     ),
     Mutation(
         "what is not found is absent, however many records there are",
-        "bulk/delivery/evidence.py",
+        "bulk/send/evidence.py",
         "if left == 0 or (is_told and",
         "if left >= 0 or (is_told and",
         EVIDENCE + "test_a_node_that_is_behind_is_found_out_over_a_socket",
     ),
     Mutation(
         "lists that show too few records are believed",
-        "bulk/delivery/evidence.py",
+        "bulk/send/evidence.py",
         "            if left < 0:\n                return View(seen, why=TOO_FEW)\n",
         "            left = max(left, 0)\n",
         EVIDENCE + "test_nothing_is_absent_from_lists_that_have_stopped",
     ),
     Mutation(
         "lists that show nothing newer are believed",
-        "bulk/delivery/evidence.py",
+        "bulk/send/evidence.py",
         "newer = bool(seen.found) or self.is_newer(sent) or",
         "newer = True or",
         EVIDENCE + "test_a_list_without_any_new_record_proves_nothing",
     ),
     Mutation(
         "a refusal is believed without being read back",
-        "bulk/delivery/sender.py",
+        "bulk/send/sender.py",
         "            if not verdict.questionable:\n",
         "            if True:\n",
         EVIDENCE + "test_what_was_refused_after_its_commit_is_found",
     ),
     Mutation(
         "records that were there before the job count as new",
-        "bulk/records/reading.py",
+        "bulk/read/read_back.py",
         "return self.is_whole or (self.oldest is not None",
         "return True or (self.oldest is not None",
         EVIDENCE + "test_records_like_the_rows_that_were_there_before_are_not_the_rows",
@@ -121,14 +121,14 @@ MUTATIONS = (
     ),
     Mutation(
         "an update is repeated over what was changed within the margin of clocks",
-        "bulk/delivery/stale.py",
+        "bulk/send/update_replay_check.py",
         "changed_at < sent_at - CLOCK_MARGIN",
         "changed_at < sent_at + CLOCK_MARGIN",
-        "tests/bulk/delivery/test_stale.py",
+        "tests/bulk/send/test_update_replay_check.py",
     ),
     Mutation(
         "nothing is counted at the end",
-        "bulk/imports/rows_to_send.py",
+        "bulk/run/rows_to_send.py",
         "counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None",
         "counted = None",
         EVIDENCE + "test_the_count_at_the_end_says_when_something_is_there_twice",
@@ -149,10 +149,10 @@ MUTATIONS = (
     ),
     Mutation(
         "rows are found a little behind the place where they are",
-        "bulk/delivery/spool.py",
+        "bulk/send/entry_spool.py",
         "_entry(line).ordinal <= ordinal:",
         "_entry(line).ordinal <= ordinal + 50:",
-        "tests/bulk/delivery/test_spool.py",
+        "tests/bulk/send/test_entry_spool.py",
     ),
     Mutation(
         "the counts forget rows in doubt",
@@ -163,73 +163,73 @@ MUTATIONS = (
     ),
     Mutation(
         "a request of which nobody knows whether it arrived is given back to the budget",
-        "client/budget.py",
+        "client/rate_limit/ledger.py",
         "            if never_sent:\n",
         "            if True:\n",
-        "tests/client/test_pacing.py::test_only_a_request_that_never_left_is_given_back",
+        "tests/client/rate_limit/test_limiter.py::test_only_a_request_that_never_left_is_given_back",
     ),
     Mutation(
         "what a service says back is written down as it is",
         "client/redaction.py",
         "error.message = self.without_key(error.message)",
         "pass",
-        "tests/client/test_session.py::test_the_key_is_never_said",
+        "tests/client/http/test_session.py::test_the_key_is_never_said",
     ),
     Mutation(
         "undo deletes what somebody has changed since",
-        "bulk/undo/undoing.py",
+        "bulk/usecases/undo.py",
         "    if row.edited:\n",
         "    if False:\n",
-        "tests/bulk/undo/test_undoing.py",
+        "tests/bulk/usecases/test_undo.py",
     ),
     Mutation(
         "a page counts although it does not begin with what was read",
-        "bulk/records/anchoring.py",
+        "bulk/read/stable_pages.py",
         "if at.offset == 0 or (page.rows and at.passed(page.keys[0], page.rows[0].id)):",
         "if True:",
         CHURN + "test_nothing_that_existed_throughout_is_lost_or_stale",
     ),
     Mutation(
         "the offset advances by the length of the page",
-        "bulk/records/anchoring.py",
+        "bulk/read/stable_pages.py",
         "at.offset = page.offset + max(0, known - math.ceil(self._overlap))",
         "at.offset = page.offset + len(keys)",
         CHURN + "test_requests_stay_near_those_of_plain_paging",
     ),
     Mutation(
         "all walks of a group are united, whatever was deleted between them",
-        "bulk/records/walking.py",
+        "bulk/read/tie_groups.py",
         "(since,)).fetchone()[0])",
         "(0,)).fetchone()[0])",
         CHURN + "test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed",
     ),
     Mutation(
         "an order of ties is trusted although it changes",
-        "bulk/records/ties.py",
+        "bulk/read/order_evidence.py",
         "if common == sorted(common) else -math.inf",
         "if common else 0.0",
         CHURN + "test_nothing_that_existed_throughout_is_lost_or_stale",
     ),
     Mutation(
         "an export does not go back over what changed while it read",
-        "bulk/exports/gathering.py",
+        "bulk/export/passes.py",
         "self._enter(Phase.PRUNE if self._options.prune else Phase.CHANGES)",
         "self._enter(Phase.DONE)",
         CHURN + "test_nothing_that_existed_throughout_is_lost_or_stale",
     ),
     Mutation(
         "a list that ends early is believed",
-        "bulk/records/scanning.py",
+        "bulk/read/full_scan.py",
         "if self.state.by_time and (failure or self.state.closing or self.state.rows >= PAGE_LIMIT):",
         "if False:",
         CHURN + "test_a_list_that_ends_at_some_depth_is_read_from_both_ends",
     ),
     Mutation(
         "records of an export and its position are written apart",
-        "bulk/exports/staging.py",
+        "bulk/export/collected_records.py",
         'self._db.execute("BEGIN IMMEDIATE")',
         'self._db.execute("BEGIN IMMEDIATE") if self._db.execute("SELECT count(*) FROM record").fetchone()[0] % 200 else None',
-        "tests/bulk/exports/test_export_processes.py::test_an_export_that_is_killed_goes_on_where_it_was",
+        "tests/bulk/usecases/test_export_processes.py::test_an_export_that_is_killed_goes_on_where_it_was",
     ),
 )
 

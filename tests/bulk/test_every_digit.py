@@ -17,19 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from crmctl.bulk.exports.formats import Layout, texts, write_file
-from crmctl.bulk.imports.before import before_image
-from crmctl.bulk.imports.decisions import fingerprint
-from crmctl.bulk.imports.plan import ImportPlan
-from crmctl.bulk.keys.rules import is_unchanged
-from crmctl.bulk.payloads.batches import entry_of
-from crmctl.bulk.payloads.mapping import MappingOptions, build_mapping
-from crmctl.bulk.payloads.validation import encoded_payloads, payloads
-from crmctl.bulk.payloads.values import ValueOptions
-from crmctl.bulk.records.recognising import canonical, key_form
-from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.export.formats import Layout, texts, write_file
+from crmctl.bulk.match.keys import is_unchanged
+from crmctl.bulk.match.record_match import canonical, key_form
+from crmctl.bulk.rows.batches import entry_of
+from crmctl.bulk.rows.cell_values import ValueOptions
+from crmctl.bulk.rows.mapping import MappingOptions, build_mapping
+from crmctl.bulk.rows.validation import encoded_payloads, payloads
+from crmctl.bulk.run.before_images import before_image
+from crmctl.bulk.run.decisions import fingerprint
+from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import SourceOptions
-from crmctl.bulk.undo.comparing import Standing, standing
+from crmctl.bulk.undo.update_status import UpdateStatus, standing
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.assignments import check_fields, parse_assignments
@@ -145,7 +145,7 @@ def test_two_numbers_are_the_same_when_they_are_and_only_then(one: str, other: s
         assert (canonical(sent["score"]) == canonical(there["score"])) is alike
         assert (key_form("number", sent["score"]) == key_form("number", there["score"])) is alike
         assert alike or before_image({"score": sent["score"]}, there) == there
-        assert (standing({"score": sent["score"]}, {"score": None}, there, KNOWN)[0] is Standing.WROTE) is alike
+        assert (standing({"score": sent["score"]}, {"score": None}, there, KNOWN)[0] is UpdateStatus.WROTE) is alike
         if not alike:
             assert fingerprint(sent) != fingerprint({"score": there["score"], "amount": there["score"]})
 

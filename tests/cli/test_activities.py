@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.cli.moments import timestamp
+from crmctl.cli.date_text import timestamp
 from crmctl.errors import UsageError
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl

@@ -13,7 +13,7 @@ import pytest
 from crmctl.cli.framework import describe_tree, walk_commands
 from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.load import load_document
 from tests.cli.conftest import add_people
 from tests.support.cli import CRMCTL, environment, run_crmctl
 from tests.support.furnishing import DEFINITIONS, saved_delivery

@@ -211,9 +211,9 @@ def test_a_large_file_is_streamed_whole() -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     from crmctl.client.crm import Crm
-    from crmctl.client.session import Session
-    from crmctl.client.transport import HttpxTransport
-    from crmctl.client.uploading import LocalFile, Uploader
+    from crmctl.client.http.session import Session
+    from crmctl.client.http.transport import HttpxTransport
+    from crmctl.client.uploads import LocalFile, Uploader
     from crmctl.config.credentials import Credential
     from tests.support.clock import FakeClock
     from tests.support.fakecrm import KEY

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
-from crmctl.client.budget import BULK, INTERACTIVE, Grant, Ledger
+from crmctl.client.rate_limit.ledger import BULK, INTERACTIVE, Grant, Ledger
 
 START = 1_800_000_000.0
 Rounding = Callable[[float], float]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.answers import Answer
+from crmctl.client.http.answers import Answer
 from crmctl.client.shapes import (
     read_bulk,
     read_deleted,

@@ -8,7 +8,7 @@ import pytest
 
 from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.load import load_document
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.service import RunningService
 

@@ -8,8 +8,8 @@ import pytest
 
 from crmctl.service.data import new_id, open_data
 from crmctl.service.definitions.document import format_document, parse_document
-from crmctl.service.definitions.dumping import dump_sections
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.dump import dump_sections
+from crmctl.service.definitions.load import load_document
 from crmctl.service.faults import Fault
 from crmctl.service.settings import ServiceSettings
 from tests.support.clock import FakeClock

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 
-from crmctl.service.files.serving import FOLDER
+from crmctl.service.files.endpoints import FOLDER
 from tests.support.service import RunningService, running_service
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40

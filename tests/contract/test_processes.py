@@ -19,7 +19,7 @@ import pytest
 
 from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.load import load_document
 from crmctl.service.store import webhooks
 from crmctl.service.store.engine import Engine, open_engine
 from crmctl.service.store.tx import Tx, required

@@ -11,7 +11,7 @@ import pytest
 
 from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.load import load_document
 from crmctl.service.faults import Fault
 from crmctl.service.routes.reports import ReportList, ReportRunList, ReportRunWithResults, ReportWithDefinition
 from tests.contract.scenarios import NIL, Scenario, check_all

@@ -12,7 +12,7 @@ import pytest
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.sending import Caller
+from crmctl.service.webhooks.outbound import Caller
 from tests.contract.scenarios import NIL
 from tests.contract.test_webhooks import wait_until
 from tests.support.authority import Authority

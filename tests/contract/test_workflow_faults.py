@@ -20,9 +20,9 @@ from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflow_runs import LeaseLostError
 from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.sending import Caller
-from crmctl.service.workflows.running import Runs
-from crmctl.service.workflows.triggering import Schedules
+from crmctl.service.webhooks.outbound import Caller
+from crmctl.service.workflows.run_executor import Runs
+from crmctl.service.workflows.triggers import Schedules
 from tests.support.clock import FakeClock
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService

@@ -9,12 +9,12 @@ import pytest
 from crmctl.service.background import LOOPBACK
 from crmctl.service.data import new_id
 from crmctl.service.definitions.document import format_document, parse_document
-from crmctl.service.definitions.dumping import dump_sections
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.dump import dump_sections
+from crmctl.service.definitions.load import load_document
 from crmctl.service.faults import Fault
 from crmctl.service.routes.workflows import WorkflowList, WorkflowRunList, WorkflowWithDefinition
 from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.workflows.triggering import switch
+from crmctl.service.workflows.triggers import switch
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService

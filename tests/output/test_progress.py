@@ -8,15 +8,15 @@ import re
 import pytest
 
 from crmctl.output.messages import Messages
-from crmctl.output.progress import Progress, duration
+from crmctl.output.progress import ProgressDisplay, duration
 from crmctl.output.streams import Streams
 from tests.support.clock import FakeClock
 from tests.support.terminal import close_terminal, open_terminal
 
 
-def progress(**options: bool) -> tuple[Progress, FakeClock, io.StringIO]:
+def progress(**options: bool) -> tuple[ProgressDisplay, FakeClock, io.StringIO]:
     err, clock = io.StringIO(), FakeClock()
-    return Progress(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, **options), clock, err
+    return ProgressDisplay(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, **options), clock, err
 
 
 def test_lines_come_after_five_seconds_and_then_at_growing_gaps() -> None:
@@ -44,7 +44,7 @@ def test_no_sooner_than_the_rate_limit_allows_and_no_sooner_than_the_speed_so_fa
         asked.append(requests)
         return requests * 0.6
 
-    shown = Progress(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, time_for=time_for)
+    shown = ProgressDisplay(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, time_for=time_for)
     shown.start("Importing", 10_000, 100)
     clock.advance(6)
     shown.advance(950)
@@ -65,7 +65,7 @@ def test_what_waited_for_the_end_is_said_before_the_first_line_of_progress_and_n
     err, clock = io.StringIO(), FakeClock()
     streams = Streams(io.StringIO(), io.StringIO(), err, {})
     messages = Messages(streams, machine=True)
-    shown = Progress(streams, clock=clock, say=messages.progress)
+    shown = ProgressDisplay(streams, clock=clock, say=messages.progress)
     messages.note("read as csv")
     shown.start("Importing")
     assert err.getvalue() == ""
@@ -117,9 +117,9 @@ BAR = """
 import sys
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
-from crmctl.output.progress import Progress
+from crmctl.output.progress import ProgressDisplay
 streams = Streams.of_process()
-with Progress(streams, say=Messages(streams).progress) as p:
+with ProgressDisplay(streams, say=Messages(streams).progress) as p:
     p.start("Importing [x]", 12345)
     p.advance(4321)
     input()
@@ -149,9 +149,9 @@ def test_a_bar_on_a_terminal_that_is_resized_and_then_gone() -> None:
 NOTE_ABOVE = """
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
-from crmctl.output.progress import Progress
+from crmctl.output.progress import ProgressDisplay
 streams = Streams.of_process()
-with Progress(streams, time_for=lambda requests: requests * 36.0) as p:
+with ProgressDisplay(streams, time_for=lambda requests: requests * 36.0) as p:
     p.start("Importing", 1000, 100)
     p.advance(250)
     input()

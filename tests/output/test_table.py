@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from crmctl.models.attributes import Attribute
-from crmctl.output.cleaning import clean
+from crmctl.output.control_characters import clean
 from crmctl.output.times import relative
 from crmctl.output.views import OBJECTS, record_view
 from tests.output.samples import NIL, TYPES, Run, record, view

@@ -208,7 +208,7 @@ def test_values_need_no_library() -> None:
     modules = imported_modules([CRMCTL, "completion", "values", "objects", "", ""])
     heavy = {"typer", "httpx", "rich", "keyring", "pydantic", "yaml", "tomlkit", "platformdirs"}
     assert heavy & {name.partition(".")[0] for name in modules} == set()
-    assert "crmctl.client.session" not in modules
+    assert "crmctl.client.http.session" not in modules
 
 
 @pytest.mark.parametrize("shell_name", FILES)

@@ -12,7 +12,7 @@ from benchmarks.seeded_mutations import draw, mutants_of
 from tests.support.sources import ROOT
 
 
-@pytest.mark.parametrize("package", ["crmctl.bulk.journal", "crmctl.client.budget", "crmctl.service.values"])
+@pytest.mark.parametrize("package", ["crmctl.bulk.journal", "crmctl.client.rate_limit.ledger", "crmctl.service.values"])
 def test_every_mutation_changes_what_one_line_does(package: str) -> None:
     mutants = draw(package, 40, seed=1)
     assert len(set(mutants)) == 40

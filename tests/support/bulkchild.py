@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.delivery.pipeline import DeliveryOptions
-from crmctl.bulk.imports.importing import ImportOptions, run_import
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.summary import exit_code
+from crmctl.bulk.run.import_run import ImportOptions, run_import
+from crmctl.bulk.send.pipeline import DeliveryOptions
 from crmctl.client.crm import Crm
-from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.http.session import Session
+from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from tests.support.bulkjobs import Silent, header, prepared

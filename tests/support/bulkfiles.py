@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Source, SourceOptions
 from crmctl.models.attributes import Attribute
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.imports.importing import ImportOptions, RunResult, run_import
-from crmctl.bulk.imports.rows_to_send import Service
 from crmctl.bulk.journal.journal import Header, Journal
+from crmctl.bulk.run.import_run import ImportOptions, RunResult, run_import
+from crmctl.bulk.run.rows_to_send import ImportService
 from crmctl.clock import Clock
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock
@@ -64,7 +64,7 @@ def new_journal(folder: Path, *, mode: str = "create", clock: Clock | None = Non
 
 
 def run(
-    writer: Service, journal: Journal, rows: Sequence[Prepared], options: ImportOptions | None = None, *, clock: Clock | None = None
+    writer: ImportService, journal: Journal, rows: Sequence[Prepared], options: ImportOptions | None = None, *, clock: Clock | None = None
 ) -> RunResult:
     """One run of an import job over prepared rows."""
 

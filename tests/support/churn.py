@@ -12,9 +12,9 @@ from email.utils import formatdate
 from typing import Any
 from uuid import UUID
 
-from crmctl.bulk.exports.gathering import Gathering, GatherOptions, GatherState
-from crmctl.bulk.exports.staging import Staging
-from crmctl.bulk.records.moments import MICROS, micros_of, to_timestamp
+from crmctl.bulk.export.collected_records import Staging
+from crmctl.bulk.export.passes import Gathering, GatherOptions, GatherState
+from crmctl.bulk.read.timestamps import MICROS, micros_of, to_timestamp
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
 from crmctl.models.filters import Condition

@@ -8,15 +8,15 @@ from typing import Any
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context
 from crmctl.service.data import new_id
-from crmctl.service.jobs.dispatching import Dispatcher
+from crmctl.service.jobs.dispatch import Dispatcher
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import deliveries, organisation, outbox, webhooks
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.timestamps import micros_of
 from crmctl.service.values.dates import parse_instant
-from crmctl.service.webhooks.delivering import PROVEN, UNPROVEN, Deliveries
+from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries
 from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.sending import Caller, Sender
+from crmctl.service.webhooks.outbound import Caller, OutboundCaller
 from tests.support.clock import FakeClock
 
 
@@ -29,7 +29,7 @@ class Bench:
         self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
         self.engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=self.clock.now()))
         self.dispatcher = Dispatcher(self.context, [self._fan_out])
-        self.sender = Sender(caller or Caller(TargetGuard(LOOPBACK), 5.0), self.clock)
+        self.sender = OutboundCaller(caller or Caller(TargetGuard(LOOPBACK), 5.0), self.clock)
 
     def _fan_out(self, tx: Any, event: outbox.Event) -> None:
         deliveries.fan_out(tx, event.id, event.type, ids=new_id, now=self.clock.now())

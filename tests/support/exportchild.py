@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.exports import exporting
-from crmctl.bulk.exports.formats import Layout, export_format
-from crmctl.bulk.exports.increments import Increments
-from crmctl.bulk.exports.manifest import Subject
+from crmctl.bulk.export.formats import Layout, export_format
+from crmctl.bulk.export.increments import Increments
+from crmctl.bulk.export.manifest import Subject
+from crmctl.bulk.usecases import export as exporting
 from crmctl.client.crm import Crm
-from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.http.session import Session
+from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.models.jsontext import dumps

@@ -14,15 +14,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.delivery.pipeline import DeliveryOptions
-from crmctl.bulk.imports.capturing import capture_ids
-from crmctl.bulk.imports.importing import ImportOptions, rows_of, run_import
-from crmctl.bulk.imports.repairing import audit
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
-from crmctl.bulk.records.reading import Reader
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.run.audit import audit
+from crmctl.bulk.run.created_ids import capture_ids
+from crmctl.bulk.run.import_run import ImportOptions, rows_of, run_import
+from crmctl.bulk.send.pipeline import DeliveryOptions
 from crmctl.client.crm import Crm
-from crmctl.client.session import Session
+from crmctl.client.http.session import Session
 from crmctl.config.credentials import Credential
 from tests.support.bulkjobs import Prepared, Silent, header
 from tests.support.clock import FakeClock

@@ -19,23 +19,23 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from crmctl.bulk.delivery.pipeline import DeliveryOptions
-from crmctl.bulk.imports.importing import rows_of
-from crmctl.bulk.imports.plan import ImportPlan
-from crmctl.bulk.imports.repairing import audit
-from crmctl.bulk.imports.results import write_results
-from crmctl.bulk.imports.resuming import reopen
-from crmctl.bulk.imports.running import run_job
-from crmctl.bulk.imports.starting import Job, Target, start_import
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
-from crmctl.bulk.records.reading import Reader
-from crmctl.bulk.records.seen import SeenIds
-from crmctl.bulk.undo.undoing import carry_out, plan_undo
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.run.audit import audit
+from crmctl.bulk.run.import_run import rows_of
+from crmctl.bulk.run.job_run import run_job
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
+from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.run.result_files import write_results
+from crmctl.bulk.send.pipeline import DeliveryOptions
 from crmctl.bulk.undo.updates import Updates
+from crmctl.bulk.usecases.resume import reopen
+from crmctl.bulk.usecases.undo import carry_out, plan_undo
 from crmctl.client.crm import Crm
-from crmctl.client.session import Session
+from crmctl.client.http.session import Session
 from crmctl.config.credentials import Credential
 from crmctl.errors import ServiceError
 from crmctl.models.attributes import Attribute
@@ -111,7 +111,7 @@ class Imports(RuleBasedStateMachine):
         file.write_text(text.getvalue())
         plan = ImportPlan(stop_on_error=False)
         marker = "ref" if recognition == "marker" else None
-        target = Target("people", OBJECT_ID, ORIGIN)
+        target = ImportTarget("people", OBJECT_ID, ORIGIN)
         job = start_import(self.store, target, self._attributes(recognition), plan, str(file), io.BytesIO(), self.clock, marker=marker)
         job.journal.close()
         self.imports.append(Import(job.id, recognition, numbers, invalid))
@@ -217,7 +217,7 @@ class Imports(RuleBasedStateMachine):
         with closing(self._open(job)) as opened:
             self._rebuild_results(opened)
 
-    def _rebuild_results(self, job: Job) -> None:
+    def _rebuild_results(self, job: ImportJob) -> None:
         """Result files are projections: deleted, they come back to the byte (I6)."""
         names = [path for path in job.journal.folder.iterdir() if path.suffix == ".csv"]
         before = {path: path.read_bytes() for path in names}
@@ -264,7 +264,7 @@ class Imports(RuleBasedStateMachine):
     def _journal(self, job: Import) -> Journal:
         return WatchedJournal(self.folder / "state" / "jobs" / job.name, self.clock)
 
-    def _open(self, job: Import) -> Job:
+    def _open(self, job: Import) -> ImportJob:
         ready = reopen(self.store, self.store.find(job.name), ORIGIN, self._attributes(job.recognition))
         ready.journal.close()
         return _Closing(self._journal(job), ready.input)
@@ -278,6 +278,6 @@ class Imports(RuleBasedStateMachine):
         return [attribute("n", "number"), attribute("note"), attribute("email", "email", **unique), attribute("ref")]
 
 
-class _Closing(Job):
+class _Closing(ImportJob):
     def close(self) -> None:
         self.journal.close()

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.imports.plan import ImportPlan
-from crmctl.bulk.imports.resuming import choose_job, reopen
-from crmctl.bulk.imports.running import JobResult, run_job
-from crmctl.bulk.imports.starting import Target, start_import
 from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.payloads.mapping import MappingOptions, Mode
+from crmctl.bulk.rows.mapping import MappingOptions, Mode
+from crmctl.bulk.run.job_run import JobResult, run_job
+from crmctl.bulk.run.job_start import ImportTarget, start_import
+from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.models.attributes import Attribute
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent
@@ -54,7 +54,7 @@ class KeyDesk:
         path = self.folder / f"{len(self.store.list())}.csv"
         path.write_text(text, encoding="utf-8")
         options = MappingOptions(Mode.UPSERT, keys=keys, on_duplicate_key=duplicates, **mapping)
-        target = Target("people", OBJECT_ID, self.server.origin)
+        target = ImportTarget("people", OBJECT_ID, self.server.origin)
         plan = ImportPlan(mapping=options, stop_on_error=stop)
         job = start_import(self.store, target, self.attributes, plan, str(path), io.BytesIO(), self.clock)
         return run_job(self.server.crm(self.clock), job, self.options, self.clock, Silent(), self.findings.append)

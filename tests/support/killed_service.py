@@ -24,8 +24,8 @@ def main(step: str, database_url: str, folder: str) -> None:
     from crmctl.service.server import Server
     from crmctl.service.settings import ServiceSettings
     from crmctl.service.store import delivery_claims, outbox
-    from crmctl.service.webhooks import delivering
-    from crmctl.service.webhooks.sending import Sender
+    from crmctl.service.webhooks import delivery_jobs as delivering
+    from crmctl.service.webhooks.outbound import OutboundCaller
 
     server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
     if step == "before the event is handed over":
@@ -33,7 +33,7 @@ def main(step: str, database_url: str, folder: str) -> None:
     elif step == "before the claim":
         _replace(delivery_claims, "claim", lambda real: die)
     elif step == "after the claim":
-        _replace(Sender, "send", lambda real: die)
+        _replace(OutboundCaller, "send", lambda real: die)
     elif step == "after the send":
         _replace(delivery_claims, "settle", lambda real: die)
     elif step == "after the settlement":

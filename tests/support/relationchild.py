@@ -16,19 +16,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.delivery.pipeline import DeliveryOptions
-from crmctl.bulk.imports.plan import ImportPlan
-from crmctl.bulk.imports.resuming import choose_job, reopen
-from crmctl.bulk.imports.running import run_job
-from crmctl.bulk.imports.starting import Target, start_import
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.keys.meanings import ReferenceMap
-from crmctl.bulk.keys.references import Reference
-from crmctl.bulk.payloads.mapping import MappingOptions, Mode
+from crmctl.bulk.match.reference_resolution import ReferenceMap
+from crmctl.bulk.match.references import Reference
+from crmctl.bulk.rows.mapping import MappingOptions, Mode
+from crmctl.bulk.run.job_run import run_job
+from crmctl.bulk.run.job_start import ImportTarget, start_import
+from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.client.crm import Crm
-from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.http.session import Session
+from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from tests.support.bulkfiles import attribute
@@ -78,7 +78,7 @@ def main(folder: Path, origin: str, keys: tuple[str, ...], point: str) -> int:
     else:
         mapping = MappingOptions(Mode.UPSERT if keys else Mode.CREATE, keys=keys)
         plan = ImportPlan(mapping=mapping, references=(REFERENCE,), missing_references="create")
-        target = Target("people", OBJECT_ID, origin)
+        target = ImportTarget("people", OBJECT_ID, origin)
         job = start_import(store, target, ATTRIBUTES, plan, str(folder / "people.csv"), io.BytesIO(), clock, lister=crm)
     options = DeliveryOptions(concurrency=1, settle=1)
     return run_job(crm, job, options, clock, Silent(), lambda _: None).exit_code

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.payloads.mapping import MappingOptions, build_mapping
-from crmctl.bulk.payloads.validation import Payload, payloads
-from crmctl.bulk.payloads.values import ValueOptions
-from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.rows.cell_values import ValueOptions
+from crmctl.bulk.rows.mapping import MappingOptions, build_mapping
+from crmctl.bulk.rows.validation import Payload, payloads
+from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.errors import RejectedError, UsageError
 from tests.support.sheets import ATTRIBUTES, Sheet

@@ -13,17 +13,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from crmctl.bulk.imports.importing import rows_of
-from crmctl.bulk.imports.resuming import reopen
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.records.reading import Reader
-from crmctl.bulk.records.seen import SeenIds
-from crmctl.bulk.undo.undoing import Undo, UndoService, carry_out, plan_undo
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.run.import_run import rows_of
 from crmctl.bulk.undo.updates import Updates
+from crmctl.bulk.usecases.resume import reopen
+from crmctl.bulk.usecases.undo import Undo, UndoService, carry_out, plan_undo
 from crmctl.client.crm import Crm
-from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.http.session import Session
+from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.models.attributes import Attribute

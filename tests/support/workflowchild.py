@@ -18,8 +18,8 @@ from crmctl.service.data import new_id
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import open_engine
 from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.sending import Caller
-from crmctl.service.workflows.running import Runs
+from crmctl.service.webhooks.outbound import Caller
+from crmctl.service.workflows.run_executor import Runs
 from tests.support.clock import FakeClock
 from tests.support.workflows import dispatcher
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crmctl.cli.counting import counted
+from crmctl.cli.counted_words import counted
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.exports.formats import Layout
-    from crmctl.bulk.exports.increments import Increments
-    from crmctl.bulk.exports.manifest import Subject
+    from crmctl.bulk.export.formats import Layout
+    from crmctl.bulk.export.increments import Increments
+    from crmctl.bulk.export.manifest import Subject
     from crmctl.cli.runtime import Runtime
     from crmctl.models.filters import Condition
 
@@ -29,9 +29,9 @@ def export(
     resume: bool | None,
 ) -> None:
     """Write the records to stdout or into a file. Raises UsageError for an existing file without --yes."""
-    from crmctl.bulk.exports.exporting import Export, ExportOptions
-    from crmctl.bulk.exports.manifest import Subject
-    from crmctl.bulk.payloads.mapping import schema_digest
+    from crmctl.bulk.export.manifest import Subject
+    from crmctl.bulk.rows.mapping import schema_digest
+    from crmctl.bulk.usecases.export import Export, ExportOptions
     from crmctl.cli.targets import parse_filters
 
     if prune and since_last:
@@ -61,8 +61,8 @@ def export(
 
 def _chosen_format(runtime: Runtime, object_name: str, path: Path | None, format: str | None) -> str:
     """The format of the export. Raises UsageError when it is not clear, or when an option would change nothing."""
-    from crmctl.bulk.exports.exporting import ExportSummary
-    from crmctl.bulk.exports.formats import check_libraries, export_format
+    from crmctl.bulk.export.formats import check_libraries, export_format
+    from crmctl.bulk.usecases.export import ExportSummary
 
     asked = _asked_format(runtime) if path is None else None
     if format is not None and asked not in (None, format):
@@ -84,7 +84,7 @@ def _chosen_format(runtime: Runtime, object_name: str, path: Path | None, format
 
 def _layout(runtime: Runtime, object_name: str, format: str, names: list[str] | None) -> Layout:
     """What is written of every record: the named fields, else all. Raises UsageError for an unknown field."""
-    from crmctl.bulk.exports.formats import Layout
+    from crmctl.bulk.export.formats import Layout
     from crmctl.output.selection import choose_fields
     from crmctl.output.views import record_view
 
@@ -102,7 +102,7 @@ WARNINGS = {
 
 
 def _increments(runtime: Runtime, subject: Subject, conditions: list[Condition], path: Path | None) -> Increments:
-    from crmctl.bulk.exports.increments import Increments
+    from crmctl.bulk.export.increments import Increments
     from crmctl.models.filters import format_condition
 
     identity = {

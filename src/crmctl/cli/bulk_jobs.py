@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from crmctl.cli.bulk_runs import current_limit, resolve_target
-from crmctl.cli.counting import counted
+from crmctl.cli.counted_words import counted
 from crmctl.errors import CrmctlError, PartialError, UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.imports.starting import Job
     from crmctl.bulk.journal.jobs import JobInfo, JobStore
-    from crmctl.bulk.undo.undoing import Undo
+    from crmctl.bulk.run.job_start import ImportJob
+    from crmctl.bulk.usecases.undo import Undo
     from crmctl.cli.runtime import Runtime
 
 
@@ -70,15 +70,15 @@ def _job_text(job: JobInfo) -> str:
 
 def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_marker: bool) -> None:
     """Look once more at rows that were in doubt. Raises PartialError when rows are there more than once."""
-    from crmctl.bulk.imports import repairing
-    from crmctl.bulk.imports.importing import rows_of
-    from crmctl.bulk.records.reading import Reader
+    from crmctl.bulk.read.read_back import Reader
+    from crmctl.bulk.run import audit
+    from crmctl.bulk.run.import_run import rows_of
 
     job = _reopened(runtime, reference)
     service = runtime.connect(lane="bulk")
     with closing(job.journal) as journal, journal.hold():
         reader = Reader(service, journal.header.object_id)
-        found = repairing.audit(journal, reader, rows_of(journal, job.input.payloads), runtime.clock)
+        found = audit.audit(journal, reader, rows_of(journal, job.input.payloads), runtime.clock)
         extra = sum(len(ids) for _, ids in found.duplicates.values())
         document = {
             "job": job.id, "checked": found.checked, "unreadable": found.unreadable, "final": found.final,
@@ -87,12 +87,12 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
         if extra and delete_duplicates:
             runtime.confirm(f"Delete {counted(extra, 'record')} that {'is' if extra == 1 else 'are'} there a second time")
             if not runtime.dry_run:
-                document["deleted"] = repairing.delete_duplicates(journal, service, found.duplicates)
+                document["deleted"] = audit.delete_duplicates(journal, service, found.duplicates)
                 extra = 0
         if clear_marker:
             runtime.confirm(f"Clear the markers of job {job.id}")
             if not runtime.dry_run:
-                document["cleared"] = repairing.clear_markers(journal, service, reader)
+                document["cleared"] = audit.clear_markers(journal, service, reader)
     text = f"job {job.id}: {counted(found.checked, 'row')} in doubt before, {len(found.duplicates):,} of them there more than once"
     runtime.emitter.emit_result(document, text=text)
     if extra:
@@ -102,12 +102,12 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
 
 def undo(runtime: Runtime, reference: str) -> None:
     """Show what an undo would do, ask, do it. Raises PartialError when something of the job is left."""
-    from crmctl.bulk.records.reading import Reader
-    from crmctl.bulk.records.seen import SeenIds
-    from crmctl.bulk.undo.parents import Parents
-    from crmctl.bulk.undo.undoing import carry_out, plan_undo
+    from crmctl.bulk.read.read_back import Reader
+    from crmctl.bulk.read.seen_ids import SeenIds
+    from crmctl.bulk.undo.made_parents import Parents
     from crmctl.bulk.undo.updates import Updates
     from crmctl.bulk.undo.written import written_rows
+    from crmctl.bulk.usecases.undo import carry_out, plan_undo
 
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
@@ -190,9 +190,9 @@ def _store(runtime: Runtime) -> JobStore:
     return JobStore(runtime.paths.state, runtime.clock)
 
 
-def _reopened(runtime: Runtime, reference: str) -> Job:
-    from crmctl.bulk.imports.resuming import check_service, reopen
+def _reopened(runtime: Runtime, reference: str) -> ImportJob:
     from crmctl.bulk.journal.jobs import refuse_running
+    from crmctl.bulk.usecases.resume import check_service, reopen
 
     store, origin = _store(runtime), runtime.settings.require_origin()
     info = store.find(reference)

@@ -19,18 +19,18 @@ from crmctl.cli.bulk_runs import (
     run_job,
     takes_turns,
 )
-from crmctl.cli.counting import counted
+from crmctl.cli.counted_words import counted
 from crmctl.errors import ExitCode, RejectedError, UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.delivery.pipeline import DeliveryOptions
-    from crmctl.bulk.imports.applying import Applicable
-    from crmctl.bulk.imports.decisions import Decision, Decisions
-    from crmctl.bulk.imports.forecasting import DryRun
-    from crmctl.bulk.imports.guards import Guard
-    from crmctl.bulk.imports.plan import ImportPlan, PlannedInput
-    from crmctl.bulk.imports.starting import Target
     from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.run.decisions import Decision, Decisions
+    from crmctl.bulk.run.dry_run import DryRun
+    from crmctl.bulk.run.guards import Guard
+    from crmctl.bulk.run.job_start import ImportTarget
+    from crmctl.bulk.run.plan import ImportPlan, PlannedInput
+    from crmctl.bulk.run.plan_check import Applicable
+    from crmctl.bulk.send.pipeline import DeliveryOptions
     from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
@@ -53,7 +53,7 @@ class ApplyRequest:
 
 def check_plan_wish(runtime: Runtime, path: Path, file: str) -> None:
     """A plan is a dry run that is kept. Raises UsageError for an input, or a place, of which none can be made."""
-    from crmctl.bulk.imports.planfile import check_plan_path
+    from crmctl.bulk.run.plan_file import check_plan_path
     from crmctl.bulk.sources.given_input import STDIN, is_stream
 
     runtime.flags["dry_run"] = True
@@ -67,17 +67,17 @@ def check_plan_wish(runtime: Runtime, path: Path, file: str) -> None:
 
 
 def preview_import(
-    runtime: Runtime, target: Target, attributes: Sequence[Attribute], request: ImportRequest, file: str, path: Path
+    runtime: Runtime, target: ImportTarget, attributes: Sequence[Attribute], request: ImportRequest, file: str, path: Path
 ) -> None:
     """Read and check the whole input, which is at `path`, show what an import would do, and keep that where a plan is wanted.
 
     Raises RejectedError, after the report, for invalid rows and for more or fewer changes than are wanted.
     """
-    from crmctl.bulk.imports.before import must_be_read
-    from crmctl.bulk.imports.decisions import Decisions
-    from crmctl.bulk.imports.forecasting import dry_run
-    from crmctl.bulk.imports.plan import open_input
-    from crmctl.bulk.keys.rules import key_rule
+    from crmctl.bulk.match.keys import key_rule
+    from crmctl.bulk.run.before_images import must_be_read
+    from crmctl.bulk.run.decisions import Decisions
+    from crmctl.bulk.run.dry_run import dry_run
+    from crmctl.bulk.run.plan import open_input
 
     findings, kept, plan = Findings(runtime), request.before_images, request.plan
     with ExitStack() as stack:
@@ -117,7 +117,7 @@ def _unexpected(found: DryRun, guard: Guard) -> RejectedError | None:
 
 def _save(
     runtime: Runtime,
-    target: Target,
+    target: ImportTarget,
     attributes: Sequence[Attribute],
     plan: ImportPlan,
     planned: PlannedInput,
@@ -128,8 +128,8 @@ def _save(
 ) -> Path:
     import time
 
-    from crmctl.bulk.imports.applying import describe
-    from crmctl.bulk.imports.planfile import write_plan
+    from crmctl.bulk.run.plan_check import describe
+    from crmctl.bulk.run.plan_file import write_plan
 
     assert request.plan_file is not None
     header = describe(
@@ -158,8 +158,8 @@ def apply_plan(runtime: Runtime, file: str, request: ApplyRequest) -> None:
 
     Raises UsageError for a plan that does not fit any more, and what an import raises.
     """
-    from crmctl.bulk.imports.starting import temporary_input
     from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.run.job_start import temporary_input
 
     store = JobStore(runtime.paths.state, runtime.clock)
     with ExitStack() as stack:
@@ -172,8 +172,8 @@ def apply_plan(runtime: Runtime, file: str, request: ApplyRequest) -> None:
 
 
 def _apply(runtime: Runtime, store: JobStore, file: Path, request: ApplyRequest, *, copied: bool) -> None:
-    from crmctl.bulk.imports.applying import check_service, open_plan, start_apply
-    from crmctl.bulk.imports.planfile import read_plan
+    from crmctl.bulk.run.plan_check import check_service, open_plan, start_apply
+    from crmctl.bulk.run.plan_file import read_plan
 
     saved = read_plan(file)
     origin = runtime.settings.require_origin()
@@ -191,10 +191,10 @@ def _apply(runtime: Runtime, store: JobStore, file: Path, request: ApplyRequest,
         run_job(runtime, job, request.delivery, failed_copy=request.failed_copy, guard=request.guard)
 
 
-def _preview_plan(runtime: Runtime, target: Target, ready: Applicable, guard: Guard) -> None:
-    from crmctl.bulk.imports.applying import refusal
-    from crmctl.bulk.imports.decisions import Decisions, compare, examples
-    from crmctl.bulk.imports.forecasting import dry_run
+def _preview_plan(runtime: Runtime, target: ImportTarget, ready: Applicable, guard: Guard) -> None:
+    from crmctl.bulk.run.decisions import Decisions, compare, examples
+    from crmctl.bulk.run.dry_run import dry_run
+    from crmctl.bulk.run.plan_check import refusal
 
     header, saved = ready.saved.header, ready.saved
     findings = Findings(runtime)

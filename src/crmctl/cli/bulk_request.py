@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.listing import one_of
+from crmctl.cli.list_window import one_of
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.delivery.pipeline import DeliveryOptions
-    from crmctl.bulk.imports.guards import Guard
-    from crmctl.bulk.imports.plan import ImportPlan
+    from crmctl.bulk.run.guards import Guard
+    from crmctl.bulk.run.plan import ImportPlan
+    from crmctl.bulk.send.pipeline import DeliveryOptions
 
 _CHOICES = {
     "mode": ("create", "upsert"),
@@ -42,8 +42,8 @@ class ImportRequest:
 
 def read_request(given: Mapping[str, Any]) -> ImportRequest:
     """From the parameters of the command, by name. Raises UsageError for values, and for combinations, that mean nothing."""
-    from crmctl.bulk.delivery.pipeline import DeliveryOptions
-    from crmctl.bulk.imports.guards import Guard
+    from crmctl.bulk.run.guards import Guard
+    from crmctl.bulk.send.pipeline import DeliveryOptions
 
     if given["keys"] and given["mode"] == "create":
         raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")
@@ -80,11 +80,11 @@ def assumption(applied: bool, lost: bool) -> str | None:
 
 
 def _plan(given: Mapping[str, Any], mode: str) -> ImportPlan:
-    from crmctl.bulk.imports.plan import ImportPlan
-    from crmctl.bulk.payloads.bycolumn import parse_blanks, parse_date_formats, parse_decimal_marks
-    from crmctl.bulk.payloads.mapping import MappingOptions, Mode
-    from crmctl.bulk.payloads.phones import check_region
-    from crmctl.bulk.payloads.values import ValueOptions
+    from crmctl.bulk.rows.cell_values import ValueOptions
+    from crmctl.bulk.rows.column_options import parse_blanks, parse_date_formats, parse_decimal_marks
+    from crmctl.bulk.rows.mapping import MappingOptions, Mode
+    from crmctl.bulk.rows.phones import check_region
+    from crmctl.bulk.run.plan import ImportPlan
     from crmctl.bulk.sources.rows import SourceOptions
     from crmctl.models.composites import currency_code
 

@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from crmctl.cli.counting import counted
+from crmctl.cli.counted_words import counted
 from crmctl.errors import CrmctlError, DeniedError, ExitCode, PartialError, RejectedError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.delivery.pipeline import DeliveryOptions
     from crmctl.bulk.findings import Finding
-    from crmctl.bulk.imports.forecasting import Limit
-    from crmctl.bulk.imports.guards import Guard
-    from crmctl.bulk.imports.running import JobResult
-    from crmctl.bulk.imports.starting import Job, Target
     from crmctl.bulk.journal.jobs import JobInfo
     from crmctl.bulk.journal.journal import Header
     from crmctl.bulk.journal.summary import Summary
+    from crmctl.bulk.run.dry_run import Limit
+    from crmctl.bulk.run.guards import Guard
+    from crmctl.bulk.run.job_run import JobResult
+    from crmctl.bulk.run.job_start import ImportJob, ImportTarget
+    from crmctl.bulk.send.pipeline import DeliveryOptions
     from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
@@ -101,13 +101,13 @@ def check_shown(runtime: Runtime) -> None:
     runtime.emitter.check_result(Summary("", "", "", dict.fromkeys(RowState, 0), 0, 0.0, files).to_document())
 
 
-def resolve_target(runtime: Runtime, object_name: str) -> tuple[Target, list[Attribute]]:
+def resolve_target(runtime: Runtime, object_name: str) -> tuple[ImportTarget, list[Attribute]]:
     """The object, and its attributes as they are now: bulk work trusts no cache."""
-    from crmctl.bulk.imports.starting import Target
+    from crmctl.bulk.run.job_start import ImportTarget
 
     attributes = runtime.directory.attributes(object_name, refresh=True)
     object_id = runtime.directory.object_id(object_name)
-    return Target(object_name, object_id, runtime.settings.require_origin()), attributes
+    return ImportTarget(object_name, object_id, runtime.settings.require_origin()), attributes
 
 
 def sample_records(runtime: Runtime, object_id: str, attributes: Sequence[Attribute]) -> tuple[dict[str, Any], ...]:
@@ -132,7 +132,7 @@ def binary_stdin(runtime: Runtime) -> BinaryIO:
 
 def current_limit(runtime: Runtime) -> Limit:
     """The request rate as the service states it at this moment."""
-    from crmctl.bulk.imports.forecasting import Limit
+    from crmctl.bulk.run.dry_run import Limit
 
     session = runtime.crm.session
     headers = session.exchange("GET", "/objects").headers
@@ -144,10 +144,10 @@ def current_limit(runtime: Runtime) -> Limit:
 
 def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRequest) -> None:
     """Begin an import and run it, or with --dry-run only report on it."""
-    from crmctl.bulk.imports.starting import temporary_input
     from crmctl.bulk.journal.jobs import JobStore
-    from crmctl.bulk.keys.references import parse_references, references_in
-    from crmctl.bulk.sources.opening import open_source
+    from crmctl.bulk.match.references import parse_references, references_in
+    from crmctl.bulk.run.job_start import temporary_input
+    from crmctl.bulk.sources.open_source import open_source
     from crmctl.cli.bulk_plans import check_plan_wish, preview_import
 
     if request.plan_file is not None:
@@ -169,10 +169,10 @@ def import_file(runtime: Runtime, object_name: str, file: str, request: ImportRe
 
 
 def _start_and_run(
-    runtime: Runtime, target: Target, attributes: Sequence[Attribute], request: ImportRequest, file: str, path: Path
+    runtime: Runtime, target: ImportTarget, attributes: Sequence[Attribute], request: ImportRequest, file: str, path: Path
 ) -> None:
-    from crmctl.bulk.imports.starting import start_import
     from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.run.job_start import start_import
 
     plan = request.plan
     lister = runtime.connect(lane="bulk") if plan.references else None
@@ -186,7 +186,7 @@ def _start_and_run(
 
 
 @contextmanager
-def takes_turns(runtime: Runtime, target: Target | Header, patience: float, *, by_key: bool | None = None) -> Iterator[None]:
+def takes_turns(runtime: Runtime, target: ImportTarget | Header, patience: float, *, by_key: bool | None = None) -> Iterator[None]:
     """An import by key runs while no other one runs into the same object. Raises PendingError after `patience` seconds."""
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.bulk.journal.object_lock import ObjectLock
@@ -204,9 +204,11 @@ def _object_of(runtime: Runtime, name: str) -> tuple[str, Sequence[Attribute]]:
     return target.object_id, attributes
 
 
-def run_job(runtime: Runtime, job: Job, delivery: DeliveryOptions, *, failed_copy: Path | None = None, guard: Guard | None = None) -> None:
+def run_job(
+    runtime: Runtime, job: ImportJob, delivery: DeliveryOptions, *, failed_copy: Path | None = None, guard: Guard | None = None
+) -> None:
     """Do what is left of a job and show its summary. Raises the error that ended it early, RejectedError, or PartialError."""
-    from crmctl.bulk.imports import running
+    from crmctl.bulk.run import job_run as running
 
     for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
         runtime.messages.note(note)

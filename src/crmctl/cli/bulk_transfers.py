@@ -6,20 +6,20 @@ import shlex
 from typing import TYPE_CHECKING
 
 from crmctl.cli.bulk_runs import binary_stdin, resolve_target
-from crmctl.cli.counting import counted
+from crmctl.cli.counted_words import counted
 from crmctl.errors import PartialError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.deleting import DeleteSummary
-    from crmctl.bulk.records.seen import SeenIds
+    from crmctl.bulk.read.seen_ids import SeenIds
+    from crmctl.bulk.send.deletion import DeleteSummary
     from crmctl.bulk.sources.rows import SourceOptions
     from crmctl.cli.runtime import Runtime
 
 
 def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None) -> None:
     """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
-    from crmctl.bulk.deleting import DeleteSummary, delete_records
-    from crmctl.bulk.records.seen import SeenIds
+    from crmctl.bulk.read.seen_ids import SeenIds
+    from crmctl.bulk.send.deletion import DeleteSummary, delete_records
 
     if not runtime.dry_run:
         runtime.emitter.check_result(DeleteSummary(object_name).to_document())
@@ -41,9 +41,9 @@ def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: li
 
 def _gather(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None, ids: SeenIds) -> str:
     """Fill `ids`; returns the object's id."""
-    from crmctl.bulk.deleting import collect_ids, read_ids
-    from crmctl.bulk.imports.starting import temporary_input
     from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.run.job_start import temporary_input
+    from crmctl.bulk.send.deletion import collect_ids, read_ids
     from crmctl.cli.targets import parse_filters
 
     if ids_file is not None:
@@ -83,11 +83,11 @@ def _raise_for(summary: DeleteSummary) -> None:
 
 def inspect_input(runtime: Runtime, file: str, object_name: str | None, mode: str, options: SourceOptions) -> None:
     """Read the file once and report on it: a table of its columns for a person, everything for a program."""
-    from crmctl.bulk.imports.starting import temporary_input
     from crmctl.bulk.journal.jobs import JobStore
-    from crmctl.bulk.payloads.inspecting import inspect
-    from crmctl.bulk.payloads.mapping import Mode
-    from crmctl.bulk.sources.opening import open_source
+    from crmctl.bulk.rows.mapping import Mode
+    from crmctl.bulk.run.job_start import temporary_input
+    from crmctl.bulk.sources.open_source import open_source
+    from crmctl.bulk.usecases.inspect_file import inspect
     from crmctl.output.views import generic_view
 
     attributes = resolve_target(runtime, object_name)[1] if object_name is not None else None

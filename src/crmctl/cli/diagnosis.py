@@ -14,7 +14,7 @@ from crmctl.errors import CrmctlError, ExitCode, NetworkError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.answers import Answer
+    from crmctl.client.http.answers import Answer
 
 CLOCK_TOLERANCE = 30.0
 """Seconds this machine's clock may differ from the service's before it is worth a warning."""

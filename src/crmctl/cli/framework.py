@@ -124,7 +124,7 @@ class Command(TyperCommand):
         formatter.write(help_text.render(_command_page(self, ctx), formatter.width))
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group that takes the common options and shows its help when called alone."""
 
     def get_help_option(self, ctx: click.Context) -> TyperOption | None:
@@ -149,13 +149,13 @@ class Group(TyperGroup):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _summary(command)) for name, command in sorted(self.commands.items()) if not command.hidden]
-        page = help_text.Page(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
+        page = help_text.HelpPage(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
         page.sections.append(help_text.Section("Commands", rows))
         page.examples = [example for _, command in sorted(self.commands.items()) for example in _examples(command)[:1]]
         formatter.write(help_text.render(page, formatter.width))
 
 
-class RootGroup(Group):
+class RootGroup(CommandGroup):
     """The root: lists from the registry, imports a command's module only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -172,7 +172,7 @@ class CommandApp(typer.Typer):
     """A Typer app in crmctl's manner: `app = CommandApp("help")`, then `@app.command("list", examples=[...])`."""
 
     def __init__(self, help: str = "") -> None:
-        super().__init__(cls=Group, help=help, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        super().__init__(cls=CommandGroup, help=help, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
     def command(
         self, name: str | None = None, *, examples: Sequence[str] = (), writes: bool | None = False, local: bool = False, **settings: Any
@@ -275,10 +275,10 @@ def _metavar(parameter: Parameter) -> str:
     return "|".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else str(parameter.name or "").upper()
 
 
-def _command_page(command: Command, ctx: click.Context) -> help_text.Page:
+def _command_page(command: Command, ctx: click.Context) -> help_text.HelpPage:
     arguments = [parameter for parameter in command.own_params if isinstance(parameter, TyperArgument) and not parameter.hidden]
     words = [_argument_usage(argument) for argument in arguments]
-    page = help_text.Page(
+    page = help_text.HelpPage(
         usage=" ".join([ctx.command_path, *words, "[options]"]), description=command.help or "", examples=_examples(command)
     )
     rows = [(_metavar(argument), argument.help or "") for argument in arguments]
@@ -304,7 +304,7 @@ def describe_tree() -> dict[str, Any]:
 
 
 def _describe(command: click.Command, path: str, summary: str = "") -> dict[str, Any]:
-    if isinstance(command, Group):
+    if isinstance(command, CommandGroup):
         children = [_describe(child, f"{path} {name}") for name, child in command.commands.items()]
         return {"command": path, "summary": summary or _summary(command), "help": command.help or "", "commands": children}
     own = getattr(command, "own_params", [])

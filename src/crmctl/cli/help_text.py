@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from crmctl.cli.registry import Entry
+from crmctl.cli.registry import CommandEntry
 
 WIDEST = 100
 """Help is never set wider than this: long lines are hard to read."""
@@ -21,7 +21,7 @@ class Section:
 
 
 @dataclass
-class Page:
+class HelpPage:
     """One help page, top to bottom."""
 
     usage: str
@@ -32,9 +32,9 @@ class Page:
     footer: str = ""
 
 
-def root_page(entries: Sequence[Entry], common_rows: list[tuple[str, str]]) -> Page:
+def root_page(entries: Sequence[CommandEntry], common_rows: list[tuple[str, str]]) -> HelpPage:
     """The page of `crmctl --help`."""
-    page = Page(usage="crmctl <command> [options]", description="The command line of the Customer Records Service.")
+    page = HelpPage(usage="crmctl <command> [options]", description="The command line of the Customer Records Service.")
     for title in dict.fromkeys(entry.section for entry in entries):
         page.sections.append(Section(title, [(entry.name, entry.help) for entry in entries if entry.section == title]))
     page.sections.append(
@@ -53,7 +53,7 @@ def root_page(entries: Sequence[Entry], common_rows: list[tuple[str, str]]) -> P
     return page
 
 
-def render(page: Page, width: int) -> str:
+def render(page: HelpPage, width: int) -> str:
     """The page as text, ending in a newline."""
     width = max(40, min(width, WIDEST))
     blocks = []

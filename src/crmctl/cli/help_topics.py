@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from crmctl.cli.help_text import Page, Section
+from crmctl.cli.help_text import HelpPage, Section
 
-FILTERS = Page(
+FILTERS = HelpPage(
     usage="crmctl records list OBJECT --filter CONDITION [--filter CONDITION ...]",
     description="A condition names an attribute, an operator and a value. All conditions must match.",
     sections=[
@@ -40,7 +40,7 @@ FILTERS = Page(
     ],
 )
 
-OUTPUT = Page(
+OUTPUT = HelpPage(
     usage="crmctl <command> --output table|json|jsonl|csv|tsv|yaml|ids",
     description="stdout carries data only; all else goes to stderr. On a terminal the default is a table, in a pipe it is JSON.",
     sections=[
@@ -72,7 +72,7 @@ OUTPUT = Page(
     ],
 )
 
-ENVIRONMENT = Page(
+ENVIRONMENT = HelpPage(
     usage="CRMCTL_NAME=value crmctl <command>",
     description="A flag wins over the environment, the environment over the profile, the profile over the default.",
     sections=[
@@ -97,4 +97,4 @@ ENVIRONMENT = Page(
     examples=["CRMCTL_API_KEY=... CRMCTL_BASE_URL=https://crm.example.com crmctl records count people"],
 )
 
-TOPICS: dict[str, Page] = {"filters": FILTERS, "output": OUTPUT, "environment": ENVIRONMENT}
+TOPICS: dict[str, HelpPage] = {"filters": FILTERS, "output": OUTPUT, "environment": ENVIRONMENT}

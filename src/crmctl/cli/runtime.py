@@ -12,13 +12,13 @@ from crmctl.errors import CrmctlError, UsageError
 if TYPE_CHECKING:
     from crmctl.client.crm import Crm
     from crmctl.client.directory import Directory
-    from crmctl.client.session import Session
+    from crmctl.client.http.session import Session
     from crmctl.config.credentials import Credential
     from crmctl.config.paths import Paths
     from crmctl.config.settings import Settings
     from crmctl.output.emitter import Emitter
     from crmctl.output.messages import Messages
-    from crmctl.output.progress import Progress
+    from crmctl.output.progress import ProgressDisplay
     from crmctl.output.prompts import Prompter
     from crmctl.output.streams import Streams
 
@@ -232,12 +232,12 @@ class Runtime:
         return Prompter(self.streams, no_input=self.settings.no_input.value)
 
     @cached_property
-    def progress(self) -> Progress:
-        from crmctl.output.progress import Progress
+    def progress(self) -> ProgressDisplay:
+        from crmctl.output.progress import ProgressDisplay
 
         # Who asked for a machine format may read stderr as one error document.
         asked = self.settings.output.value not in (None, "table") and not self.streams.stderr_is_terminal
-        return Progress(
+        return ProgressDisplay(
             self.streams,
             quiet=bool(self.flags.get("quiet")) or asked,
             clock=self.clock,

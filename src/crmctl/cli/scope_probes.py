@@ -9,7 +9,7 @@ from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceErro
 from crmctl.models.scopes import SCOPES
 
 if TYPE_CHECKING:
-    from crmctl.client.session import Session
+    from crmctl.client.http.session import Session
 
 NIL = "00000000-0000-0000-0000-000000000000"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from crmctl.cli.counting import counted
+from crmctl.cli.counted_words import counted
 from crmctl.errors import DeniedError, UsageError, reason
 
 if TYPE_CHECKING:

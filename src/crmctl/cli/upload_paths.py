@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from crmctl.errors import UsageError, reason
 
 if TYPE_CHECKING:
-    from crmctl.client.uploading import LocalFile
+    from crmctl.client.uploads import LocalFile
 
 
 def plan_uploads(paths: Sequence[str], *, prefix: str | None, recursive: bool, content_type: str | None) -> list[LocalFile]:
@@ -78,7 +78,7 @@ def _inside(folder: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]
 def _local_file(source: Path, target: str, content_type: str | None) -> LocalFile:
     from crmctl.client.filetypes import SAMPLE
     from crmctl.client.filetypes import content_type as guessed
-    from crmctl.client.uploading import LocalFile
+    from crmctl.client.uploads import LocalFile
 
     target.encode()
     if not stat.S_ISREG(source.stat().st_mode):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from crmctl.client.crm import Crm
-from crmctl.client.pacing import SharedBudget, ledger_path
-from crmctl.client.session import USER_AGENT, Session
-from crmctl.client.transport import HttpxTransport, Transport
+from crmctl.client.http.session import USER_AGENT, Session
+from crmctl.client.http.transport import HttpxTransport, Transport
+from crmctl.client.rate_limit.limiter import SharedBudget, ledger_path
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.paths import Paths

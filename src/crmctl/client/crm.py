@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from crmctl.client.answers import Answer
-from crmctl.client.session import Session, encode_json
+from crmctl.client.http.answers import Answer
+from crmctl.client.http.attempt_observer import AttemptObserver
+from crmctl.client.http.session import Session, encode_json
+from crmctl.client.http.transport import UploadBody
 from crmctl.client.shapes import (
     Page,
     read_bulk,
@@ -20,8 +22,6 @@ from crmctl.client.shapes import (
     read_one,
     read_page,
 )
-from crmctl.client.transport import Upload
-from crmctl.client.watch import Watch
 from crmctl.errors import NotFoundError
 from crmctl.models.activities import Activity
 from crmctl.models.attributes import Attribute
@@ -146,7 +146,7 @@ class Crm:
         *,
         mode: str = "create",
         idempotency_key: str | None = None,
-        watch: Watch | None = None,
+        watch: AttemptObserver | None = None,
     ) -> BulkResult:
         """Write up to 100 `{data, id?}`; `mode` is `create` or `upsert`. The counts are as the service sent them: check that they add up.
         A record given as bytes is JSON already.
@@ -222,7 +222,9 @@ class Crm:
     def get_workflow(self, workflow_id: str) -> Workflow:
         return read_one(self.session.request("GET", path_of("workflows", workflow_id)), "workflow", Workflow)
 
-    def run_workflow(self, workflow_id: str, data: Fields | None = None, *, watch: Watch | None = None) -> tuple[WorkflowStart, str | None]:
+    def run_workflow(
+        self, workflow_id: str, data: Fields | None = None, *, watch: AttemptObserver | None = None
+    ) -> tuple[WorkflowStart, str | None]:
         """The acknowledgement, which names no run, and the Date header it came with. `watch` hears of every attempt before it leaves."""
         body = None if data is None else {"data": data}
         answer = self.session.request("POST", path_of("workflows", workflow_id, "run"), body=body, watch=watch)
@@ -241,7 +243,7 @@ class Crm:
         body = {"path": path, "bucket": bucket}
         return read_holder(self.session.request("POST", "/files/upload-url", body=body, idempotent=True), UploadUrl, "signedUrl")
 
-    def upload(self, upload: Upload) -> Answer:
+    def upload(self, upload: UploadBody) -> Answer:
         """PUT the bytes to a signed URL, without the API key; the storage's answer, refusals too."""
         return self.session.upload(upload)
 

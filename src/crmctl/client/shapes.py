@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-from crmctl.client.answers import Answer, text_of, unreadable
+from crmctl.client.http.answers import Answer, text_of, unreadable
 from crmctl.errors import ServiceError
 from crmctl.models.attributes import Attribute
 from crmctl.models.base import Resource

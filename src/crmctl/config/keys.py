@@ -110,7 +110,7 @@ def is_loopback(url: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Key:
+class SettingKey:
     """One configuration key. `parse` takes a TOML value or text and raises ValueError with a phrase that follows the key's name."""
 
     name: str
@@ -120,18 +120,20 @@ class Key:
     default: Any = None
 
 
-KEYS: dict[str, Key] = {
+KEYS: dict[str, SettingKey] = {
     key.name: key
     for key in (
-        Key("base_url", parse_base_url, "address of the service", "CRMCTL_BASE_URL"),
-        Key("output", _choice(*OUTPUT_FORMATS), "output format", "CRMCTL_OUTPUT"),
-        Key("timeout", lambda value: _seconds(value, zero=False), "seconds to wait for one answer", "CRMCTL_TIMEOUT", 30.0),
-        Key("max_wait", lambda value: _seconds(value, zero=True), "most seconds to wait in retries and for the rate limit", None, 300.0),
-        Key("color", _choice(*COLOR_MODES), "colour in the output", None, "auto"),
-        Key("ca_bundle", _text, "file with the certificate authorities to trust"),
-        Key("no_input", parse_bool, "never prompt", "CRMCTL_NO_INPUT", False),
-        Key("read_only", parse_bool, "refuse every write", "CRMCTL_READ_ONLY", False),
-        Key("protected", parse_bool, "refuse writes unless the profile's name is typed", None, False),
+        SettingKey("base_url", parse_base_url, "address of the service", "CRMCTL_BASE_URL"),
+        SettingKey("output", _choice(*OUTPUT_FORMATS), "output format", "CRMCTL_OUTPUT"),
+        SettingKey("timeout", lambda value: _seconds(value, zero=False), "seconds to wait for one answer", "CRMCTL_TIMEOUT", 30.0),
+        SettingKey(
+            "max_wait", lambda value: _seconds(value, zero=True), "most seconds to wait in retries and for the rate limit", None, 300.0
+        ),
+        SettingKey("color", _choice(*COLOR_MODES), "colour in the output", None, "auto"),
+        SettingKey("ca_bundle", _text, "file with the certificate authorities to trust"),
+        SettingKey("no_input", parse_bool, "never prompt", "CRMCTL_NO_INPUT", False),
+        SettingKey("read_only", parse_bool, "refuse every write", "CRMCTL_READ_ONLY", False),
+        SettingKey("protected", parse_bool, "refuse writes unless the profile's name is typed", None, False),
     )
 }
 """What a profile may hold, and what the top level may hold as everybody's default."""
@@ -139,7 +141,7 @@ KEYS: dict[str, Key] = {
 TOP_LEVEL_ONLY = {"default_profile": parse_profile_name}
 
 
-def find_key(name: str) -> Key:
+def find_key(name: str) -> SettingKey:
     """The key with this name (dashes count as underscores). Raises ConfigError with the valid names."""
     key = KEYS.get(name.replace("-", "_"))
     if key is None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
-from crmctl.output.cleaning import clean
 from crmctl.output.columns import cell_width, pad
+from crmctl.output.control_characters import clean
 from crmctl.output.results import Row, number_of
 from crmctl.output.streams import Streams
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from crmctl.models.delimited_text import delimited_row
 from crmctl.models.fieldpaths import Path, value_at
-from crmctl.output.rendering import Item, Rendering
+from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View, generic_view
 
 

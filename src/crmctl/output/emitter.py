@@ -13,9 +13,9 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError
 from crmctl.models.fieldpaths import narrow
 from crmctl.output.messages import Messages
-from crmctl.output.rendering import Rendering
 from crmctl.output.selection import choose_fields, compile_query
 from crmctl.output.streams import ClosedPipe, Streams
+from crmctl.output.value_text import Rendering
 from crmctl.output.views import View
 
 _FORMATS = {

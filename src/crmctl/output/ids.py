@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from crmctl.output.cleaning import clean
-from crmctl.output.rendering import Item, Rendering
+from crmctl.output.control_characters import clean
+from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View
 
 _NAMES = ("id", "job", "key", "profile")

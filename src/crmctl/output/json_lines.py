@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.output.rendering import Item, Rendering
+from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View
 
 

@@ -7,7 +7,7 @@ once in every format, one line each: after an error stderr holds those lines, if
 from __future__ import annotations
 
 from crmctl.errors import CrmctlError
-from crmctl.output.cleaning import clean, clean_lines
+from crmctl.output.control_characters import clean, clean_lines
 from crmctl.output.streams import Streams
 
 

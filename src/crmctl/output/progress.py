@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from crmctl.clock import Clock, SystemClock
-from crmctl.output.cleaning import clean
+from crmctl.output.control_characters import clean
 from crmctl.output.streams import Streams
 
 _FIRST_LINE = 5.0
 _LONGEST_GAP = 30.0
 
 
-class Progress:
+class ProgressDisplay:
     """Use as a context manager, or call `finish` in any case. May be advanced from several threads.
 
     Plain lines come after 5 seconds, then 10, 20 and 30 seconds apart, through `say`. `time_for` knows how many seconds so many requests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crmctl.errors import InterruptedByUser, UsageError
-from crmctl.output.cleaning import clean
+from crmctl.output.control_characters import clean
 from crmctl.output.streams import Streams
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from crmctl.models.fieldpaths import value_at
-from crmctl.output.cleaning import clean, clean_lines
 from crmctl.output.columns import GAP, Cells, cell_width, fit, pad
-from crmctl.output.rendering import Item, Rendering, shown
+from crmctl.output.control_characters import clean, clean_lines
+from crmctl.output.value_text import Item, Rendering, shown
 from crmctl.output.views import Column, View, generic_view
 
 _RIGHT = frozenset({"number", "currency"})

@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from crmctl.output.rendering import Item, Rendering
+from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View
 
 _LINE_ENDS = re.compile("[\x85\u2028\u2029]")

@@ -15,11 +15,11 @@ from crmctl import __version__
 from crmctl.clock import Clock
 from crmctl.service.console import routing as pages
 from crmctl.service.context import Context, Ids
-from crmctl.service.files import serving
+from crmctl.service.files import endpoints as serving
 from crmctl.service.http.admission import Admission
 from crmctl.service.http.edge import Edge
 from crmctl.service.http.errors import answer_for
-from crmctl.service.http.observing import Metrics, observer
+from crmctl.service.http.metrics import Metrics, observer
 from crmctl.service.http.openapi import build_document
 from crmctl.service.routes import activities, attributes, files, members, objects, probes, records, reports, webhooks, workflows
 from crmctl.service.routes.probes import metrics_router

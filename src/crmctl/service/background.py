@@ -6,15 +6,15 @@ import ipaddress
 import random
 
 from crmctl.service.context import Context
-from crmctl.service.jobs.dispatching import Dispatcher
+from crmctl.service.jobs.dispatch import Dispatcher
 from crmctl.service.jobs.worker import Worker
 from crmctl.service.store import deliveries, outbox
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivering import PROVEN, UNPROVEN, Deliveries, Housekeeping
+from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Housekeeping
 from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.sending import Caller, Sender
-from crmctl.service.workflows.running import Runs
-from crmctl.service.workflows.triggering import Schedules, start_for_event
+from crmctl.service.webhooks.outbound import Caller, OutboundCaller
+from crmctl.service.workflows.run_executor import Runs
+from crmctl.service.workflows.triggers import Schedules, start_for_event
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
@@ -27,7 +27,7 @@ def target_guard(context: Context) -> TargetGuard:
 def build_worker(context: Context) -> Worker:
     """Not started yet."""
     caller = Caller(target_guard(context))
-    sender = Sender(caller, context.clock)
+    sender = OutboundCaller(caller, context.clock)
 
     def fan_out(tx: Tx, event: outbox.Event) -> None:
         deliveries.fan_out(tx, event.id, event.type, ids=context.ids, now=context.clock.now())

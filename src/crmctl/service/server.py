@@ -26,8 +26,8 @@ from crmctl.service.context import Context, Ids
 from crmctl.service.data import new_id, open_data
 from crmctl.service.http.admission import stranger
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections
-from crmctl.service.http.listening import ListeningServer, raise_file_limit
-from crmctl.service.http.observing import Metrics
+from crmctl.service.http.listener import ListeningServer, raise_file_limit
+from crmctl.service.http.metrics import Metrics
 from crmctl.service.settings import Address, ServiceSettings
 from crmctl.service.store import keys, organisation, service_values
 from crmctl.service.store.engine import Engine

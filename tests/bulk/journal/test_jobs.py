@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from crmctl.bulk.delivery.pipeline import DeliveryOptions
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.imports.forecasting import Limit, dry_run
-from crmctl.bulk.imports.plan import ImportPlan, open_input
-from crmctl.bulk.imports.results import write_results
-from crmctl.bulk.imports.resuming import choose_job, reopen
-from crmctl.bulk.imports.running import JobResult, finished_result, run_job
-from crmctl.bulk.imports.starting import Target, start_import, temporary_input
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.states import JobState
-from crmctl.bulk.payloads.mapping import MappingOptions, Mode
+from crmctl.bulk.rows.mapping import MappingOptions, Mode
+from crmctl.bulk.run.dry_run import Limit, dry_run
+from crmctl.bulk.run.job_run import JobResult, finished_result, run_job
+from crmctl.bulk.run.job_start import ImportTarget, start_import, temporary_input
+from crmctl.bulk.run.plan import ImportPlan, open_input
+from crmctl.bulk.run.result_files import write_results
+from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute
 from tests.support.bulkjobs import Silent
@@ -58,7 +58,7 @@ class Desk:
         options: DeliveryOptions = SEQUENTIAL,
     ) -> JobResult:  # fmt: skip
         self.clock.advance(1)
-        target = Target("people", OBJECT_ID, self.server.origin)
+        target = ImportTarget("people", OBJECT_ID, self.server.origin)
         plan = plan or ImportPlan()
         job = start_import(self.store, target, self.attributes, plan, str(file), io.BytesIO(stdin), self.clock, again=again)
         return run_job(self.server.crm(), job, options, self.clock, Silent(), self.findings.append, failed_copy=failed)
@@ -334,7 +334,7 @@ def test_a_broken_file_is_an_error_and_no_job_to_resume(desk: Desk, tmp_path: Pa
 
 
 def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
-    target = Target("people", OBJECT_ID, desk.server.origin)
+    target = ImportTarget("people", OBJECT_ID, desk.server.origin)
     with temporary_input(desk.store, "-", io.BytesIO(people(tmp_path, 1234, bad=5).read_bytes())) as path:
         planned = open_input(ImportPlan(), path, "-", desk.attributes)
         run = dry_run(target, planned, Limit(100, 60.0, remaining=3), desk.clock, desk.findings.append)

@@ -16,7 +16,7 @@ from crmctl.bulk.journal import lease
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.states import BatchState, RowState
 from crmctl.bulk.journal.verdicts import Verdict, refuse_all
-from crmctl.bulk.payloads.batches import Batch, entry_of
+from crmctl.bulk.rows.batches import Batch, entry_of
 from crmctl.errors import CrmctlError, UsageError
 from tests.support.bulkjobs import Prepared, header, new_journal
 from tests.support.clock import FakeClock

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.journal.verdicts import judge, refuse_all
-from crmctl.bulk.payloads.batches import Batch, entry_of
+from crmctl.bulk.rows.batches import Batch, entry_of
 from crmctl.errors import (
     CrmctlError,
     DeniedError,

@@ -11,7 +11,7 @@ import pytest
 READ = """
 import resource, sys
 from pathlib import Path
-from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.sources.open_source import open_source
 rows = sum(1 for _ in open_source(Path(sys.argv[1])).rows())
 print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
@@ -19,10 +19,10 @@ print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 VALIDATE = """
 import resource, sys
 from pathlib import Path
-from crmctl.bulk.payloads.mapping import MappingOptions, build_mapping
-from crmctl.bulk.sources.opening import open_source
-from crmctl.bulk.payloads.validation import validate
-from crmctl.bulk.payloads.values import ValueOptions
+from crmctl.bulk.rows.mapping import MappingOptions, build_mapping
+from crmctl.bulk.sources.open_source import open_source
+from crmctl.bulk.rows.validation import validate
+from crmctl.bulk.rows.cell_values import ValueOptions
 from crmctl.models.attributes import Attribute
 types = {"a": "number", "b": "email", "c": "text"}
 attributes = [Attribute.parse({"id": slug, "slug": slug, "type": kind, "isUnique": slug == "b"}) for slug, kind in types.items()]

@@ -233,7 +233,7 @@ def test_the_original_text_of_a_record_is_kept(tmp_path):
 
 
 def test_a_directory_and_a_missing_file_are_usage_errors(tmp_path):
-    from crmctl.bulk.sources.opening import open_source
+    from crmctl.bulk.sources.open_source import open_source
 
     for path in (tmp_path, tmp_path / "missing.csv"):
         with pytest.raises(UsageError) as caught:

@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crmctl.bulk.sources.decoding import count_lines
+from crmctl.bulk.sources.text_encodings import count_lines
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from tests.support.bulkfiles import source_of

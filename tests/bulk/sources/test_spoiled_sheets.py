@@ -8,8 +8,10 @@ from collections import Counter
 
 import pytest
 
-from crmctl.bulk.payloads import building
-from crmctl.bulk.sources import decoding, delimited, records
+from crmctl.bulk.rows import record_builder as building
+from crmctl.bulk.sources import delimited_source as delimited
+from crmctl.bulk.sources import quoted_text as records
+from crmctl.bulk.sources import text_encodings as decoding
 from crmctl.models import typed_text
 from tests.support.sheetreading import read_sheet
 from tests.support.spoiledsheets import DAMAGES, ODDITIES, spoiled_sheet

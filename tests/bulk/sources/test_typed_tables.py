@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
-from crmctl.bulk.sources.opening import open_source
+from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Row, SourceOptions
 from crmctl.errors import UsageError
 

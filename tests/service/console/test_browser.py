@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from crmctl.service.console.links import PORTAL
 from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.load import load_document
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.timestamps import to_micros
 from tests.service.console.conftest import link_to

@@ -8,7 +8,7 @@ from crmctl.service.data import new_id
 from crmctl.service.store import deliveries, delivery_claims, webhooks
 from crmctl.service.store.delivery_claims import Attempt
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivering import PROVEN, UNPROVEN
+from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN
 from tests.service.console.conftest import Visitor
 from tests.service.console.test_pages import add_endpoint, advance
 from tests.support.service import RunningService

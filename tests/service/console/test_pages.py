@@ -15,7 +15,7 @@ import pytest
 from crmctl.service.console.links import PORTAL
 from crmctl.service.data import new_id
 from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.loading import load_document
+from crmctl.service.definitions.load import load_document
 from crmctl.service.store import deliveries, keys, webhooks, workflow_runs
 from tests.service.console.conftest import Newcomer, Visitor, link_to
 from tests.support.service import RunningService, crmctl_program, make_client, running_service

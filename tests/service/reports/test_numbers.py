@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crmctl.models.attributes import AttributeType
-from crmctl.service.reports.aggregating import aggregate, measured
+from crmctl.service.reports.aggregates import aggregate, measured
 from crmctl.service.reports.definition import Measure, Plan
 from crmctl.service.store.schema import Schema
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.numbers import number_key, number_of
 
-AMOUNT = Attribute("a", 1, "amount", AttributeType.NUMBER)
+AMOUNT = StoredAttribute("a", 1, "amount", AttributeType.NUMBER)
 numbers = st.one_of(
     st.integers(-(10**40), 10**40),
     st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30, places=9),

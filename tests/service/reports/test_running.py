@@ -9,10 +9,11 @@ from typing import Any
 from crmctl.service.context import Context
 from crmctl.service.data import new_id, open_data
 from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.loading import load_document
-from crmctl.service.reports.running import run_report
+from crmctl.service.definitions.load import load_document
+from crmctl.service.reports.report_run import run_report
 from crmctl.service.settings import ServiceSettings
-from crmctl.service.store import objects, records, reports, scanning
+from crmctl.service.store import objects, records, reports
+from crmctl.service.store import record_scans as scanning
 from tests.support.clock import FakeClock
 
 

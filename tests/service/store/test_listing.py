@@ -7,7 +7,8 @@ import random
 import pytest
 
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import attributes, listing, records
+from crmctl.service.store import attributes, records
+from crmctl.service.store import record_pages as listing
 from tests.service.store.conftest import Store, new_id
 
 ROWS = 700

@@ -15,7 +15,7 @@ from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition, Operator
 from crmctl.service.faults import BadRequest, Fault
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.conditions import read_condition
 from crmctl.service.values.dates import date_key
 from crmctl.service.values.numbers import number_key, parse_number
@@ -25,8 +25,8 @@ from crmctl.service.values.text import Invalid, fold
 ID = "0b0e7a52-4f7e-4c0c-9d3a-1f7f0f1f2a3b"
 
 
-def attribute(type: str, **flags: Any) -> Attribute:
-    return Attribute("id", 1, "field", AttributeType(type), **flags)
+def attribute(type: str, **flags: Any) -> StoredAttribute:
+    return StoredAttribute("id", 1, "field", AttributeType(type), **flags)
 
 
 GOOD: list[tuple[str, Any, str | None]] = [

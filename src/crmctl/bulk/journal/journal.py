@@ -19,7 +19,7 @@ from crmctl.bulk.journal.sends import JournalSends
 from crmctl.bulk.journal.states import DOUBTFUL, BatchState, JobState, RowState
 from crmctl.bulk.journal.tables import FORMAT, TABLES
 from crmctl.bulk.journal.verdicts import Verdict
-from crmctl.bulk.payloads.batches import Batch
+from crmctl.bulk.rows.batches import Batch
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, StorageError, UsageError
 from crmctl.models import jsontext

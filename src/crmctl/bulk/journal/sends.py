@@ -9,7 +9,7 @@ from typing import NamedTuple
 from crmctl.bulk.journal.database import JournalDatabase, damaged
 from crmctl.bulk.journal.high_water_mark import HighWaterMark, Mark
 from crmctl.bulk.journal.states import BatchState
-from crmctl.bulk.payloads.batches import Batch
+from crmctl.bulk.rows.batches import Batch
 from crmctl.clock import Clock
 from crmctl.models import jsontext
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crmctl.bulk.journal.states import BatchState
-from crmctl.bulk.payloads.batches import Batch
+from crmctl.bulk.rows.batches import Batch
 from crmctl.errors import CrmctlError, RejectedError, ServiceError
 from crmctl.models.records import BulkResult
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from crmctl.bulk.sources.records import Record, split_records
+from crmctl.bulk.sources.quoted_text import QuotedRecord, split_records
 from crmctl.errors import UsageError
 
 CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
@@ -16,7 +16,7 @@ CLEAR_LEAD = 0.1
 
 
 @dataclass(frozen=True)
-class Reading:
+class DialectCandidate:
     """How a sample looks with one candidate: cells in the header, share of rows as wide as it, whether any row has more than one cell."""
 
     delimiter: str
@@ -43,8 +43,8 @@ def detect_delimiter(lines: Callable[[], Iterator[str]], quote: str | None, name
     return splitting[0].delimiter
 
 
-def _read(lines: Iterator[str], delimiter: str, quote: str | None) -> Reading:
-    records: Iterator[Record] = (record for record in split_records(lines, delimiter, quote) if record.cells is not None)
+def _read(lines: Iterator[str], delimiter: str, quote: str | None) -> DialectCandidate:
+    records: Iterator[QuotedRecord] = (record for record in split_records(lines, delimiter, quote) if record.cells is not None)
     header = next(records, None)
     width = len(header.cells or ()) if header else 0
     fitting, total, splits = 0, 0, False
@@ -53,10 +53,10 @@ def _read(lines: Iterator[str], delimiter: str, quote: str | None) -> Reading:
         total += 1
         fitting += cells == width and record.problem is None
         splits = splits or cells > 1
-    return Reading(delimiter, width, fitting / total if total else 1.0, splits)
+    return DialectCandidate(delimiter, width, fitting / total if total else 1.0, splits)
 
 
-def _tie(name: str, readings: list[Reading]) -> UsageError:
+def _tie(name: str, readings: list[DialectCandidate]) -> UsageError:
     names = " and ".join(CANDIDATES[reading.delimiter] for reading in readings)
     return UsageError(
         f"{name} can be read with more than one delimiter: {names}",

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.sources.decoding import Encoding, count_lines, nul_error, open_text
 from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE, header_of, json_problem, problem_row, row_of
 from crmctl.bulk.sources.rows import RECORD_LIMIT, Dialect, Row
+from crmctl.bulk.sources.text_encodings import Encoding, count_lines, nul_error, open_text
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 

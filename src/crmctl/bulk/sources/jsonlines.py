@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from crmctl.bulk.sources.decoding import Encoding, open_text, read_lines
 from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE, header_of, json_problem, problem_row, row_of
 from crmctl.bulk.sources.rows import Dialect, Row
+from crmctl.bulk.sources.text_encodings import Encoding, open_text, read_lines
 from crmctl.models import jsontext
 
 

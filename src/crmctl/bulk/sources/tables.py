@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.findings import Finding
-from crmctl.bulk.sources.delimited import DelimitedSource
+from crmctl.bulk.sources.delimited_source import DelimitedSource
 from crmctl.bulk.sources.parquet import read_parquet
-from crmctl.bulk.sources.records import Record
+from crmctl.bulk.sources.quoted_text import QuotedRecord
 from crmctl.bulk.sources.rows import Dialect, Format
 from crmctl.bulk.sources.workbook import read_workbook
 from crmctl.models import jsontext
@@ -52,18 +52,18 @@ class TableSource(DelimitedSource):
         self._table = rows
         super().__init__(path, name, dialect)
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self) -> Iterator[QuotedRecord]:
         width = 0
         for number, values, problem in self._table():
             cells = [text_of(value) for value in values]
             while cells and not cells[-1]:
                 cells.pop()
             if not cells and problem is None:
-                yield Record(number, number, "", None)
+                yield QuotedRecord(number, number, "", None)
                 continue
             width = width or len(cells)
             cells += [""] * (width - len(cells))
-            yield Record(number, number, delimited_row(cells, "csv").rstrip("\n"), cells, problem)
+            yield QuotedRecord(number, number, delimited_row(cells, "csv").rstrip("\n"), cells, problem)
 
 
 def text_of(value: Any) -> str:

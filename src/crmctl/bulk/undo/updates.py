@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, Self
 
 from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import RowState
-from crmctl.bulk.keys.lookups import Lookup
-from crmctl.bulk.payloads.batches import Entry
-from crmctl.bulk.records.fetching import fetch
-from crmctl.bulk.records.moments import micros_of
-from crmctl.bulk.records.reading import Reader
-from crmctl.bulk.records.seen import SeenIds
-from crmctl.bulk.undo.comparing import Standing, as_sent, standing
-from crmctl.client.session import encode_json
+from crmctl.bulk.match.key_lookups import Lookup
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.timestamps import micros_of
+from crmctl.bulk.rows.batches import Entry
+from crmctl.bulk.undo.update_status import UpdateStatus, as_sent, standing
+from crmctl.client.http.session import encode_json
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
@@ -33,7 +33,7 @@ CREATE INDEX one_standing ON one (standing, ordinal);
 """
 
 
-class Conflict(NamedTuple):
+class UndoConflict(NamedTuple):
     """A row whose record somebody changed since, and in which attributes."""
 
     ordinal: int
@@ -109,26 +109,26 @@ class Updates:
                 values = (stands, jsontext.dumps(changed), record.id.lower())
                 self._db.execute("UPDATE one SET standing = ?, changed = ? WHERE id = ?", values)
 
-    def count(self, stands: Standing | None) -> int:
+    def count(self, stands: UpdateStatus | None) -> int:
         """How many records stand so; None: are gone."""
         return int(self._db.execute("SELECT COUNT(*) FROM one WHERE standing IS ?", (stands,)).fetchone()[0])
 
-    def conflicts(self) -> Iterator[Conflict]:
-        rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (Standing.CHANGED,))
-        return (Conflict(ordinal, record_id, jsontext.loads(changed)) for ordinal, record_id, changed in rows)
+    def conflicts(self) -> Iterator[UndoConflict]:
+        rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (UpdateStatus.CHANGED,))
+        return (UndoConflict(ordinal, record_id, jsontext.loads(changed)) for ordinal, record_id, changed in rows)
 
-    def gone(self) -> Iterator[Conflict]:
+    def gone(self) -> Iterator[UndoConflict]:
         """Rows whose record somebody deleted."""
         rows = self._db.execute("SELECT ordinal, given FROM one WHERE standing IS NULL ORDER BY ordinal")
-        return (Conflict(ordinal, record_id, ()) for ordinal, record_id in rows)
+        return (UndoConflict(ordinal, record_id, ()) for ordinal, record_id in rows)
 
     def ids_back(self) -> Iterator[str]:
         """The records that are as they were already."""
-        return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (Standing.BACK,)))
+        return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (UpdateStatus.BACK,)))
 
     def to_put_back(self) -> Iterator[Entry]:
         """What has to be sent so that records are as they were."""
-        rows = self._db.execute("SELECT ordinal, given, before FROM one WHERE standing = ? ORDER BY ordinal", (Standing.WROTE,))
+        rows = self._db.execute("SELECT ordinal, given, before FROM one WHERE standing = ? ORDER BY ordinal", (UpdateStatus.WROTE,))
         for ordinal, record_id, before in rows:
             data: dict[str, Any] = {slug: as_sent(self._attributes.get(slug), value) for slug, value in jsontext.loads(before).items()}
             yield Entry(ordinal, encode_json({"data": data, "id": record_id}), record_id)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
-from crmctl.bulk.imports import links
-from crmctl.bulk.imports.importing import rows_of
-from crmctl.bulk.imports.starting import Job
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.states import RowState
-from crmctl.bulk.payloads.batches import Entry
-from crmctl.client.session import encode_json
+from crmctl.bulk.rows.batches import Entry
+from crmctl.bulk.run import links
+from crmctl.bulk.run.import_run import rows_of
+from crmctl.bulk.run.job_start import ImportJob
+from crmctl.client.http.session import encode_json
 from crmctl.clock import Clock
 
 
-def written_rows(job: Job, clock: Clock) -> Callable[[], Iterator[Entry]]:
+def written_rows(job: ImportJob, clock: Clock) -> Callable[[], Iterator[Entry]]:
     """Reads all valid rows anew, each with everything that was written of it."""
     again, references = rows_of(job.journal, job.input.to_send), job.input.references
     folder = job.journal.folder / links.FOLDER

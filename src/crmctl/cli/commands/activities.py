@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.listing import show_pages, window
+from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import AllOption, DataOption, LimitOption, OffsetOption
 from crmctl.errors import UsageError
 
@@ -98,7 +98,7 @@ def create_activity(
     Options win over --data. The date is now unless one is given.
     """
     from crmctl.cli.activity_fields import parse_links, read_fields, with_links
-    from crmctl.cli.moments import timestamp
+    from crmctl.cli.date_text import timestamp
 
     runtime: Runtime = ctx.obj
     pairs = parse_links(links)

@@ -12,7 +12,7 @@ from crmctl.errors import ServiceError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.answers import Answer
+    from crmctl.client.http.answers import Answer
 
 app = CommandApp()
 

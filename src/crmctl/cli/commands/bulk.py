@@ -10,7 +10,7 @@ import typer
 
 from crmctl.cli import bulk_options as given
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.listing import one_of
+from crmctl.cli.list_window import one_of
 from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument
 from crmctl.errors import UsageError
 
@@ -97,9 +97,9 @@ def _import(runtime: Runtime, object_name: str, file: str, given: dict[str, Any]
 
 def _check_places(runtime: Runtime, *files: str | None, failed: str | None = None) -> None:
     """Notice before the first request what cannot be read, and where nothing can be written. Raises UsageError, ConfigError."""
+    from crmctl.bulk.atomic_file import check_place
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.bulk.sources.given_input import is_stream
-    from crmctl.bulk.wholefile import check_place
 
     regular = [Path(file) for file in files if file is not None and not is_stream(file)]
     if failed is not None:
@@ -130,8 +130,8 @@ def apply_plan(
     Refused when the service, the file, its mapping, the attributes, or a record that the plan touches or decided on is not what it was;
     the message says which. With --dry-run it is checked and shown.
     """
-    from crmctl.bulk.delivery.pipeline import DeliveryOptions
-    from crmctl.bulk.imports.guards import Guard
+    from crmctl.bulk.run.guards import Guard
+    from crmctl.bulk.send.pipeline import DeliveryOptions
     from crmctl.cli.bulk_plans import ApplyRequest, apply_plan
     from crmctl.cli.bulk_request import assumption
 
@@ -160,10 +160,10 @@ def resume_job(
 
     Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
-    from crmctl.bulk.delivery.pipeline import DeliveryOptions
-    from crmctl.bulk.imports.resuming import check_service, choose_job, reopen
-    from crmctl.bulk.imports.running import finished_result
     from crmctl.bulk.journal.jobs import JobStore
+    from crmctl.bulk.run.job_run import finished_result
+    from crmctl.bulk.send.pipeline import DeliveryOptions
+    from crmctl.bulk.usecases.resume import check_service, choose_job, reopen
     from crmctl.cli.bulk_request import assumption
     from crmctl.cli.bulk_runs import check_shown, resolve_target, resume_preview, run_job, show_result, takes_turns
 

@@ -46,7 +46,7 @@ def _described(runtime: Runtime, check: Check) -> str:
     """A check for a person: nothing is cut, long details go on below their beginning."""
     import textwrap
 
-    from crmctl.output.cleaning import clean
+    from crmctl.output.control_characters import clean
 
     width = max(60, runtime.streams.width or 120) - len(BEFORE_DETAIL)
     texts = [clean(check.detail), *([f"hint: {clean(check.hint)}"] if check.hint else [])]

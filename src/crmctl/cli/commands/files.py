@@ -13,7 +13,7 @@ from crmctl.errors import PartialError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.uploading import LocalFile, Outcome
+    from crmctl.client.uploads import LocalFile, UploadOutcome
 
 app = CommandApp("Upload files.")
 
@@ -83,8 +83,8 @@ def _preview(runtime: Runtime, planned: Sequence[LocalFile], bucket: str) -> Non
     runtime.messages.note("dry run: nothing was sent")
 
 
-def _upload(runtime: Runtime, planned: Sequence[LocalFile], bucket: str, concurrency: int) -> list[Outcome]:
-    from crmctl.client.uploading import Uploader
+def _upload(runtime: Runtime, planned: Sequence[LocalFile], bucket: str, concurrency: int) -> list[UploadOutcome]:
+    from crmctl.client.uploads import Uploader
 
     timeout = max(runtime.settings.timeout.value, 60.0)
     with runtime.progress as progress:
@@ -93,7 +93,7 @@ def _upload(runtime: Runtime, planned: Sequence[LocalFile], bucket: str, concurr
         return uploader.upload_all(planned, concurrency)
 
 
-def _report(runtime: Runtime, outcomes: Sequence[Outcome]) -> None:
+def _report(runtime: Runtime, outcomes: Sequence[UploadOutcome]) -> None:
     """Show what was stored. Raises the error when nothing was, PartialError naming each file that was not."""
     from crmctl.output.views import UPLOADS
 
@@ -120,7 +120,7 @@ def _report(runtime: Runtime, outcomes: Sequence[Outcome]) -> None:
         )
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
+def _document(outcome: UploadOutcome) -> dict[str, Any]:
     file = outcome.file
     return {
         "file": str(file.source),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from crmctl.cli.framework import CommandApp, command_help, common_option_rows
-from crmctl.cli.help_text import WIDEST, Page, Section, render
+from crmctl.cli.help_text import WIDEST, HelpPage, Section, render
 from crmctl.cli.help_topics import TOPICS
 from crmctl.errors import EXIT_CODE_MEANINGS, UsageError
 
@@ -30,9 +30,11 @@ def explain(
 def _page(words: list[str], width: int) -> str:
     if words == ["exit-codes"]:
         rows = [(str(int(code)), meaning) for code, meaning in EXIT_CODE_MEANINGS.items()]
-        return render(Page(usage="crmctl <command>; echo $?", sections=[Section("Exit codes", rows)]), width)
+        return render(HelpPage(usage="crmctl <command>; echo $?", sections=[Section("Exit codes", rows)]), width)
     if words == ["options"]:
-        return render(Page(usage="crmctl [options] <command> [options]", sections=[Section("Common options", common_option_rows())]), width)
+        return render(
+            HelpPage(usage="crmctl [options] <command> [options]", sections=[Section("Common options", common_option_rows())]), width
+        )
     if len(words) == 1 and words[0] in TOPICS:
         return render(TOPICS[words[0]], width)
     shown = command_help(words, width)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.listing import ORDERS, SORTS, Window, one_of, show_pages, window
+from crmctl.cli.list_window import ORDERS, SORTS, Window, one_of, show_pages, window
 from crmctl.cli.options import (
     AllOption,
     CurrencyOption,

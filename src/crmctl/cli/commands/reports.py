@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.listing import show_pages, window
-from crmctl.cli.naming import ReportArgument, list_reports, report_id
+from crmctl.cli.list_window import show_pages, window
+from crmctl.cli.named_resources import ReportArgument, list_reports, report_id
 from crmctl.cli.options import AllOption, LimitOption, OffsetOption
 from crmctl.errors import UsageError
 

@@ -12,9 +12,9 @@ from crmctl.cli.targets import read_input
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.schema.comparing import Change
+    from crmctl.schema.diff import SchemaChange
     from crmctl.schema.document import SchemaDocument
-    from crmctl.schema.reading import Present
+    from crmctl.schema.pull import Present
 
 app = CommandApp("Write objects and attributes down, compare them with a service, apply them.")
 
@@ -30,7 +30,7 @@ def pull_schema(
     ] = None,
 ) -> None:
     """Print the objects and attributes of the service, without ids."""
-    from crmctl.schema.reading import read_service, to_document
+    from crmctl.schema.pull import read_service, to_document
 
     runtime: Runtime = ctx.obj
     document = to_document(read_service(runtime.crm), objects or ()).wire()
@@ -64,8 +64,8 @@ def apply_schema(ctx: typer.Context, file: FileArgument, prune: PruneOption = Fa
 
     Nothing is deleted without --prune. Running it again changes nothing more.
     """
-    from crmctl.schema.applying import apply, refuse_conflicts, steps
-    from crmctl.schema.comparing import Action
+    from crmctl.schema.apply import apply, refuse_conflicts, steps
+    from crmctl.schema.diff import ChangeAction
 
     runtime: Runtime = ctx.obj
     changes, wanted, present = _compare(runtime, file, prune=prune)
@@ -73,11 +73,11 @@ def apply_schema(ctx: typer.Context, file: FileArgument, prune: PruneOption = Fa
     if runtime.dry_run:
         _show(runtime, [step.wire() for step in steps(wanted, present, changes)])
         return
-    if leaving := [change.place for change in changes if change.action is Action.DELETE]:
+    if leaving := [change.place for change in changes if change.action is ChangeAction.DELETE]:
         runtime.confirm(f"Delete {', '.join(leaving)}, with all their data")
     made: Counter[str] = Counter()
 
-    def done(change: Change) -> None:
+    def done(change: SchemaChange) -> None:
         made[change.action] += 1
         runtime.messages.note(f"{change.action}d {change.place}")
 
@@ -86,15 +86,15 @@ def apply_schema(ctx: typer.Context, file: FileArgument, prune: PruneOption = Fa
     finally:
         if made:
             runtime.schema_changed()
-    counts = {f"{action}d": made[action] for action in (Action.CREATE, Action.UPDATE, Action.DELETE)}
+    counts = {f"{action}d": made[action] for action in (ChangeAction.CREATE, ChangeAction.UPDATE, ChangeAction.DELETE)}
     nothing = "nothing to do: the service has all of it"
     runtime.done(counts, ", ".join(f"{name} {count}" for name, count in counts.items()) if made else nothing)
 
 
-def _compare(runtime: Runtime, file: str, *, prune: bool) -> tuple[list[Change], SchemaDocument, Present]:
-    from crmctl.schema.comparing import compare
+def _compare(runtime: Runtime, file: str, *, prune: bool) -> tuple[list[SchemaChange], SchemaDocument, Present]:
+    from crmctl.schema.diff import compare
     from crmctl.schema.document import read_schema
-    from crmctl.schema.reading import read_service
+    from crmctl.schema.pull import read_service
 
     wanted = read_schema(read_input(runtime, file), "stdin" if file == "-" else file)
     present = read_service(runtime.crm, [spec.slug for spec in wanted.objects])

@@ -17,7 +17,7 @@ from crmctl.service.settings import ServiceSettings
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.service.store.engine import Engine
-    from crmctl.service.store.keys import Key
+    from crmctl.service.store.keys import ApiKey
     from crmctl.service.store.tx import Tx
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ def load_definitions(
     with _opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.data import new_id
         from crmctl.service.definitions.document import parse_document
-        from crmctl.service.definitions.loading import load_document
+        from crmctl.service.definitions.load import load_document
 
         summary = load_document(engine, parse_document(text), clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
     runtime.emitter.emit_result(summary, text="\n".join(f"{section:<12}{_counted(counts)}" for section, counts in summary.items()))
@@ -147,7 +147,7 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
     runtime: Runtime = ctx.obj
     with _opened(runtime, data, database_url) as engine:
         from crmctl.service.definitions.document import format_document
-        from crmctl.service.definitions.dumping import dump_sections
+        from crmctl.service.definitions.dump import dump_sections
 
         sections = engine.read(dump_sections)
     asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else "yaml")
@@ -184,7 +184,7 @@ def _write(runtime: Runtime, engine: Engine, work: Callable[[Tx], T]) -> T:
     return rehearse(engine, work) if runtime.dry_run else engine.write(work)
 
 
-def _describe(key: Key) -> dict[str, Any]:
+def _describe(key: ApiKey) -> dict[str, Any]:
     from crmctl.models.scopes import SCOPES
 
     return key.wire() | {"scopes": sorted(SCOPES if key.scopes is None else key.scopes)}

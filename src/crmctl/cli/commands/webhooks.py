@@ -90,7 +90,7 @@ def listen_for_events(
     answered 401. What cannot be written is answered 503, so that it comes again. With --forward events are sent on in the background,
     bytes and headers as they came. Events that do not say their type pass every filter. Ctrl-C, or a reader that ends, ends it with 0.
     """
-    from crmctl.cli.listening import Listening, listen, signing_secret
+    from crmctl.cli.webhook_listener import Listening, listen, signing_secret
 
     runtime: Runtime = ctx.obj
     if not 0 <= port <= 65_535:
@@ -139,8 +139,8 @@ def verify_delivery(
 
     Exit code 0 when it is valid, 9 with the reason when it is not. The age of a saved delivery does not matter unless --tolerance is given.
     """
-    from crmctl.cli.listening import parse_saved_headers, signing_secret
     from crmctl.cli.targets import read_input
+    from crmctl.cli.webhook_listener import parse_saved_headers, signing_secret
     from crmctl.models.signatures import SignatureError, read_headers, verify
 
     runtime: Runtime = ctx.obj

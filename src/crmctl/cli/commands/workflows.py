@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.listing import show_pages, window
-from crmctl.cli.naming import WorkflowArgument, find_workflow, list_workflows
+from crmctl.cli.list_window import show_pages, window
+from crmctl.cli.named_resources import WorkflowArgument, find_workflow, list_workflows
 from crmctl.cli.options import AllOption, LimitOption, OffsetOption
 from crmctl.errors import UsageError
 
@@ -95,7 +95,7 @@ def run_workflow(
         runtime.emitter.check_fields(WORKFLOW_RUNS)
     found = _enabled(runtime, workflow, look=wait)
     if wait:
-        from crmctl.cli.run_waiting import run_and_wait
+        from crmctl.cli.run_wait import run_and_wait
 
         run_and_wait(runtime, found, given, WAIT_SECONDS if wait_timeout is None else wait_timeout)
     else:

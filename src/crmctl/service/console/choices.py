@@ -9,7 +9,7 @@ from crmctl.service.faults import BadRequest
 
 
 @dataclass(frozen=True)
-class Choice:
+class BoxChoice:
     """Radio buttons called `field` with the values `everything` and `only`, and boxes called `box`; `one` and `all` name them in errors."""
 
     field: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.timestamps import micros_of
@@ -23,11 +23,11 @@ def add_pages(pages: Pages) -> None:
     """One delivery, and the ways to replay."""
 
     @pages.get("/webhooks/{endpointId:uuid}/deliveries/{deliveryId:uuid}")
-    def show_delivery(tx: Tx, visit: Visit) -> Page:
+    def show_delivery(tx: Tx, visit: Visit) -> ConsolePage:
         endpoint, delivery = _known(tx, visit)
         is_under_way = _is_due_soon(delivery, visit.now()) and (endpoint["enabled"] or delivery["eventType"] == deliveries.TEST_EVENT)
         values = {"section": "webhooks", "endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
-        return Page("delivery.html", values, refresh=1 if is_under_way else None)
+        return ConsolePage("delivery.html", values, refresh=1 if is_under_way else None)
 
     @pages.post("/webhooks/{endpointId:uuid}/deliveries/{deliveryId:uuid}/replay")
     def replay(tx: Tx, visit: Visit) -> Redirect:
@@ -36,11 +36,11 @@ def add_pages(pages: Pages) -> None:
         return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
     @pages.get("/webhooks/{endpointId:uuid}/replay")
-    def choose_range(tx: Tx, visit: Visit) -> Page:
+    def choose_range(tx: Tx, visit: Visit) -> ConsolePage:
         return _range_form(tx, visit)
 
     @pages.post("/webhooks/{endpointId:uuid}/replay")
-    def replay_range(tx: Tx, visit: Visit) -> Page | Redirect:
+    def replay_range(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         try:
             since, until = _instant(visit, "since", 0.0), _instant(visit, "until", visit.now())
             if since >= until:
@@ -76,11 +76,11 @@ def _is_due_soon(delivery: dict[str, Any], now: float) -> bool:
     return due is not None and micros_of(parse_instant(due)) / 1_000_000 <= now + SOON_SECONDS
 
 
-def _range_form(tx: Tx, visit: Visit, error: str | None = None) -> Page:
+def _range_form(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
     fields = {name: visit.text(name) for name in ("since", "until", "which")}
     values = {"section": "webhooks", "endpoint": endpoint, "fields": fields, "error": error}
-    return Page("replay.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("replay.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
 def _instant(visit: Visit, name: str, default: float) -> float:

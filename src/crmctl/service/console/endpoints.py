@@ -7,15 +7,15 @@ from typing import Any
 
 from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.background import target_guard
-from crmctl.service.console.choices import Choice
+from crmctl.service.console.choices import BoxChoice
 from crmctl.service.console.deliveries import delivery_values
-from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.guard import ForbiddenTargetError
 
-TYPES = Choice("types", "all", "some", "type", "event type", "all event types")
+TYPES = BoxChoice("types", "all", "some", "type", "event type", "all event types")
 
 
 def add_pages(pages: Pages) -> None:
@@ -27,16 +27,16 @@ def add_pages(pages: Pages) -> None:
 
 def _add_list_and_forms(pages: Pages) -> None:
     @pages.get("/webhooks")
-    def list_endpoints(tx: Tx, _visit: Visit) -> Page:
+    def list_endpoints(tx: Tx, _visit: Visit) -> ConsolePage:
         found = [endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"])} for endpoint in webhooks.list_endpoints(tx)]
-        return Page("endpoints.html", {"section": "webhooks", "endpoints": found, "type_count": len(EVENT_TYPES)})
+        return ConsolePage("endpoints.html", {"section": "webhooks", "endpoints": found, "type_count": len(EVENT_TYPES)})
 
     @pages.get("/webhooks/new")
-    def new_endpoint(_tx: Tx, visit: Visit) -> Page:
+    def new_endpoint(_tx: Tx, visit: Visit) -> ConsolePage:
         return _form(visit, None, {"url": "", "description": "", "eventTypes": []}, "")
 
     @pages.post("/webhooks")
-    def create_endpoint(tx: Tx, visit: Visit) -> Page | Redirect:
+    def create_endpoint(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         try:
             fields = _fields(visit)
             made = webhooks.create_endpoint(
@@ -47,16 +47,16 @@ def _add_list_and_forms(pages: Pages) -> None:
         return Redirect(f"/webhooks/{made['id']}", "endpoint-added")
 
     @pages.get("/webhooks/{endpointId:uuid}")
-    def show_endpoint(tx: Tx, visit: Visit) -> Page:
+    def show_endpoint(tx: Tx, visit: Visit) -> ConsolePage:
         return _endpoint(tx, visit)
 
     @pages.get("/webhooks/{endpointId:uuid}/edit")
-    def edit_endpoint(tx: Tx, visit: Visit) -> Page:
+    def edit_endpoint(tx: Tx, visit: Visit) -> ConsolePage:
         known = webhooks.get_endpoint(tx, visit.id("endpointId"))
         return _form(visit, known, known, TYPES.everything if known["eventTypes"] is None else TYPES.only)
 
     @pages.post("/webhooks/{endpointId:uuid}/edit")
-    def change_endpoint(tx: Tx, visit: Visit) -> Page | Redirect:
+    def change_endpoint(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = webhooks.get_endpoint(tx, visit.id("endpointId"))
         try:
             webhooks.update_endpoint(tx, known["id"], _fields(visit), now=visit.now())
@@ -73,7 +73,7 @@ def _add_actions(pages: Pages) -> None:
         return Redirect(f"/webhooks/{visit.id('endpointId')}", "enabled" if enabled else "disabled")
 
     @pages.post("/webhooks/{endpointId:uuid}/secret")
-    def show_secret(tx: Tx, visit: Visit) -> Page:
+    def show_secret(tx: Tx, visit: Visit) -> ConsolePage:
         return _endpoint(tx, visit, secret=webhooks.reveal_secret(tx, visit.id("endpointId")))
 
     @pages.post("/webhooks/{endpointId:uuid}/rotate")
@@ -95,17 +95,17 @@ def _add_actions(pages: Pages) -> None:
 
 def _add_confirmations(pages: Pages) -> None:
     @pages.get("/webhooks/{endpointId:uuid}/rotate")
-    def confirm_rotate(tx: Tx, visit: Visit) -> Page:
+    def confirm_rotate(tx: Tx, visit: Visit) -> ConsolePage:
         text = "A new secret signs from now on. The present one signs along for a day, so that your receiver can change over."
         return _confirmation(tx, visit, "Rotate the signing secret", text, "rotate", "Rotate the secret")
 
     @pages.get("/webhooks/{endpointId:uuid}/delete")
-    def confirm_delete(tx: Tx, visit: Visit) -> Page:
+    def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
         text = "Its delivery history goes with it, and what waits to be delivered is not sent. To pause an endpoint, disable it instead."
         return _confirmation(tx, visit, "Delete this endpoint", text, "delete", "Delete the endpoint")
 
 
-def _confirmation(tx: Tx, visit: Visit, title: str, text: str, action: str, button: str) -> Page:
+def _confirmation(tx: Tx, visit: Visit, title: str, text: str, action: str, button: str) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
     path = f"/webhooks/{endpoint['id']}"
     values = {
@@ -117,16 +117,16 @@ def _confirmation(tx: Tx, visit: Visit, title: str, text: str, action: str, butt
         "button": button,
         "back": path,
     }
-    return Page("confirm.html", values)
+    return ConsolePage("confirm.html", values)
 
 
-def _endpoint(tx: Tx, visit: Visit, secret: str | None = None) -> Page:
+def _endpoint(tx: Tx, visit: Visit, secret: str | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
     values = {"section": "webhooks", "endpoint": endpoint, "secret": secret, "type_count": len(EVENT_TYPES), "error": None}
-    return Page("endpoint.html", values | delivery_values(tx, visit, endpoint["id"]))
+    return ConsolePage("endpoint.html", values | delivery_values(tx, visit, endpoint["id"]))
 
 
-def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], types: str, error: str | None = None) -> Page:
+def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], types: str, error: str | None = None) -> ConsolePage:
     """`types` is the answer to TYPES that is shown as chosen; none for a new endpoint."""
     values = {
         "section": "webhooks",
@@ -137,10 +137,10 @@ def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], ty
         "error": error,
         "development": visit.context.settings.development,
     }
-    return Page("endpoint_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("endpoint_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
-def _returned(visit: Visit, known: dict[str, Any] | None, error: BadRequest) -> Page:
+def _returned(visit: Visit, known: dict[str, Any] | None, error: BadRequest) -> ConsolePage:
     """The form once more, as it was filled in."""
     fields = {"url": visit.text("url"), "description": visit.text("description"), "eventTypes": visit.chosen("type")}
     return _form(visit, known, fields, TYPES.shown(visit), error.message)

@@ -6,16 +6,16 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.models.scopes import SCOPES
-from crmctl.service.console.choices import Choice
-from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.console.choices import BoxChoice
+from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.expiry import parse_expiry
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import keys
-from crmctl.service.store.keys import Key
+from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
 
-ACCESS = Choice("access", "full", "scopes", "scope", "scope", "full access")
+ACCESS = BoxChoice("access", "full", "scopes", "scope", "scope", "full access")
 
 
 def add_pages(pages: Pages) -> None:
@@ -26,16 +26,16 @@ def add_pages(pages: Pages) -> None:
 
 def _add_making(pages: Pages) -> None:
     @pages.get("/keys")
-    def list_keys(tx: Tx, visit: Visit) -> Page:
+    def list_keys(tx: Tx, visit: Visit) -> ConsolePage:
         found = [_shown(key, visit.now()) for key in reversed(keys.list_keys(tx))]
-        return Page("keys.html", {"section": "keys", "keys": found, "scope_count": len(SCOPES)})
+        return ConsolePage("keys.html", {"section": "keys", "keys": found, "scope_count": len(SCOPES)})
 
     @pages.get("/keys/new")
-    def new_key(_tx: Tx, visit: Visit) -> Page:
+    def new_key(_tx: Tx, visit: Visit) -> ConsolePage:
         return _form(visit)
 
     @pages.post("/keys")
-    def create_key(tx: Tx, visit: Visit) -> Page | Redirect:
+    def create_key(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         # The form brings the id of the key it makes: sent twice (reloaded, pressed twice) it makes one.
         key_id = canonical_uuid(visit.text("id")) or visit.context.ids()
         if any(key.id == key_id for key in keys.list_keys(tx)):
@@ -53,12 +53,12 @@ def _add_making(pages: Pages) -> None:
         except BadRequest as error:
             return _form(visit, error.message)
         values = {"section": "keys", "key": _shown(key, now), "value": value, "address": visit.context.settings.address}
-        return Page("key_created.html", values, HTTPStatus.CREATED)
+        return ConsolePage("key_created.html", values, HTTPStatus.CREATED)
 
 
 def _add_revoking(pages: Pages) -> None:
     @pages.get("/keys/{keyId:uuid}/revoke")
-    def confirm_revoke(tx: Tx, visit: Visit) -> Page:
+    def confirm_revoke(tx: Tx, visit: Visit) -> ConsolePage:
         known = _known(tx, visit.id("keyId"))
         values = {
             "section": "keys",
@@ -68,7 +68,7 @@ def _add_revoking(pages: Pages) -> None:
             "button": "Revoke the key",
             "back": "/keys",
         }
-        return Page("confirm.html", values)
+        return ConsolePage("confirm.html", values)
 
     @pages.post("/keys/{keyId:uuid}/revoke")
     def revoke_key(tx: Tx, visit: Visit) -> Redirect:
@@ -76,7 +76,7 @@ def _add_revoking(pages: Pages) -> None:
         return Redirect("/keys", "revoked")
 
 
-def _form(visit: Visit, error: str | None = None) -> Page:
+def _form(visit: Visit, error: str | None = None) -> ConsolePage:
     groups: dict[str, list[tuple[str, str]]] = {}
     for scope, meaning in SCOPES.items():
         groups.setdefault(scope.partition(":")[0], []).append((scope, meaning))
@@ -90,16 +90,16 @@ def _form(visit: Visit, error: str | None = None) -> Page:
         "chosen": visit.chosen("scope"),
         "expires": visit.text("expires"),
     }
-    return Page("key_new.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("key_new.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
-def _known(tx: Tx, key_id: str) -> Key:
+def _known(tx: Tx, key_id: str) -> ApiKey:
     known = next((key for key in keys.list_keys(tx) if key.id == key_id), None)
     if known is None:
         raise NotFound(f"there is no key with the id {key_id}")
     return known
 
 
-def _shown(key: Key, now: float) -> dict[str, Any]:
+def _shown(key: ApiKey, now: float) -> dict[str, Any]:
     state = "revoked" if key.revoked_at is not None else "expired" if key.is_expired(now) else "active"
     return key.wire() | {"state": state}

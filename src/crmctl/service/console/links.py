@@ -20,17 +20,17 @@ _TOKEN = re.compile(r"([0-9]{1,12})\.([0-9a-f-]{1,36}|operator)\.([0-9a-f]{64})"
 
 
 @dataclass(frozen=True)
-class Link:
+class SignedLink:
     """`expires_at` in Unix seconds."""
 
     url: str
     expires_at: int
 
 
-def make_link(tx: Tx, address: str, area: str, *, key_id: str | None = None, now: float) -> Link:
+def make_link(tx: Tx, address: str, area: str, *, key_id: str | None = None, now: float) -> SignedLink:
     """A link to CONSOLE or PORTAL on the service at `address`; a session it opens ends with the key `key_id`, where one is given."""
     expires, subject = int(now) + LINK_SECONDS, key_id or _OPERATOR
-    return Link(f"{address}/{area}?link={expires}.{subject}.{_signature(tx, area, expires, subject)}", expires)
+    return SignedLink(f"{address}/{area}?link={expires}.{subject}.{_signature(tx, area, expires, subject)}", expires)
 
 
 def read_link(tx: Tx, area: str, token: str, *, now: float) -> str | None:

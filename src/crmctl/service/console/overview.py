@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.store import deliveries, keys, organisation, sessions, webhooks
 from crmctl.service.store.tx import Tx
 
@@ -14,7 +14,7 @@ def add_pages(pages: Pages) -> None:
     """The overview."""
 
     @pages.get("")
-    def overview(tx: Tx, visit: Visit) -> Page:
+    def overview(tx: Tx, visit: Visit) -> ConsolePage:
         now = visit.now()
         all_keys = keys.list_keys(tx)
         endpoints = webhooks.list_endpoints(tx)
@@ -35,7 +35,7 @@ def add_pages(pages: Pages) -> None:
             "pending": sum(each[deliveries.PENDING] for each in counts),
             "sessions": sessions.count_sessions(tx, now=now),
         }
-        return Page("overview.html", values)
+        return ConsolePage("overview.html", values)
 
 
 def add_portal_entrance(pages: Pages) -> None:

@@ -1,6 +1,6 @@
 """How one page is declared, and what surrounds each: the session, the form's token, one transaction, the template, the headers.
 
-A page is a plain function `page(tx, visit) -> Page | Redirect`. What a page shows is in the modules of their subjects.
+A page is a plain function `page(tx, visit) -> ConsolePage | Redirect`. What a page shows is in the modules of their subjects.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from crmctl.service.console.links import CONSOLE, read_link
-from crmctl.service.console.rendering import render
+from crmctl.service.console.templates import render
 from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.http.endpoints import read_body
 from crmctl.service.http.errors import Refusal, answer_for
-from crmctl.service.store.sessions import SESSION_SECONDS, Session, find_session, open_session
+from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, find_session, open_session
 from crmctl.service.store.tx import Tx
 
 FORM_LIMIT = 64 * 1024
@@ -44,7 +44,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True)
-class Page:
+class ConsolePage:
     """A template and its values; `refresh` asks the browser to look again after that many seconds."""
 
     template: str
@@ -67,7 +67,7 @@ class Visit:
 
     context: Context
     area: str
-    session: Session
+    session: ConsoleSession
     path: Mapping[str, Any]
     query: Mapping[str, str]
     form: Mapping[str, list[str]]
@@ -96,7 +96,7 @@ class Visit:
         return {"ids": self.context.ids, "now": self.now()}
 
 
-Handler = Callable[..., Page | Redirect]
+Handler = Callable[..., ConsolePage | Redirect]
 """Takes `(tx, visit)`; only `visit` where it takes its transactions from the engine itself."""
 
 
@@ -148,10 +148,10 @@ class Pages:
         engine = self.context.engine
         transact = engine.write if request.method == "POST" and in_transaction else engine.read
 
-        def run(tx: Tx) -> tuple[Visit | None, Page | Redirect | None]:
+        def run(tx: Tx) -> tuple[Visit | None, ConsolePage | Redirect | None]:
             visit = self._admit(tx, request, query, form)
             if visit is None:
-                return None, Page("welcome.html", status=HTTPStatus.FORBIDDEN)
+                return None, ConsolePage("welcome.html", status=HTTPStatus.FORBIDDEN)
             return visit, handler(tx, visit) if in_transaction else None
 
         visit, outcome = transact(run)
@@ -176,23 +176,23 @@ class Pages:
     def _enter(self, link: str) -> Response:
         """Open a session. A page, not a redirect: a browser that came from elsewhere would follow that without the new cookie."""
 
-        def enter(tx: Tx) -> Session:
+        def enter(tx: Tx) -> ConsoleSession:
             now = self.context.clock.now()
             return open_session(tx, self.area, read_link(tx, self.area, link, now=now), now=now)
 
         session = self.context.engine.write(enter)
-        answer = self._page(Page("opening.html"), None)
+        answer = self._page(ConsolePage("opening.html"), None)
         answer.headers["Refresh"] = f"0; url={self._base}/{self.area}"
         answer.set_cookie(self._cookie_name, session.token, max_age=SESSION_SECONDS, **self._cookie_options)
         return answer
 
     def _failure(self, error: Fault | Refusal) -> Response:
         answer = answer_for(error)
-        page = self._page(Page("error.html", {"message": error.message, "code": answer.status_code}, answer.status_code), None)
+        page = self._page(ConsolePage("error.html", {"message": error.message, "code": answer.status_code}, answer.status_code), None)
         page.headers.update({name: value for name, value in answer.headers.items() if name in ("retry-after", "connection")})
         return page
 
-    def _page(self, page: Page, visit: Visit | None) -> Response:
+    def _page(self, page: ConsolePage, visit: Visit | None) -> Response:
         values = {
             "area": self.area,
             "base": self._base,

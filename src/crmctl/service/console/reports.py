@@ -6,8 +6,8 @@ from numbers import Number
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.console.pages import Page, Pages, Redirect, Visit
-from crmctl.service.reports.running import run_report
+from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
+from crmctl.service.reports.report_run import run_report
 from crmctl.service.store import reports
 from crmctl.service.store.tx import Tx
 
@@ -20,16 +20,16 @@ def add_pages(pages: Pages) -> None:
     """All pages of the reports."""
 
     @pages.get("/reports")
-    def list_reports(tx: Tx, _visit: Visit) -> Page:
-        return Page("reports.html", {"section": "reports", "reports": reports.list_reports(tx)})
+    def list_reports(tx: Tx, _visit: Visit) -> ConsolePage:
+        return ConsolePage("reports.html", {"section": "reports", "reports": reports.list_reports(tx)})
 
     @pages.get("/reports/{reportId:uuid}")
-    def show_report(tx: Tx, visit: Visit) -> Page:
+    def show_report(tx: Tx, visit: Visit) -> ConsolePage:
         report = reports.get_report(tx, visit.id("reportId"))
         page = visit.number("page", 1)
         runs = reports.list_runs(tx, report["id"], RUNS_PER_PAGE + 1, (page - 1) * RUNS_PER_PAGE)
         values = {"section": "reports", "report": report, "asks": jsontext.dumps(report["definition"])}
-        return Page("report.html", values | {"runs": runs[:RUNS_PER_PAGE], "page": page, "has_older": len(runs) > RUNS_PER_PAGE})
+        return ConsolePage("report.html", values | {"runs": runs[:RUNS_PER_PAGE], "page": page, "has_older": len(runs) > RUNS_PER_PAGE})
 
     @pages.post("/reports/{reportId:uuid}/run", in_transaction=False)
     def start_run(visit: Visit) -> Redirect:
@@ -37,13 +37,13 @@ def add_pages(pages: Pages) -> None:
         return Redirect(f"/reports/{visit.id('reportId')}/runs/{run['id']}")
 
     @pages.get("/reports/{reportId:uuid}/runs/{runId:uuid}")
-    def show_run(tx: Tx, visit: Visit) -> Page:
+    def show_run(tx: Tx, visit: Visit) -> ConsolePage:
         report = reports.get_report(tx, visit.id("reportId"))
         run = reports.get_run(tx, report["id"], visit.id("runId"))
         results = run["results"][:ROWS_SHOWN]
         rows = [[_cell(result.get(column)) for column in run["columns"]] for result in results]
         numeric = [any(_is_number(result.get(column)) for result in results) for column in run["columns"]]
-        return Page("report_run.html", {"section": "reports", "report": report, "run": run, "rows": rows, "numeric": numeric})
+        return ConsolePage("report_run.html", {"section": "reports", "report": report, "run": run, "rows": rows, "numeric": numeric})
 
 
 def _is_number(value: Any) -> bool:

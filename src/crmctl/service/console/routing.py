@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from crmctl.service.console import deliveries, endpoints, keys, objects, overview, reports, signing_in, workflows
+from crmctl.service.console import deliveries, endpoints, keys, objects, overview, reports, workflows
+from crmctl.service.console import sign_in as signing_in
 from crmctl.service.console.links import CONSOLE, PORTAL
 from crmctl.service.console.pages import Pages
 from crmctl.service.context import Context

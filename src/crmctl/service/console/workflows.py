@@ -6,12 +6,12 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.console.pages import Page, Pages, Redirect, Visit
+from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import workflow_runs, workflows
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.cron import next_due
-from crmctl.service.workflows.triggering import start_by_hand
+from crmctl.service.workflows.triggers import start_by_hand
 
 RUNS_PER_PAGE = 25
 
@@ -20,11 +20,11 @@ def add_pages(pages: Pages) -> None:
     """All pages of the workflows."""
 
     @pages.get("/workflows")
-    def list_workflows(tx: Tx, _visit: Visit) -> Page:
-        return Page("workflows.html", {"section": "workflows", "workflows": workflows.list_workflows(tx)})
+    def list_workflows(tx: Tx, _visit: Visit) -> ConsolePage:
+        return ConsolePage("workflows.html", {"section": "workflows", "workflows": workflows.list_workflows(tx)})
 
     @pages.get("/workflows/{workflowId:uuid}")
-    def show_workflow(tx: Tx, visit: Visit) -> Page:
+    def show_workflow(tx: Tx, visit: Visit) -> ConsolePage:
         return _workflow(tx, visit)
 
     @pages.post("/workflows/{workflowId:uuid}/enabled")
@@ -36,7 +36,7 @@ def add_pages(pages: Pages) -> None:
         return Redirect(f"/workflows/{workflow.id}", "enabled" if enabled else "disabled")
 
     @pages.post("/workflows/{workflowId:uuid}/run")
-    def start_run(tx: Tx, visit: Visit) -> Page | Redirect:
+    def start_run(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         try:
             start_by_hand(tx, visit.id("workflowId"), _data(visit.text("data")), **visit.stamp())
         except (BadRequest, Conflict) as error:
@@ -44,19 +44,19 @@ def add_pages(pages: Pages) -> None:
         return Redirect(f"/workflows/{visit.id('workflowId')}", "run-started")
 
     @pages.get("/workflows/{workflowId:uuid}/runs/{runId:uuid}")
-    def show_run(tx: Tx, visit: Visit) -> Page:
+    def show_run(tx: Tx, visit: Visit) -> ConsolePage:
         workflow = workflows.get_workflow(tx, visit.id("workflowId"))
         run = workflow_runs.get_run(tx, visit.id("runId"))
         if run["workflowId"] != workflow["id"]:
             raise NotFound(f"there is no run with the id {run['id']} of this workflow")
         shown = {"given": jsontext.dumps(run["input"]), "steps": [jsontext.dumps(step) for step in run["steps"]]}
         is_under_way = run["status"] in (workflow_runs.PENDING, workflow_runs.RUNNING)
-        return Page(
+        return ConsolePage(
             "workflow_run.html", {"section": "workflows", "workflow": workflow, "run": run} | shown, refresh=2 if is_under_way else None
         )
 
 
-def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> Page:
+def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     workflow = workflows.get_workflow(tx, visit.id("workflowId"))
     page = visit.number("page", 1)
     runs = workflow_runs.list_runs(tx, workflow["id"], RUNS_PER_PAGE + 1, (page - 1) * RUNS_PER_PAGE)
@@ -71,7 +71,7 @@ def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> Page:
         "data": visit.text("data"),
         "error": error,
     }
-    return Page("workflow.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("workflow.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
 def _data(text: str) -> dict[str, Any] | None:

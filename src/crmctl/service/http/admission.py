@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from crmctl.service.context import Context
 from crmctl.service.http.errors import rate_limited, unauthorized
 from crmctl.service.store import keys
-from crmctl.service.store.keys import Key
+from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.rates import UNLIMITED, RateWindows
 
 
 @dataclass
-class Standing:
+class RequestAuth:
     """Where a caller stands: the key once it is known, and the rate figures for the answer's headers (`reset` in Unix seconds)."""
 
     limit: int
     remaining: int
     reset: float
-    key: Key | None = None
+    key: ApiKey | None = None
 
     @property
     def key_id(self) -> str | None:
@@ -34,10 +34,10 @@ class Standing:
         return [(name.encode(), str(figure).encode()) for name, figure in figures]
 
 
-def stranger(context: Context) -> Standing:
+def stranger(context: Context) -> RequestAuth:
     """The standing of a request whose key is not known (yet): an untouched window."""
     limit = context.settings.rate_limit or UNLIMITED
-    return Standing(limit, limit, context.clock.now() + context.settings.rate_window)
+    return RequestAuth(limit, limit, context.clock.now() + context.settings.rate_window)
 
 
 class Admission:
@@ -47,7 +47,7 @@ class Admission:
         self.context = context
         self.windows = windows
 
-    def admit(self, standing: Standing, authorization: str | None) -> None:
+    def admit(self, standing: RequestAuth, authorization: str | None) -> None:
         """Fill in `standing`. Raises a 401 without a valid key, a 429 when its window is used up."""
         scheme, _, secret = (authorization or "").strip().partition(" ")
         if not authorization:

@@ -14,7 +14,7 @@ def present(document: dict[str, Any], *optional: str) -> dict[str, Any]:
     return {field: value for field, value in document.items() if value is not None or field not in optional}
 
 
-class Answer(Response):
+class JsonAnswer(Response):
     """A document as UTF-8 JSON; decimals and big integers keep every digit."""
 
     media_type = "application/json"

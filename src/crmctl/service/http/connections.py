@@ -14,7 +14,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crmctl.service.http.answers import Answer
+from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.errors import Refusal, answer_for, head_too_large, head_too_slow, not_http, too_many_connections
 
 HEAD_LIMIT = 32 * 1024
@@ -183,7 +183,7 @@ class Connection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        answer: Answer = answer_for(refusal)
+        answer: JsonAnswer = answer_for(refusal)
         headers = [*answer.raw_headers, (b"connection", b"close"), *self._registry.headers()]
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         status = f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\n".encode()

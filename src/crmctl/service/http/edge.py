@@ -16,11 +16,11 @@ from crmctl.clock import Clock
 from crmctl.service.context import Context
 from crmctl.service.failures import FAILURES
 from crmctl.service.faults import Unavailable
-from crmctl.service.http.admission import Admission, Standing, stranger
+from crmctl.service.http.admission import Admission, RequestAuth, stranger
 from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoints import PREFIX
 from crmctl.service.http.errors import answer_for, head_too_large, two_lengths
-from crmctl.service.http.observing import Finished
+from crmctl.service.http.metrics import Finished
 
 CLIENT_GONE = 499
 """Logged, never sent: the client went away before there was an answer."""
@@ -80,7 +80,7 @@ def _check_head(scope: Scope) -> None:
 class _Exchange:
     """One request under way: puts the rate headers on its answer, remembers the status, and is told of once."""
 
-    def __init__(self, scope: Scope, method: str, standing: Standing, clock: Clock, observe: Callable[[Finished], None]) -> None:
+    def __init__(self, scope: Scope, method: str, standing: RequestAuth, clock: Clock, observe: Callable[[Finished], None]) -> None:
         self.scope = scope
         self.method = method
         self.standing = standing

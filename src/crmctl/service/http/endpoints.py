@@ -21,12 +21,12 @@ from starlette.responses import Response
 
 from crmctl.service.context import Context
 from crmctl.service.http import bodies, errors
-from crmctl.service.http.answers import Answer
+from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.concurrency import LARGE, FairLimiter
 from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
 from crmctl.service.shapes import Body
-from crmctl.service.store.keys import Key
+from crmctl.service.store.keys import ApiKey
 
 PREFIX = "/api/v1"
 
@@ -63,7 +63,7 @@ class Call:
     """One admitted request, as a handler sees it."""
 
     context: Context
-    key: Key
+    key: ApiKey
     path: dict[str, Any]
     query: dict[str, Any] = field(default_factory=dict)
     body: dict[str, Any] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
 
     def run(call: Call) -> Response:
         document = transact(lambda tx: handler(tx, call), within=call.within) if endpoint.in_transaction else handler(call)
-        return Answer(document, endpoint.status)
+        return JsonAnswer(document, endpoint.status)
 
     async def work(request: Request, query: dict[str, Any], raw: bytes) -> Response:
         key = request.state.standing.key

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, Unavailable
-from crmctl.service.http.answers import Answer
+from crmctl.service.http.answers import JsonAnswer
 
 
 class Refusal(Exception):
@@ -99,7 +99,7 @@ def rate_limited(retry_after: int) -> Refusal:
     )
 
 
-def answer_for(error: Exception) -> Answer:
+def answer_for(error: Exception) -> JsonAnswer:
     """The answer to a request that ended in `error`; anything unforeseen is a 500 that says nothing about the inside."""
     if isinstance(error, Refusal):
         return _answer(error.status, error.code, error.message, error.details, error.headers)
@@ -131,8 +131,8 @@ _ROUTING_MESSAGES = {
 
 def _answer(
     status: int, code: str, message: str, details: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-) -> Answer:
+) -> JsonAnswer:
     document: dict[str, Any] = {"error": code, "message": message}
     if details is not None:
         document["details"] = dict(details)
-    return Answer(document, status, headers)
+    return JsonAnswer(document, status, headers)

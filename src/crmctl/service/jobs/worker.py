@@ -15,7 +15,7 @@ REST_SECONDS = 5.0
 """Pause after a job failed, for example because the database is away."""
 
 
-class Job(Protocol):
+class BackgroundJob(Protocol):
     """A piece of repeating work, coordinated with other processes through the database alone."""
 
     def run_once(self) -> bool:
@@ -30,7 +30,7 @@ class Job(Protocol):
 class Worker:
     """Runs every job until stopped. A job that fails is reported and tried again; it never stops the others."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[BackgroundJob]) -> None:
         self._jobs = jobs
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=[job], name=type(job).__name__, daemon=True) for job in jobs]
@@ -48,7 +48,7 @@ class Worker:
         for job in self._jobs:
             job.close()
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: BackgroundJob) -> None:
         while not self._stopping.is_set():
             try:
                 pause = 0.0 if job.run_once() else POLL_SECONDS

@@ -11,10 +11,10 @@ from pydantic import Field
 from crmctl.models.filters import Condition
 from crmctl.service.faults import BadRequest, shown
 from crmctl.service.shapes import Body
-from crmctl.service.store.filtering import compile_condition
+from crmctl.service.store.conditions import compile_condition
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.tx import Tx
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.conditions import ConditionDefinition, read_conditions
 from crmctl.service.values.kinds import KINDS, Family
 
@@ -70,7 +70,7 @@ class Measure:
 
     name: str
     function: str
-    attribute: Attribute | None
+    attribute: StoredAttribute | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Plan:
     schema: Schema
     conditions: Sequence[Condition]
     columns: Sequence[str]
-    group: Attribute | None
+    group: StoredAttribute | None
     measures: Sequence[Measure]
     sort: str | None
     descending: bool
@@ -147,7 +147,7 @@ def _check_sort(schema: Schema, field: str, names: Sequence[str], *, grouped: bo
         raise BadRequest(f"sort.field: {field} holds several values and cannot be sorted by", {"field": "sort.field"})
 
 
-def _attribute(schema: Schema, slug: str, field: str) -> Attribute:
+def _attribute(schema: Schema, slug: str, field: str) -> StoredAttribute:
     if slug not in schema.attributes:
         valid = ", ".join(schema.attributes)
         raise BadRequest(f"{field}: unknown attribute {shown(slug)!r}; the attributes are: {valid}", {"field": field})

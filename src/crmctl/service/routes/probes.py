@@ -12,9 +12,9 @@ from starlette.responses import HTMLResponse, Response
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Busy
-from crmctl.service.http.answers import Answer
+from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.docs_page import render_docs
-from crmctl.service.http.observing import Metrics
+from crmctl.service.http.metrics import Metrics
 from crmctl.service.store import organisation, service_values
 
 READY_SECONDS = 1.0
@@ -47,12 +47,12 @@ def _add_health(routes: APIRouter, context: Context) -> None:
     # On the event loop: whatever threads and locks wait for, this process answers.
     @routes.get("/healthz")
     async def healthz() -> Response:
-        return Answer({"status": "ok"})
+        return JsonAnswer({"status": "ok"})
 
     @routes.get("/readyz")
     async def readyz() -> Response:
         await readiness.check()
-        return Answer({"status": "ready"})
+        return JsonAnswer({"status": "ready"})
 
 
 def _add_metrics(routes: APIRouter, metrics: Metrics) -> None:
@@ -64,7 +64,7 @@ def _add_metrics(routes: APIRouter, metrics: Metrics) -> None:
 def _add_docs(routes: APIRouter, document: Callable[[], dict[str, Any]]) -> None:
     @routes.get("/openapi.json")
     def show_openapi() -> Response:
-        return Answer(document())
+        return JsonAnswer(document())
 
     @routes.get("/docs")
     def show_docs() -> Response:

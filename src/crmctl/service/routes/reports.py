@@ -9,7 +9,7 @@ from crmctl.service.http import schemas
 from crmctl.service.http.answers import present
 from crmctl.service.http.endpoints import Call, Endpoints
 from crmctl.service.http.parameters import page_parameters
-from crmctl.service.reports.running import run_report
+from crmctl.service.reports.report_run import run_report
 from crmctl.service.store import reports
 from crmctl.service.store.tx import Tx
 

@@ -12,7 +12,7 @@ from crmctl.service.http.parameters import page_parameters
 from crmctl.service.shapes import Body
 from crmctl.service.store import workflow_runs, workflows
 from crmctl.service.store.tx import Tx
-from crmctl.service.workflows.triggering import start_by_hand
+from crmctl.service.workflows.triggers import start_by_hand
 
 ONE = "/workflows/{workflowId:uuid}"
 READ, RUN = "workflows:read", "workflows:run"

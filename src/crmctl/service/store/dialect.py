@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Dialect(Protocol):
+class SqlDialect(Protocol):
     """How one engine spells what SQL leaves open. Expressions go in and come out as SQL text with `?` placeholders."""
 
     identity: str

@@ -11,32 +11,32 @@ from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition
 from crmctl.service.faults import BadRequest, shown
 from crmctl.service.store import record_tables
-from crmctl.service.store.filtering import combine, compile_condition
+from crmctl.service.store.conditions import combine, compile_condition
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.tx import Tx
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.projection import project
 from crmctl.service.values.text import Invalid
 
 
 @dataclass(frozen=True)
-class Source:
+class ConditionSource:
     """What conditions can be about. `column` names the column of `table` that holds such values."""
 
     table: str
-    attributes: Mapping[str, Attribute]
-    column: Callable[[Attribute], str]
+    attributes: Mapping[str, StoredAttribute]
+    column: Callable[[StoredAttribute], str]
 
 
-ACTIVITIES = Source("activity", {"title": Attribute("", 0, "title", AttributeType.TEXT)}, lambda attribute: attribute.slug)
+ACTIVITIES = ConditionSource("activity", {"title": StoredAttribute("", 0, "title", AttributeType.TEXT)}, lambda attribute: attribute.slug)
 """Of its data, an activity's event carries the title."""
 
 
-def records_of(schema: Schema) -> Source:
-    return Source(schema.table, schema.attributes, record_tables.column)
+def records_of(schema: Schema) -> ConditionSource:
+    return ConditionSource(schema.table, schema.attributes, record_tables.column)
 
 
-def check(tx: Tx, source: Source, conditions: Sequence[Condition]) -> None:
+def check(tx: Tx, source: ConditionSource, conditions: Sequence[Condition]) -> None:
     """Raises BadRequest naming the slug for an unknown one, an operator its type does not have, or a value of the wrong kind."""
     for condition in conditions:
         if condition.slug not in source.attributes:
@@ -48,7 +48,7 @@ def check(tx: Tx, source: Source, conditions: Sequence[Condition]) -> None:
         compile_condition(condition, source.attributes, tx.dialect)
 
 
-def hold(tx: Tx, source: Source, conditions: Sequence[Condition], data: Mapping[str, Any]) -> bool:
+def hold(tx: Tx, source: ConditionSource, conditions: Sequence[Condition], data: Mapping[str, Any]) -> bool:
     """Whether all conditions are true of the data. Raises BadRequest where they cannot be judged any more."""
     if not conditions:
         return True

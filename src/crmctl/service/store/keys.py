@@ -23,7 +23,7 @@ _COLUMNS = "id, name, scopes, created_by, created_at, expires_at, revoked_at"
 
 
 @dataclass(frozen=True)
-class Key:
+class ApiKey:
     """`scopes` None means full access. Times are microseconds since the epoch."""
 
     id: str
@@ -62,7 +62,7 @@ def create_key(
     created_by: str | None = None,
     ids: Callable[[], str],
     now: float,
-) -> tuple[Key, str]:
+) -> tuple[ApiKey, str]:
     """A new key and its secret, which nothing can show again. `expires_at` in Unix seconds. Raises BadRequest."""
     require_name(name, "name")
     unknown = sorted((scopes or frozenset()) - SCOPES.keys())
@@ -75,7 +75,7 @@ def create_key(
     if expires_at is not None and expires_at <= now:
         raise BadRequest("expiresAt must be in the future", {"field": "expiresAt"})
     secret = PREFIX + secrets.token_urlsafe(32)
-    key = Key(ids(), name, scopes, created_by, to_micros(now), None if expires_at is None else to_micros(expires_at), None)
+    key = ApiKey(ids(), name, scopes, created_by, to_micros(now), None if expires_at is None else to_micros(expires_at), None)
     tx.execute(
         "INSERT INTO api_key (id, name, secret_hash, scopes, created_by, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (
@@ -91,18 +91,18 @@ def create_key(
     return key, secret
 
 
-def find_key(tx: Tx, secret: str) -> Key | None:
+def find_key(tx: Tx, secret: str) -> ApiKey | None:
     """The key with this secret unless it was revoked; an expired one is returned, ask `is_expired`."""
     row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (_hash(secret),))
     return None if row is None else _key(*row)
 
 
-def list_keys(tx: Tx) -> list[Key]:
+def list_keys(tx: Tx) -> list[ApiKey]:
     """All keys, oldest first, revoked ones included."""
     return [_key(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM api_key ORDER BY created_at, id")]
 
 
-def revoke_key(tx: Tx, key_id: str, *, now: float) -> Key:
+def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
     """Takes effect with the commit; revoking again changes nothing. Raises NotFound."""
     known_id = canonical_uuid(key_id) or ""
     tx.execute("UPDATE api_key SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (to_micros(now), known_id))
@@ -118,6 +118,6 @@ def _hash(secret: str) -> str:
 
 def _key(
     id: str, name: str, scopes: str | None, created_by: str | None, created_at: int, expires_at: int | None, revoked_at: int | None
-) -> Key:
+) -> ApiKey:
     allowed = None if scopes is None else frozenset(jsontext.loads(scopes))
-    return Key(id, name, allowed, created_by, created_at, expires_at, revoked_at)
+    return ApiKey(id, name, allowed, created_by, created_at, expires_at, revoked_at)

@@ -8,18 +8,18 @@ Per attribute there are two columns: `c<number>` holds what operators compare, `
 from __future__ import annotations
 
 from crmctl.service.store.tx import Tx
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 
 
 def table_name(object_number: int) -> str:
     return f"record_{object_number}"
 
 
-def column(attribute: Attribute) -> str:
+def column(attribute: StoredAttribute) -> str:
     return f"c{attribute.number}"
 
 
-def exact_column(attribute: Attribute) -> str:
+def exact_column(attribute: StoredAttribute) -> str:
     return f"x{attribute.number}"
 
 
@@ -43,7 +43,7 @@ def drop_table(tx: Tx, object_number: int) -> None:
     tx.execute(f"DROP TABLE {table_name(object_number)}")
 
 
-def add_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
+def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> None:
     table = table_name(object_number)
     for name in (column(attribute), exact_column(attribute)):
         tx.execute(f"ALTER TABLE {table} ADD COLUMN {name} {tx.dialect.text}")
@@ -51,7 +51,7 @@ def add_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
         tx.execute(f"CREATE INDEX {index_name(table, column(attribute))} ON {table} ({column(attribute)}, created_at, seq)")
 
 
-def drop_attribute(tx: Tx, object_number: int, attribute: Attribute) -> None:
+def drop_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> None:
     """Also takes the attribute's values out of every record's data."""
     table = table_name(object_number)
     if attribute.is_indexed:

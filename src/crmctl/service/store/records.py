@@ -9,11 +9,11 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.models.records import BULK_LIMIT
 from crmctl.service.faults import BadRequest, Fault, NotFound
-from crmctl.service.store.listing import count_records, list_records
+from crmctl.service.store.record_pages import count_records, list_records
+from crmctl.service.store.record_writes import RecordChange, Writing, check
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.timestamps import to_wire
 from crmctl.service.store.tx import Tx
-from crmctl.service.store.writing import Change, Writing, check
 from crmctl.service.values.choices import canonical_uuid
 
 __all__ = [
@@ -69,7 +69,7 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, *, ids: Ids, now: 
     _require_batch(items, "records")
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     failed: dict[int, str] = {}
-    changes: dict[int, Change] = {}
+    changes: dict[int, RecordChange] = {}
     for index, item in enumerate(items):
         try:
             data, record_id = _read_item(item, mode)

@@ -24,7 +24,7 @@ _RUN_COLUMNS = "id, status, result_count, error, started_at, completed_at"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReportOutcome:
     """What a run gave. `results` is a JSON array of objects with the `columns` as keys; `error` is there when the run failed."""
 
     columns: list[str]
@@ -93,7 +93,7 @@ def save_report(
     return "created"
 
 
-def add_run(tx: Tx, report_id: str, outcome: Outcome, *, started_at: float, ids: Ids, now: float) -> dict[str, Any]:
+def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, ids: Ids, now: float) -> dict[str, Any]:
     """Store a run that has just ended; the run's metadata. Raises NotFound."""
     known_id = _known(tx, report_id)
     status = COMPLETED if outcome.error is None else FAILED

@@ -12,7 +12,7 @@ from crmctl.models.attributes import AttributeType
 from crmctl.service.faults import NotFound
 from crmctl.service.store import record_tables
 from crmctl.service.store.tx import Tx
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.choices import canonical_uuid
 
 
@@ -22,24 +22,24 @@ class Schema:
 
     object_id: str
     number: int
-    attributes: Mapping[str, Attribute]
-    inactive: Mapping[str, Attribute] = field(default_factory=dict)
+    attributes: Mapping[str, StoredAttribute]
+    inactive: Mapping[str, StoredAttribute] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
         return record_tables.table_name(self.number)
 
     @cached_property
-    def unique(self) -> tuple[Attribute, ...]:
+    def unique(self) -> tuple[StoredAttribute, ...]:
         return tuple(attribute for attribute in self.attributes.values() if attribute.is_unique)
 
     @cached_property
-    def holding_unique(self) -> tuple[Attribute, ...]:
+    def holding_unique(self) -> tuple[StoredAttribute, ...]:
         """All whose values are nobody else's, inactive ones too."""
         return (*self.unique, *(attribute for attribute in self.inactive.values() if attribute.is_unique))
 
     @cached_property
-    def required(self) -> tuple[Attribute, ...]:
+    def required(self) -> tuple[StoredAttribute, ...]:
         return tuple(attribute for attribute in self.attributes.values() if attribute.is_required)
 
 
@@ -61,9 +61,11 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
     return Schema(known_id, rows[0][0], active, inactive)
 
 
-def _attribute(id: str, number: int, slug: str, type: str, is_required: int, is_unique: int, is_list: int, config: str | None) -> Attribute:
+def _attribute(
+    id: str, number: int, slug: str, type: str, is_required: int, is_unique: int, is_list: int, config: str | None
+) -> StoredAttribute:
     settings: dict[str, Any] = jsontext.loads(config) if config else {}
-    return Attribute(
+    return StoredAttribute(
         id=id,
         number=number,
         slug=slug,

@@ -14,7 +14,7 @@ SESSION_SECONDS = 8 * 3600
 
 
 @dataclass(frozen=True)
-class Session:
+class ConsoleSession:
     """`token` is the cookie's value; `form_token` goes into every form and proves that a page of this session sent it."""
 
     token: str
@@ -36,10 +36,10 @@ def create_tables(tx: Tx) -> None:
     )
 
 
-def open_session(tx: Tx, area: str, key_id: str | None, *, now: float) -> Session:
+def open_session(tx: Tx, area: str, key_id: str | None, *, now: float) -> ConsoleSession:
     """A session for the pages of an area; one that came from an API key ends with that key. Forgets the sessions that are over."""
     tx.execute("DELETE FROM page_session WHERE expires_at <= ?", (to_micros(now),))
-    session = Session(secrets.token_urlsafe(32))
+    session = ConsoleSession(secrets.token_urlsafe(32))
     tx.execute(
         "INSERT INTO page_session (token_hash, area, key_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
         (_hash(session.token), area, key_id, to_micros(now), to_micros(now + SESSION_SECONDS)),
@@ -47,7 +47,7 @@ def open_session(tx: Tx, area: str, key_id: str | None, *, now: float) -> Sessio
     return session
 
 
-def find_session(tx: Tx, area: str, token: str, *, now: float) -> Session | None:
+def find_session(tx: Tx, area: str, token: str, *, now: float) -> ConsoleSession | None:
     """The session with this token unless it is over, or the key it came from is revoked or expired."""
     at = to_micros(now)
     row = tx.one(
@@ -56,10 +56,10 @@ def find_session(tx: Tx, area: str, token: str, *, now: float) -> Session | None
         "(k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)))",
         (_hash(token), area, at, at),
     )
-    return None if row is None else Session(token)
+    return None if row is None else ConsoleSession(token)
 
 
-def close_session(tx: Tx, session: Session) -> None:
+def close_session(tx: Tx, session: ConsoleSession) -> None:
     tx.execute("DELETE FROM page_session WHERE token_hash = ?", (_hash(session.token),))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from crmctl.service.store.dialect import Dialect
+from crmctl.service.store.dialect import SqlDialect
 
 Params = Sequence[Any]
 Row = tuple[Any, ...]
@@ -18,7 +18,7 @@ class Tx(Protocol):
     """One open transaction. SQL has `?` placeholders and holds no other question mark or percent sign."""
 
     @property
-    def dialect(self) -> Dialect: ...
+    def dialect(self) -> SqlDialect: ...
 
     def execute(self, sql: str, params: Params = ()) -> int:
         """Run a statement; the number of rows it touched."""

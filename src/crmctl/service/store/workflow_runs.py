@@ -16,7 +16,7 @@ from crmctl.service.store import outbox
 from crmctl.service.store.organisation import organisation_id
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx, all_in, required
-from crmctl.service.store.workflows import Workflow, load_workflow
+from crmctl.service.store.workflows import StoredWorkflow, load_workflow
 from crmctl.service.values.choices import canonical_uuid
 
 PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed", "failed", "skipped"
@@ -77,7 +77,7 @@ def create_places(tx: Tx) -> None:
 
 def add_run(
     tx: Tx,
-    workflow: Workflow,
+    workflow: StoredWorkflow,
     given: Mapping[str, Any],
     *,
     title: str,

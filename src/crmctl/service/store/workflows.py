@@ -25,7 +25,7 @@ _WIRE = (
 
 
 @dataclass(frozen=True)
-class Workflow:
+class StoredWorkflow:
     """As the machinery needs it. `plan` is `{conditions, actions}`; `due_at` is Unix seconds, for one with a schedule that is enabled."""
 
     id: str
@@ -66,7 +66,7 @@ def get_workflow(tx: Tx, workflow_id: str) -> dict[str, Any]:
     return _wire(*row) | schedule | decided
 
 
-def load_workflow(tx: Tx, workflow_id: str) -> Workflow:
+def load_workflow(tx: Tx, workflow_id: str) -> StoredWorkflow:
     """Raises NotFound."""
     row = tx.one(f"SELECT {_COLUMNS} FROM workflow WHERE id = ?", (canonical_uuid(workflow_id) or "",))
     if row is None:
@@ -74,7 +74,7 @@ def load_workflow(tx: Tx, workflow_id: str) -> Workflow:
     return _workflow(*row)
 
 
-def triggered_by(tx: Tx, event: str) -> list[Workflow]:
+def triggered_by(tx: Tx, event: str) -> list[StoredWorkflow]:
     """The enabled ones with this trigger, oldest first."""
     rows = tx.all(f"SELECT {_COLUMNS} FROM workflow WHERE trigger_event = ? AND enabled = 1 ORDER BY number", (event,))
     return [_workflow(*row) for row in rows]
@@ -86,7 +86,7 @@ def next_due(tx: Tx) -> float | None:
     return None if at is None else at / 1_000_000
 
 
-def claim_due(tx: Tx, *, now: float) -> list[Workflow]:
+def claim_due(tx: Tx, *, now: float) -> list[StoredWorkflow]:
     """The schedules that are due and that no other process is taking. The caller says when they are due next."""
     sql = f"SELECT {_COLUMNS} FROM workflow WHERE enabled = 1 AND next_due_at <= ? ORDER BY number{tx.dialect.for_claim('workflow')}"
     return [_workflow(*row) for row in tx.all(sql, (to_micros(now),))]
@@ -147,8 +147,10 @@ def save_workflow(
 
 def _workflow(
     id: str, name: str, trigger: str, object_id: str | None, plan: str, cron: str | None, timezone: str | None, due_at: int | None
-) -> Workflow:
-    return Workflow(id, name, trigger, object_id, jsontext.loads(plan), cron, timezone, None if due_at is None else due_at / 1_000_000)
+) -> StoredWorkflow:
+    return StoredWorkflow(
+        id, name, trigger, object_id, jsontext.loads(plan), cron, timezone, None if due_at is None else due_at / 1_000_000
+    )
 
 
 def _wire(

@@ -22,7 +22,7 @@ _INDEXED_TYPES = frozenset(
 
 
 @dataclass(frozen=True)
-class Attribute:
+class StoredAttribute:
     """`number` names its columns; `options` belong to select, `target_id` (an object) to reference."""
 
     id: str

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.numbers import read_number
 from crmctl.service.values.text import Invalid, require_text
 
@@ -29,7 +29,7 @@ def read_checkbox(value: Any) -> str:
     raise Invalid("must be true or false")
 
 
-def read_select(value: Any, attribute: Attribute) -> str:
+def read_select(value: Any, attribute: StoredAttribute) -> str:
     if isinstance(value, str) and value in attribute.option_set:
         return value
     shown = ", ".join(attribute.options[:20]) + (", ..." if len(attribute.options) > 20 else "")

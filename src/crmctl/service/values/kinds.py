@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any
 
 from crmctl.models.attributes import AttributeType
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.choices import read_checkbox, read_element, read_reference, read_select
 from crmctl.service.values.composite import read_address, read_name
 from crmctl.service.values.dates import read_date
@@ -32,10 +32,10 @@ class Kind:
     """`read(value, attribute)` checks one value and gives its text form, "" for an empty one; raises Invalid."""
 
     family: Family
-    read: Callable[[Any, Attribute], str]
+    read: Callable[[Any, StoredAttribute], str]
 
 
-def _plain(read: Callable[[Any], str]) -> Callable[[Any, Attribute], str]:
+def _plain(read: Callable[[Any], str]) -> Callable[[Any, StoredAttribute], str]:
     return lambda value, _: read(value)
 
 

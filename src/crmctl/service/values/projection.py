@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
-from crmctl.service.values.attribute import Attribute
+from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.kinds import KINDS, Family
 from crmctl.service.values.text import Invalid, fold
 
@@ -29,7 +29,7 @@ class Projection(NamedTuple):
 EMPTY = Projection()
 
 
-def project(attribute: Attribute, value: Any) -> Projection:
+def project(attribute: StoredAttribute, value: Any) -> Projection:
     """Raises Invalid when the attribute does not take the value."""
     if value is None:
         return EMPTY
@@ -39,7 +39,7 @@ def project(attribute: Attribute, value: Any) -> Projection:
     return projection
 
 
-def _project_one(attribute: Attribute, value: Any) -> Projection:
+def _project_one(attribute: StoredAttribute, value: Any) -> Projection:
     kind = KINDS[attribute.type]
     text = kind.read(value, attribute)
     if not text:
@@ -50,7 +50,7 @@ def _project_one(attribute: Attribute, value: Any) -> Projection:
     return Projection(folded, None if folded == text else text, (folded,))
 
 
-def _project_many(attribute: Attribute, value: Any) -> Projection:
+def _project_many(attribute: StoredAttribute, value: Any) -> Projection:
     if not isinstance(value, list):
         raise Invalid("must be an array")
     if len(value) > MAX_ELEMENTS:
@@ -69,7 +69,7 @@ def _project_many(attribute: Attribute, value: Any) -> Projection:
     return Projection(jsontext.dumps(keys), None if keys == texts else jsontext.dumps(texts), tuple(keys))
 
 
-def keys_in(attribute: Attribute, column: str | None) -> tuple[str, ...]:
+def keys_in(attribute: StoredAttribute, column: str | None) -> tuple[str, ...]:
     """The keys a stored projection holds."""
     if column is None:
         return ()

@@ -27,7 +27,7 @@ class ForbiddenTargetError(Exception):
 
 
 @dataclass(frozen=True)
-class Target:
+class VettedAddress:
     """A vetted address: connect to `address`, speak to `host`, in ASCII, as is `path` with its query."""
 
     scheme: str
@@ -66,7 +66,7 @@ class TargetGuard:
         if literal is not None:
             self._vet(literal)
 
-    def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> Target:
+    def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> VettedAddress:
         """Resolve and vet. Every address of a name must be allowed: a name that mixes public and private ones is an attack or a mistake.
 
         Raises ForbiddenTargetError or UnresolvableTargetError, the latter also when the name was not resolved within `seconds`.
@@ -75,7 +75,7 @@ class TargetGuard:
         addresses = [str(read.literal)] if read.literal is not None else self._lookups.addresses(read.host, read.port, seconds)
         for address in addresses:
             self._vet(ipaddress.ip_address(address.partition("%")[0]))
-        return Target(read.scheme, read.host, read.port, addresses[0], read.path)
+        return VettedAddress(read.scheme, read.host, read.port, addresses[0], read.path)
 
     def _vet(self, address: Address) -> None:
         real = reached(address)

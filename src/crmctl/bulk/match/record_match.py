@@ -1,0 +1,156 @@
+"""Whether a record is a row of ours: both are reduced to a key made of some of their attributes. Pure.
+
+A key allows for what services do to values: outer blanks, case, the composition of letters, the form of numbers and dates.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from crmctl.bulk.rows.batches import Entry
+from crmctl.models import jsontext
+from crmctl.models.attributes import AttributeType
+from crmctl.models.numbers import canonical_number
+from crmctl.models.records import Record
+
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
+
+Others = Callable[[Collection[str]], Mapping[str, int]]
+"""For some keys, how many other rows of the job that have them may be in the service."""
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """Records and rows are alike when these attributes are. `unique`: no two rows of a job are alike. `key_types`: the types of key
+    attributes, in order, where rows and records are told apart as an import by key does it."""
+
+    slugs: frozenset[str]
+    unique: bool
+    key_types: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def by_key(cls, slugs: Sequence[str], types: Sequence[str]) -> Recognition:
+        return cls(frozenset(slugs), unique=True, key_types=tuple(zip(slugs, types, strict=True)))
+
+    def key(self, data: Mapping[str, Any]) -> str | None:
+        """None when none of the attributes has a value; of key attributes all must have one."""
+        if self.key_types:
+            return key_of(data, self.key_types)
+        values = {slug: value for slug in sorted(self.slugs) if (value := canonical(data.get(slug))) is not None}
+        return jsontext.dumps(values) if values else None
+
+    def keys(self, entries: Sequence[Entry]) -> dict[int, str | None]:
+        return {entry.ordinal: self.key(entry.data) for entry in entries}
+
+
+@dataclass(frozen=True)
+class RecordMatch:
+    """`found`: by ordinal, the id of its record (None when it is there and nobody can say which one it is). `extra`: where
+    there are more records than rows, all of them (only those too many, where some may belong to other rows).
+
+    `ambiguous`: rows that may be there, or other rows like them. `strangers`: how many records are none of the rows asked for.
+    """
+
+    found: Mapping[int, str | None] = field(default_factory=dict)
+    extra: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    ambiguous: frozenset[int] = frozenset()
+    strangers: int = 0
+
+
+def by_content(entries: Sequence[Entry]) -> Recognition:
+    """Recognition by everything that was sent."""
+    return Recognition(frozenset(slug for entry in entries for slug in entry.data), unique=False)
+
+
+def without_altered(recognition: Recognition, entries: Sequence[Entry], records: Sequence[Record]) -> Recognition:
+    """The recognition without the attributes whose values the service does not return as they were sent."""
+
+    def values(slug: str, every: Sequence[Mapping[str, Any]]) -> Counter[str]:
+        one = Recognition(frozenset({slug}), unique=False)
+        return Counter(key for data in every if (key := one.key(data)) is not None)
+
+    sent, seen = [entry.data for entry in entries], [record.data for record in records]
+    return Recognition(frozenset(slug for slug in recognition.slugs if values(slug, sent) <= values(slug, seen)), unique=False)
+
+
+def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, others: Others) -> RecordMatch:
+    """Which rows are among the records (oldest first)."""
+    wanted: dict[str, list[int]] = defaultdict(list)
+    for ordinal, key in recognition.keys(entries).items():
+        if key is not None:
+            wanted[key].append(ordinal)
+    ids: dict[str, list[str]] = defaultdict(list)
+    for record in records:
+        if (key := recognition.key(record.data)) in wanted and key is not None:
+            ids[key].append(record.id)
+    strangers = len(records) - sum(map(len, ids.values()))
+    elsewhere = {} if recognition.unique else others(ids)
+    found: dict[int, str | None] = {}
+    extra: dict[int, Sequence[str]] = {}
+    ambiguous: set[int] = set()
+    for key, there in ids.items():
+        ordinals, more = wanted[key], elsewhere.get(key, 0)
+        if more == 0:
+            # Rows that are alike may stand for one another.
+            found.update((ordinal, record_id) for ordinal, record_id in zip(ordinals, there, strict=False))
+        elif len(there) >= len(ordinals) + more:
+            found.update((ordinal, None) for ordinal in ordinals)
+        else:
+            ambiguous.update(ordinals)
+        if surplus := there[len(ordinals) + more :]:
+            extra[ordinals[-1]] = surplus if more else there
+    return RecordMatch(found, extra, frozenset(ambiguous), strangers)
+
+
+def key_of(data: Mapping[str, Any], types: Iterable[tuple[str, str | None]]) -> str | None:
+    """The normal form of a key, given its attributes with their types; None when a part of it is blank."""
+    parts = [key_form(kind, data.get(slug)) for slug, kind in types]
+    return None if None in parts else jsontext.dumps(parts)
+
+
+def key_form(kind: str | None, value: Any) -> str | None:
+    """What is the same for all spellings of one value: letters composed, outer blanks gone; e-mail addresses without case, of phone numbers
+    the digits, numbers and dates in one form. None for a blank value."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if kind == AttributeType.PHONE_NUMBER:
+        return _digits(value) or None
+    if kind == AttributeType.REFERENCE and isinstance(value, dict):
+        value = value.get("id")
+    if kind == AttributeType.NUMBER and isinstance(value, int | float | Decimal):
+        return canonical_number(value)
+    if value is None or isinstance(value, dict | list):
+        return None
+    text = unicodedata.normalize("NFC", str(value).strip())
+    if kind in (AttributeType.EMAIL, AttributeType.REFERENCE, AttributeType.DATE):
+        text = str(canonical(text) or "")
+    return text or None
+
+
+def _digits(value: Any) -> str:
+    if isinstance(value, dict):
+        return "".join(_digits(item) for item in value.values() if isinstance(item, str))
+    return "".join(letter for letter in str(value or "") if letter.isdigit())
+
+
+def canonical(value: Any) -> Any:
+    """A value without what services change about it; None for anything empty."""
+    if isinstance(value, str):
+        text = unicodedata.normalize("NFC", value.strip().casefold())
+        midnight = _MIDNIGHT.fullmatch(text.upper())
+        return (midnight[1] if midnight else text) or None
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float | Decimal):
+        return canonical_number(value)
+    if isinstance(value, dict):
+        return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
+    if isinstance(value, list):
+        return [item for one in value if (item := canonical(one)) is not None] or None
+    return value

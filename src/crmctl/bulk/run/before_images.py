@@ -1,0 +1,68 @@
+"""What updates overwrite, kept in the journal so that an undo can put it back. By key it is known anyway; by id it is read first."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from enum import StrEnum
+from typing import Any
+
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.rows.batches import Entry
+
+Later = Callable[[int], Collection[str]]
+"""The attributes that a row gets only after it was written."""
+
+
+def nothing_later(_: int) -> Collection[str]:
+    return ()
+
+
+class BeforeImages(StrEnum):
+    """Whether what updates overwrite is kept. `auto`: where it costs no request, which is by key."""
+
+    AUTO = "auto"
+    YES = "yes"
+    NO = "no"
+
+
+def before_image(sent: Mapping[str, Any], current: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:
+    """What a record holds in the attributes that `sent` would change, and in those written `later`; None where it holds nothing."""
+    changed = {slug: current.get(slug) for slug, value in sent.items() if current.get(slug) != value}
+    return changed | {slug: current.get(slug) for slug in later if slug not in sent}
+
+
+def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
+    """Whether the records have to be read for it before anything is sent."""
+    return wish == BeforeImages.YES and mode == "upsert" and not keys
+
+
+def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], progress: Progress, later: Later = nothing_later) -> None:
+    """Read what the rows with an id will overwrite, also by what is written `later`. Can be repeated; raises what reading raises.
+
+    Of a record that is not there nothing is kept: its row will be refused.
+    """
+    # An empty name is SQLite's own temporary file: in memory while it is small, deleted when closed.
+    with closing(sqlite3.connect("", isolation_level=None)) as db, SeenIds() as ids:
+        db.execute("PRAGMA journal_mode = OFF")
+        db.execute("CREATE TABLE given (id TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, record BLOB NOT NULL) WITHOUT ROWID")
+        db.execute("BEGIN")
+        for entry in entries:
+            if entry.id is not None and ids.add(entry.id.lower()):
+                db.execute("INSERT INTO given VALUES (?, ?, ?)", (entry.id.lower(), entry.ordinal, entry.encoded))
+        progress.start("reading", len(ids))
+        try:
+            for page in fetch(reader, ids):
+                given = [db.execute("SELECT ordinal, record FROM given WHERE id = ?", (record.id.lower(),)).fetchone() for record in page]
+                journal.keep_before(
+                    (ordinal, before_image(Entry(ordinal, encoded).data, record.data, later(ordinal)))
+                    for (ordinal, encoded), record in zip(given, page, strict=True)
+                )
+                progress.advance(len(page))
+        finally:
+            progress.finish()

@@ -1,0 +1,228 @@
+"""The dry run of an import: everything is read, checked and looked up, what would be done is counted, and nothing is made or written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.journal.summary import Summary
+from crmctl.bulk.match.key_index import KeyIndex, Wanted
+from crmctl.bulk.match.reference_resolution import ParentGroup
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.read_back import Getter, Reader
+from crmctl.bulk.read.records_by_id import FEW, reading_cost
+from crmctl.bulk.rows.batches import Batcher, Entry, entry_of
+from crmctl.bulk.rows.mapping import Mode
+from crmctl.bulk.rows.validation import Payload, ValidationReport, validate
+from crmctl.bulk.run.before_images import BeforeImages, must_be_read
+from crmctl.bulk.run.decisions import Decisions
+from crmctl.bulk.run.job_start import ImportTarget, with_references
+from crmctl.bulk.run.key_conflicts import looking_afterwards
+from crmctl.bulk.run.plan import ImportPlan, PlannedInput
+from crmctl.bulk.run.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, resolver_of
+from crmctl.clock import Clock
+from crmctl.errors import ExitCode
+from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The request rate: `requests` per `seconds`, of which `remaining` may go at once."""
+
+    requests: int = 100
+    seconds: float = 60.0
+    remaining: int = 0
+
+    def time_for(self, requests: int) -> float:
+        """Seconds until so many requests may have gone."""
+        return max(0, requests - self.remaining) * self.seconds / self.requests if self.requests > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What an import would do. Its summary counts rows that would be written as unsent; `requests` is exact unless the service refuses
+    something. `predicted` counts rows by what they would do; without a key nothing is known of records that are there. `parents` are the
+    records that would be created for rows to refer to."""
+
+    summary: Summary
+    report: ValidationReport
+    seconds: float
+    predicted: Mapping[str, int] = field(default_factory=dict)
+    parents: Sequence[ParentGroup] = ()
+
+    @property
+    def changes(self) -> int:
+        return self.summary.counts[RowState.UNSENT]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
+
+    def to_document(self) -> dict[str, Any]:
+        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `predicted`, `parents`, `report`."""
+        return {
+            **self.summary.to_document(),
+            "dryRun": True,
+            "estimatedSeconds": round(self.seconds, 1),
+            "predicted": dict(self.predicted),
+            "parents": [{"object": one.reference.object, "key": one.reference.key, "create": one.size} for one in self.parents],
+            "report": self.report.to_document(),
+        }
+
+
+def dry_run(
+    target: ImportTarget,
+    planned: PlannedInput,
+    limit: Limit,
+    clock: Clock,
+    report: Callable[[Finding], None],
+    lister: Getter | None = None,
+    progress: Progress | None = None,
+    plan: ImportPlan | None = None,
+    before_images: str = BeforeImages.AUTO,
+    decisions: Decisions | None = None,
+) -> DryRun:
+    """Read and validate everything, count the requests, write nothing. `report` hears every finding, `decisions` what each row does.
+
+    With a key the records are read through `lister`, as the import will; for `decisions` those that rows name by id as well.
+    """
+    started = clock.monotonic()
+    reads = 0
+    if plan is not None and lister is not None:
+        planned, reads = with_references(planned, plan, lister, target.object_id)
+    forecast = _Forecast(planned, decisions)
+    resolver = resolver_of(planned, target.object_id)
+    if resolver is None or lister is None:
+        found = _check(planned, report, forecast.write_valid)
+        if decisions is not None and lister is not None:
+            reader = Reader(lister, target.object_id)
+            decisions.see_records(reader)
+            reads += reader.requests
+    else:
+        found, lookups = _look_up(planned, resolver, lister, forecast, report, progress)
+        reads += lookups + looking_afterwards(resolver, forecast.creates)
+    if lister is not None and not planned.mapping.keys:
+        keeps_all = must_be_read(before_images, planned.mapping.mode, planned.mapping.keys)
+        if read := forecast.updates if keeps_all else forecast.merges:
+            reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
+    requests = forecast.requests + reads + _around(planned, forecast)
+    counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
+    summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
+    parents = planned.references.groups() if planned.references is not None else ()
+    return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected), parents)
+
+
+def _around(planned: PlannedInput, forecast: _Forecast) -> int:
+    """Requests for records that are made before the rows, and links that are set after them."""
+    references = planned.references
+    if references is None:
+        return 0
+    made = sum(-(-group.size // BULK_LIMIT) + 1 + -(-group.size // PAGE_LIMIT) for group in references.groups())
+    links = references.link_count
+    return made + (-(-links // BULK_LIMIT) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
+
+
+def _check(planned: PlannedInput, report: Callable[[Finding], None], each: Callable[[Payload], None]) -> ValidationReport:
+    check = partial(validate, planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=each)
+    return check() if planned.references is None else check(translate=planned.references.translate)
+
+
+def _look_up(
+    planned: PlannedInput,
+    resolver: Resolver,
+    lister: Getter,
+    forecast: _Forecast,
+    report: Callable[[Finding], None],
+    progress: Progress | None,
+) -> tuple[ValidationReport, int]:
+    """Find the records of all valid rows; what was found wrong, and how many requests that took."""
+    with KeyIndex(resolver.rule) as index:
+
+        def keep(payload: Payload) -> None:
+            if not payload.findings or not payload.rejected:
+                index.want_all([payload])
+            else:
+                forecast.leave_out(payload)
+
+        found = _check(planned, report, keep)
+        lookup = resolver.lookup(lister, lambda: False, progress)
+        lookup.fill(index)
+        for row, outcome in resolver.outcomes(index):
+            forecast.add(row, outcome, resolver, index)
+            if outcome.finding is not None:
+                found.reject(outcome.finding)
+                report(outcome.finding)
+        return found, lookup.requests
+
+
+class _Forecast:
+    """What rows would do, and in how many requests."""
+
+    def __init__(self, planned: PlannedInput, decisions: Decisions | None) -> None:
+        self._decisions = decisions
+        self._with_id = planned.mapping.mode is Mode.UPSERT
+        self._batcher = Batcher()
+        self._batches = 0
+        self._actions: Counter[str] = Counter()
+        self._ambiguous = 0
+        self.merges = 0
+        """Rows that change parts of values, by id."""
+
+    def write_valid(self, payload: Payload) -> None:
+        if self._decisions is not None:
+            self._decisions.add_row(payload, with_id=self._with_id)
+        if not payload.findings or not payload.rejected:
+            action = RowAction.UPDATE if self._with_id and payload.id else RowAction.CREATE
+            self.merges += action is RowAction.UPDATE and bool(payload.parts)
+            self._write(action, entry_of(payload, with_id=self._with_id))
+
+    def leave_out(self, payload: Payload) -> None:
+        """A row that is invalid by itself."""
+        if self._decisions is not None:
+            self._decisions.add_row(payload, with_id=False)
+
+    def add(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
+        if self._decisions is not None:
+            self._decisions.add_outcome(row, outcome, resolver, index)
+        if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
+            self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))
+            return
+        self._actions[outcome.action] += 1
+        self._ambiguous += outcome.finding is not None and outcome.finding.code == AMBIGUOUS
+
+    def _write(self, action: RowAction, entry: Entry) -> None:
+        self._actions[action] += 1
+        self._batches += self._batcher.feed(entry) is not None
+
+    @property
+    def creates(self) -> int:
+        return self._actions[RowAction.CREATE]
+
+    @property
+    def updates(self) -> int:
+        return self._actions[RowAction.UPDATE]
+
+    @property
+    def requests(self) -> int:
+        self._batches += self._batcher.flush() is not None
+        return self._batches
+
+    @property
+    def counts(self) -> dict[RowState, int]:
+        changes = self._actions[RowAction.CREATE] + self._actions[RowAction.UPDATE]
+        return {
+            RowState.UNSENT: changes,
+            RowState.UNCHANGED: self._actions[RowAction.UNCHANGED],
+            RowState.SKIPPED: self._actions[RowAction.SKIP],
+        }
+
+    def predicted(self, rejected: int) -> dict[str, int]:
+        counted = {
+            str(action): self._actions[action] for action in (RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED, RowAction.SKIP)
+        }
+        return {**counted, "invalid": rejected - self._ambiguous, "ambiguous": self._ambiguous}

@@ -1,0 +1,174 @@
+"""One run of a job from start to summary: the import itself, then the result files. What a command calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.atomic_file import check_place
+from crmctl.bulk.findings import Finding
+from crmctl.bulk.journal.jobs import JobInfo, JobStore, summarize
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobState
+from crmctl.bulk.journal.summary import Summary, exit_code
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.read_back import Reader, Unusable
+from crmctl.bulk.run.audit import audit, audit_due, known_duplicates
+from crmctl.bulk.run.created_ids import capture_ids
+from crmctl.bulk.run.guards import Guard
+from crmctl.bulk.run.import_run import ImportOptions, RunResult, rows_of, run_import
+from crmctl.bulk.run.job_hooks import JobHooks
+from crmctl.bulk.run.job_start import ImportJob
+from crmctl.bulk.run.key_conflicts import RIVALS_UNKNOWN
+from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.run.result_files import write_results
+from crmctl.bulk.run.row_actions import resolver_of
+from crmctl.bulk.run.rows_to_send import ImportService
+from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
+
+ANYTHING = Guard()
+RESULTS_DUE = "results due"
+"""The journal's fact: the result files do not yet show what is in it."""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do.
+
+    `duplicates`: how many rows are there more than once. `rivals`: rows whose key somebody else's record has too, each with all of them.
+    `refusals`: what the service said of rows that failed, the first two different reasons in input order.
+    """
+
+    summary: Summary
+    exit_code: ExitCode
+    error: CrmctlError | None = None
+    notes: tuple[str, ...] = ()
+    resumable: bool = False
+    duplicates: int = 0
+    rivals: Sequence[dict[str, Any]] = ()
+    refusals: Sequence[str] = ()
+
+    @property
+    def hint(self) -> str | None:
+        """The command that goes on with the job."""
+        return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
+
+
+def run_job(
+    service: ImportService,
+    job: ImportJob,
+    options: DeliveryOptions,
+    clock: Clock,
+    progress: Progress,
+    report: Callable[[Finding], None],
+    *,
+    failed_copy: Path | None = None,
+    guard: Guard = ANYTHING,
+) -> JobResult:
+    """Check, send, write the result files; a job that was begun goes on where it was. Closes the job's journal.
+
+    What happens to rows, and an error that ends sending, is in the result. Raises CrmctlError when the input cannot be read, when another
+    process works on the job, or when a file cannot be written.
+    """
+    with closing(job.journal) as journal:
+        if failed_copy is not None:
+            _check_place(failed_copy, journal)
+        plan = ImportPlan.from_document(journal.header.plan)
+        wishes = ImportOptions(plan.stop_on_error, guard, options)
+        resolver = resolver_of(job.input, journal.header.object_id)
+        stages = JobHooks(service, job, options, clock, progress, report)
+        try:
+            journal.remember(RESULTS_DUE, True)
+            result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver, stages)
+        except StorageError as failure:
+            result = RunResult(failure)
+        notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
+        unwritten = _write_results(job, failed_copy)
+        error = result.error or unwritten
+        summary = summarize(journal)
+        code = exit_code(summary.counts, error)
+        if (unlinked := stages.unlinked) and code is ExitCode.REJECTED:
+            code = ExitCode.PARTIAL
+        notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
+        duplicates, rivals = known_duplicates(journal), known_rivals(journal)
+        if (duplicates or rivals) and code is ExitCode.OK:
+            code = ExitCode.PARTIAL
+        resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
+        return JobResult(summary, code, error, tuple(notes), resumable, len(duplicates), rivals, journal.refusals())
+
+
+def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | None:
+    """Write the result files; where a copy that was asked for cannot be written, without it. Returns why something is not there."""
+    journal = job.journal
+    try:
+        write_results(journal, job.input.source, failed_copy)
+        journal.remember(RESULTS_DUE, False)
+        return None
+    except (UsageError, StorageError) as failure:
+        if failed_copy is None:
+            failure.message = f"the result files of job {job.id} are not written: {failure.message}"
+            return failure
+        rest = _write_results(job, None)
+        if rest is None:
+            failed = next(iter(journal.folder.glob("failed.*")), None)
+            failure.hint = f"{failed} holds the rows and the reasons" if failed is not None else "no row was refused"
+        return rest or failure
+
+
+def _look_back(service: ImportService, job: ImportJob, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:
+    """What is done when nothing is left to send: ids where they are wanted, and the audit of rows once in doubt when it is time for it."""
+    journal = job.journal
+    if error is not None or journal.state is not JobState.FINISHED:
+        return []
+    notes = []
+    if (unknown := journal.recall(RIVALS_UNKNOWN)) is not None:
+        notes.append(f"nobody can say whether somebody else created records with the same keys meanwhile: {unknown}")
+    reader = Reader(service, journal.header.object_id)
+    again = rows_of(journal, job.input.to_send)
+    try:
+        if options.capture_ids and (unnamed := capture_ids(journal, reader, again)):
+            notes.append(f"the ids of {unnamed} created rows cannot be told")
+        due = audit_due(journal, options.settle)
+        if due is not None and clock.now() >= due:
+            audit(journal, reader, again, clock, options.settle)
+    except (CrmctlError, Unusable) as failure:
+        notes.append(f"the records could not be read once more: {failure}")
+    finally:
+        journal.add_effort(reader.requests, 0.0)
+    return notes
+
+
+def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
+    """The result of a job with nothing left to do: exit 0 for a finished one, 9 for one whose input was rejected.
+
+    None for any other, and for one whose result files are still to be written.
+    """
+    if job.is_resumable or job.is_running:
+        return None
+    with closing(store.open(job)) as journal:
+        if journal.recall(RESULTS_DUE):
+            return None
+        duplicates, rivals = len(known_duplicates(journal)), known_rivals(journal)
+        finished = ExitCode.PARTIAL if duplicates or rivals else ExitCode.OK
+        code = ExitCode.REJECTED if job.state is JobState.REJECTED else finished
+        return JobResult(summarize(journal), code, duplicates=duplicates, rivals=rivals, refusals=journal.refusals())
+
+
+def known_rivals(journal: Journal) -> list[dict[str, Any]]:
+    """Rows whose key somebody else's record has too: the row, the key, and all records that have it."""
+    return [{"row": row, "key": key, "ids": ids} for row, (key, ids) in journal.rivals().items()]
+
+
+def _check_place(path: Path, journal: Journal) -> None:
+    """Better now than after everything was sent. A job that has not begun is then none to resume."""
+    try:
+        check_place(path, Path(journal.header.path))
+    except UsageError:
+        if not sum(journal.counts().values()):
+            journal.set_state(JobState.REJECTED)
+        raise

@@ -1,0 +1,183 @@
+"""Beginning an import: the input is opened, its content known, the job's journal made."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from crmctl import __version__
+from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.journal.journal import Header, Journal
+from crmctl.bulk.match.keys import key_rule
+from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
+from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
+from crmctl.bulk.rows.markers import check_marker
+from crmctl.bulk.run.before_images import BeforeImages
+from crmctl.bulk.run.part_merges import MergedRows
+from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.bulk.run.plan_file import keep_plan
+from crmctl.bulk.sources.given_input import COPY_NAME, copy_stream, is_stream
+from crmctl.clock import Clock
+from crmctl.errors import UsageError
+from crmctl.models.attributes import Attribute
+
+
+@dataclass(frozen=True)
+class ImportTarget:
+    """Where records go: the object, and the origin of the service."""
+
+    object: str
+    object_id: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class ImportJob:
+    """A job that can be run: its journal and its input."""
+
+    journal: Journal
+    input: PlannedInput
+
+    @property
+    def id(self) -> str:
+        return self.journal.header.job
+
+
+def start_import(
+    store: JobStore,
+    target: ImportTarget,
+    attributes: Sequence[Attribute],
+    plan: ImportPlan,
+    file: str,
+    stdin: BinaryIO,
+    clock: Clock,
+    *,
+    again: bool = False,
+    marker: str | None = None,
+    lister: Lister | None = None,
+    before_images: str = BeforeImages.AUTO,
+    plan_file: Path | None = None,
+    copy: Path | None = None,
+) -> ImportJob:
+    """Make a job for a file, or for a stream such as stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
+
+    References that are not given by id are looked up through `lister`. `marker` is the text attribute that is to hold each new record's
+    import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan. `copy`: of a stream, now the job's.
+
+    Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
+    mode, unless `again`.
+    """
+    folder = store.new_folder()
+    try:
+        path = _own(file, stdin, copy, folder)
+        frozen = plan.frozen(attributes)
+        key_rule(frozen.mapping.keys, attributes)
+        planned = open_input(frozen, path, file, attributes)
+        if marker is not None:
+            check_marker(marker, attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
+        sha256, size = file_digest(path, file)
+        requests = 0
+        if lister is not None:
+            planned, requests = with_references(planned, frozen, lister, target.object_id, folder)
+        if planned.may_merge:
+            planned = replace(planned, merged=MergedRows(folder))
+        facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
+        facts["before_images"] = before_images
+        if plan_file is not None:
+            keep_plan(plan_file, folder)
+        header = Header(job=folder.name, input=file, path=str(path), sha256=sha256, size=size, **facts)
+        journal = _register(store, folder, header, clock, again=again)
+        journal.add_effort(requests, 0.0)
+        return ImportJob(journal, planned)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _own(file: str, stdin: BinaryIO, copy: Path | None, folder: Path) -> Path:
+    """Where a job's input is from now on."""
+    if copy is not None:
+        return copy.replace(folder / COPY_NAME)
+    return copy_stream(file, stdin, folder) if is_stream(file) else Path(file).absolute()
+
+
+def _facts(target: ImportTarget, planned: PlannedInput, plan: ImportPlan) -> dict[str, Any]:
+    """What a journal's header says of where rows go and what becomes of them."""
+    rule = key_rule(plan.mapping.keys, planned.attributes)
+    return {
+        "object": target.object,
+        "object_id": target.object_id,
+        "origin": target.origin,
+        "mode": str(plan.mapping.mode),
+        "mapping": planned.mapping.digest,
+        "version": __version__,
+        "plan": plan.to_document(),
+        "unique": _unique_attribute(planned),
+        "keys": list(rule.slugs),
+        "key_types": [str(attribute.type) for attribute in rule.attributes],
+    }
+
+
+def with_references(
+    planned: PlannedInput, plan: ImportPlan, lister: Lister, object_id: str, folder: Path | None = None
+) -> tuple[PlannedInput, int]:
+    """The input with its references looked up (kept in `folder`), and how many requests that took. `object_id` is what is imported into."""
+    if not plan.references:
+        return planned, 0
+    references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
+    mapping = planned.mapping
+    own = OwnRows(object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
+    requests = references.learn(planned.payloads, lister, own)
+    return replace(planned, references=references), requests
+
+
+@contextmanager
+def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Path]:
+    """The path of a file; for stdin (`-`), and for whatever else is read only once, that of a copy which is gone afterwards."""
+    if not is_stream(file):
+        yield Path(file)
+        return
+    folder = store.new_folder()
+    try:
+        yield copy_stream(file, stdin, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _slug_of(column: MappedColumn) -> str:
+    return column.attribute.slug if column.attribute is not None else ""
+
+
+def _unique_attribute(planned: PlannedInput) -> str | None:
+    """A mapped attribute no two records share."""
+    found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
+    return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
+
+
+def _register(store: JobStore, folder: Path, header: Header, clock: Clock, *, again: bool) -> Journal:
+    """Look for an earlier job and make this one, with nobody in between; from then on the content counts as being imported."""
+    with store.registering():
+        if header.mode == "create" and not again:
+            _refuse_repetition(store, header)
+        journal = Journal.create(folder, header, clock)
+        journal.claim()
+        return journal
+
+
+def _refuse_repetition(store: JobStore, header: Header) -> None:
+    earlier = store.earlier_creation(header.sha256, header.object_id, header.origin)
+    if earlier is None:
+        return
+    what = "is being imported" if earlier.is_running else "was already imported"
+    hint = f"crmctl bulk resume {earlier.id} goes on with it; " if earlier.is_resumable else ""
+    raise UsageError(
+        f"the content of {header.input} {what} into {header.object} by job {earlier.id}",
+        hint=f"{hint}--again creates the records a second time",
+        code="already_imported",
+        details={"job": earlier.id},
+    )

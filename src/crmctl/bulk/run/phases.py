@@ -1,0 +1,106 @@
+"""What is sent before and after the rows of a job: written down, doubted and settled like rows, in a journal of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from crmctl.bulk.interrupts import Interrupt
+from crmctl.bulk.journal.database import damaged
+from crmctl.bulk.journal.high_water_mark import HighWaterMark
+from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
+from crmctl.bulk.journal.states import JobState, RowState
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.rows.batches import Entry
+from crmctl.bulk.run.job_start import ImportJob
+from crmctl.bulk.run.rows_to_send import ImportService, deliver
+from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, PartialError
+
+
+class Entries(Protocol):
+    """What a phase sends, in order; any number of times the same."""
+
+    def __call__(self) -> Iterable[Entry]: ...
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What every phase of a run needs."""
+
+    service: ImportService
+    job: ImportJob
+    options: DeliveryOptions
+    clock: Clock
+    progress: Progress
+    interrupt: Interrupt
+
+
+@dataclass(frozen=True)
+class _Sent:
+    entries: Entries
+
+    def since(self, ordinal: int) -> Iterator[Entry]:
+        return (entry for entry in self.entries() if entry.ordinal >= ordinal)
+
+
+@contextmanager
+def phase_journal(crew: RunContext, name: str, **facts: Any) -> Iterator[Journal]:
+    """The journal of a phase, made where there is none yet. `facts` are what its header has otherwise than the job's."""
+    main = crew.job.journal
+    folder = main.folder / name
+    journal: Journal | None = None
+    if not (folder / FILE_NAME).exists():
+        _clear(folder)
+        plain: dict[str, Any] = {"mapping": "", "plan": {}, "marker": None, "unique": None, "keys": [], "before_images": "no"}
+        header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=crew.clock.now(), **{**plain, **facts})
+        journal = Journal.create(folder, header, crew.clock)
+    with closing(journal or Journal(folder, crew.clock)) as journal:
+        journal.recover()
+        yield journal
+
+
+def send_phase(crew: RunContext, journal: Journal, count: int, entries: Entries, what: str) -> CrmctlError | None:
+    """Send what is left of a phase. Returns why it is not over; `what` says what its rows are."""
+    if journal.state is JobState.CHECKING:
+        journal.restart_check()
+        journal.record_check(count, ())
+        journal.set_state(JobState.OPEN)
+    error, notes = deliver(crew.service, journal, _Sent(entries), crew.options, crew.clock, crew.progress, crew.interrupt)
+    if error is not None:
+        return error
+    counts = journal.counts()
+    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    if not left:
+        return None
+    why = f": {notes[0]}" if notes else ""
+    return PartialError(f"{left:,} of {count:,} {what} are not settled{why}", code="phase_unsettled")
+
+
+def failures(journal: Journal, ordinals: Iterable[int]) -> dict[int, str]:
+    """Which of these rows failed, and why."""
+    found = {}
+    for ordinal in ordinals:
+        entry = journal.rows(ordinal, ordinal).get(ordinal)
+        if entry is not None and entry.state is RowState.FAILED:
+            found[ordinal] = entry.error or "refused"
+    return found
+
+
+def phases(folder: Path, clock: Clock, prefix: str = "") -> Iterator[Journal]:
+    """The journals of the phases of a job that were begun, each open while it is looked at."""
+    for path in sorted(folder.glob(f"{prefix}*/{FILE_NAME}")):
+        with closing(Journal(path.parent, clock)) as journal:
+            yield journal
+
+
+def _clear(folder: Path) -> None:
+    """A phase whose journal was being made when the program ended has sent nothing. Raises StorageError where one was lost."""
+    if (mark := HighWaterMark(folder).read()[0]).sends:
+        raise damaged(folder / FILE_NAME, f"it is gone, and rows up to {mark.last:,} were sent")
+    for path in folder.glob("*") if folder.is_dir() else ():
+        path.unlink()

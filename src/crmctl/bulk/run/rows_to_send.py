@@ -1,0 +1,158 @@
+"""The rows of an open job that are left to be sent, in input order, and those in doubt, put together again: handed to the delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Protocol, TypeVar
+
+from crmctl.bulk.interrupts import Interrupt
+from crmctl.bulk.journal.journal import Doubt, Journal
+from crmctl.bulk.journal.states import BatchState, RowState
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.read_back import Baseline, Getter, Reader
+from crmctl.bulk.rows.batches import Batch, Entry
+from crmctl.bulk.run.lost_requests import LostRequests
+from crmctl.bulk.send.pipeline import Delivery, DeliveryOptions
+from crmctl.bulk.send.reconcile import Reconciler
+from crmctl.bulk.send.sender import Writer
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, DeniedError, RejectedError, ServiceError, StorageError
+from crmctl.models.records import BULK_LIMIT
+
+R = TypeVar("R")
+
+CHUNK_ROWS = 500
+
+
+class ImportService(Writer, Getter, Protocol):
+    """The calls of the client that an import makes."""
+
+
+class Rows(Protocol):
+    """The valid rows of a job as they are sent, in input order, from one of them on; any number of times."""
+
+    def since(self, ordinal: int) -> Iterator[Entry]: ...
+
+
+def deliver(
+    service: ImportService,
+    journal: Journal,
+    rows: Rows,
+    wishes: DeliveryOptions,
+    clock: Clock,
+    progress: Progress,
+    interrupt: Interrupt,
+) -> tuple[CrmctlError | None, Sequence[str]]:
+    """Send the rows of an open job that are left, and settle those in doubt: the error that ended it early, and notes for the user."""
+    said: list[str] = []
+    lost = LostRequests(journal, rows, wishes.settle, clock, interrupt, said.append)
+    shipment = _Shipment(service, journal, rows, wishes, clock, progress, interrupt)
+    try:
+        for last in lost.parts():
+            error, notes = shipment.deliver(last)
+            if error is not None or interrupt.requested:
+                return error, [*said, *notes]
+        error, notes = shipment.deliver()
+    except StorageError as failure:
+        return failure, said
+    return error, [*said, *notes]
+
+
+@dataclass(frozen=True)
+class _Shipment:
+    """The rows of an open job, and what carries them."""
+
+    service: ImportService
+    journal: Journal
+    rows: Rows
+    wishes: DeliveryOptions
+    clock: Clock
+    progress: Progress
+    interrupt: Interrupt
+
+    def deliver(self, last: int | None = None) -> tuple[CrmctlError | None, Sequence[str]]:
+        """Send what is left, of the rows up to `last` where that is given."""
+        journal, interrupt, wishes = self.journal, self.interrupt, self.wishes
+        counts = journal.counts()
+        left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+        if not left:
+            return None, ()
+        reader = Reader(self.service, journal.header.object_id, lambda: interrupt.requested)
+        try:
+            _take_baseline(journal, reader)
+        except CrmctlError as failure:
+            return failure, ()
+        reconciler = Reconciler(reader, journal, lambda: self.rows.since(1), self.clock, wishes.settle, wishes.assume)
+        delivery = Delivery(self.service, journal, reconciler, wishes, self.clock, self.progress, interrupt)
+        self.progress.start("importing", left, BULK_LIMIT)
+        try:
+            reconciler.evidence.accepts_older_lists = last is not None
+            delivery.run(_left(journal, self.rows, reconciler, last))
+            counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None
+        finally:
+            self.progress.finish()
+            journal.add_effort(reader.requests, 0.0)
+        return delivery.error, [*delivery.notes, *([counted] if counted else [])]
+
+
+def _take_baseline(journal: Journal, reader: Reader) -> None:
+    """Remember what is there before anything is sent. Without the right to read, doubts will stay doubts.
+
+    It is part of the preparations, like reading the attributes, and not counted as a request of the job.
+    """
+    if journal.has_sent or journal.recall("baseline") is not None:
+        return
+    try:
+        journal.remember("baseline", Baseline.of(reader.page()).to_document())
+    except (ServiceError, RejectedError):
+        return
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+    finally:
+        reader.requests = 0
+
+
+def _left(journal: Journal, rows: Rows, reconciler: Reconciler, last_row: int | None = None) -> Iterator[Entry]:
+    """The rows to be sent, up to `last_row`: those that have an outcome are passed over, batches in doubt are put together again and
+    parked."""
+    doubts = {doubt.number: doubt for doubt in journal.doubts()}
+    gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
+    control = journal.last_confirmed() if doubts else None
+    shown: list[Entry] = []
+    start = journal.first_open()
+    found = rows.since(start if control is None else min(start, control[0]))
+    for chunk in chunks(found if last_row is None else takewhile(lambda entry: entry.ordinal <= last_row, found)):
+        first, last = chunk[0].ordinal, chunk[-1].ordinal
+        taken = journal.taken(first, last)
+        doubtful = journal.doubtful(first, last) if doubts else {}
+        if not taken and not doubtful:
+            yield from chunk
+            continue
+        for entry in chunk:
+            number = doubtful.get(entry.ordinal)
+            if number is not None:
+                gathered[number].append(entry)
+                if len(gathered[number]) == doubts[number].size:
+                    _park(reconciler, doubts[number], gathered.pop(number))
+            elif entry.ordinal not in taken:
+                yield entry
+            elif control is not None and control[0] <= entry.ordinal <= control[1]:
+                shown.append(entry)
+                if entry.ordinal == control[1]:
+                    reconciler.confirm(shown, *control[2:])
+
+
+def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
+    batch = Batch(tuple(entries))
+    if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
+        raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
+    reconciler.park(doubt.number, batch, 0, doubt.sent_at, live=False)
+
+
+def chunks(rows: Iterable[R]) -> Iterator[list[R]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, CHUNK_ROWS)):
+        yield chunk

@@ -1,0 +1,237 @@
+"""Deleting many records: first every id is known and well formed, then requests of 100. Nothing is paged while it is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from crmctl.bulk.interrupts import watch_interrupts
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.full_scan import ScanStatistics, scan
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.sources.open_source import open_source
+from crmctl.bulk.sources.rows import Format, Source, SourceOptions
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.filters import Condition
+from crmctl.models.ids import is_uuid
+from crmctl.models.records import BULK_LIMIT
+
+SHOWN_PROBLEMS = 20
+ATTEMPTS = 3
+"""How often a request of unknown outcome is sent: deleting twice leaves what deleting once does."""
+
+
+class Deleter(Protocol):
+    """The bulk delete of the client: how many it deleted, or None when the service does not say."""
+
+    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None: ...
+    def get_object(self, object_id: str) -> Any: ...
+
+
+@dataclass
+class DeleteSummary:
+    """What became of the ids. `uncertain` ones are gone, nobody can tell whether they were there before; `unsent` were not asked for."""
+
+    object: str
+    deleted: int = 0
+    not_found: int = 0
+    failed: int = 0
+    uncertain: int = 0
+    in_doubt: int = 0
+    unsent: int = 0
+    requests: int = 0
+    elapsed: float = 0.0
+    error: CrmctlError | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """The JSON form, every key always present."""
+        return {
+            "object": self.object,
+            "deleted": self.deleted,
+            "notFound": self.not_found,
+            "failed": self.failed,
+            "uncertain": self.uncertain,
+            "inDoubt": self.in_doubt,
+            "unsent": self.unsent,
+            "requests": self.requests,
+            "elapsedSeconds": round(self.elapsed, 3),
+        }
+
+
+def read_ids(path: Path, name: str, ids: SeenIds) -> None:
+    """Collect the ids of a file: one per line, a JSON array, or the `id` column of a table in any format. Blank lines, repetitions, and a
+    file without any rows are fine.
+
+    Raises UsageError for a file that holds something, but not one id; RejectedError when anything beside ids is there, with the lines.
+    """
+    problems: list[dict[str, Any]] = []
+    for line, text in _candidates(path, name):
+        if is_uuid(text):
+            ids.add(text.lower())
+        elif len(problems) < SHOWN_PROBLEMS:
+            problems.append({"line": line, "value": text[:80]})
+        elif len(ids):
+            break
+    if not problems:
+        return
+    first = problems[0]
+    said = f"{name}, line {first['line']}: {first['value']!r} is not a record id"
+    if not len(ids):
+        raise UsageError(
+            f"{said}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
+        )
+    raise RejectedError(f"{said}; nothing was deleted", code="malformed_id", details=problems)
+
+
+def collect_ids(lister: Lister, object_id: str, conditions: Sequence[Condition], ids: SeenIds, progress: Progress) -> ScanStatistics:
+    """Collect the ids of every record that meets the conditions."""
+    statistics = ScanStatistics()
+    progress.start("collecting")
+    try:
+        for page in scan(lister, object_id, conditions, ids, statistics):
+            progress.advance(len(page))
+    finally:
+        progress.finish()
+    return statistics
+
+
+def delete_records(
+    deleter: Deleter, object_slug: str, object_id: str, ids: SeenIds, clock: Clock, progress: Progress, *, were_there: bool = False
+) -> DeleteSummary:
+    """Delete every id. `were_there` says that they were just read from the service, so that what is gone was deleted.
+
+    Never raises for what the service answers: an error that ended it early is the summary's `error`.
+    """
+    summary = DeleteSummary(object_slug)
+    started = clock.monotonic()
+    run = _Run(deleter, object_id, summary, clock, were_there=were_there)
+    progress.start("deleting", len(ids), BULK_LIMIT)
+    with watch_interrupts() as interrupt:
+        for chunk in ids.chunks(BULK_LIMIT):
+            if summary.error is None and interrupt.requested:
+                summary.error = InterruptedByUser("interrupted")
+            if summary.error is None:
+                run.delete(chunk)
+                progress.advance(len(chunk))
+            else:
+                summary.unsent += len(chunk)
+    progress.finish()
+    summary.elapsed = clock.monotonic() - started
+    return summary
+
+
+@dataclass
+class _Run:
+    deleter: Deleter
+    object_id: str
+    summary: DeleteSummary
+    clock: Clock
+    were_there: bool
+    object_exists: bool = False
+
+    def delete(self, chunk: Sequence[str]) -> None:
+        """One request; where it is refused as a whole its halves, down to the single id."""
+        doubted = False
+        for attempt in range(ATTEMPTS):
+            try:
+                self.summary.requests += 1
+                gone = self.deleter.bulk_delete(self.object_id, chunk)
+            except CrmctlError as error:
+                if not error.outcome_unknown:
+                    self._refused(chunk, error, doubted=doubted)
+                    return
+                doubted = True
+                failure = error
+                self.clock.sleep(2.0**attempt)
+            else:
+                self._count(len(chunk), len(chunk) if gone is None else min(gone, len(chunk)), doubted=doubted)
+                return
+        self.summary.in_doubt += len(chunk)
+        self.summary.error = failure
+
+    def _count(self, asked: int, gone: int, *, doubted: bool) -> None:
+        """After a doubtful try the last answer counts only what that try had left."""
+        self.summary.deleted += gone
+        if doubted and self.were_there:
+            self.summary.deleted += asked - gone
+        elif doubted:
+            self.summary.uncertain += asked - gone
+        else:
+            self.summary.not_found += asked - gone
+
+    def _refused(self, chunk: Sequence[str], error: CrmctlError, *, doubted: bool) -> None:
+        if isinstance(error, NotFoundError) and not self._has_object(chunk):
+            return
+        if not isinstance(error, NotFoundError | RejectedError):
+            self.summary.error = error
+            self.summary.unsent += len(chunk)
+        elif len(chunk) > 1:
+            middle = len(chunk) // 2
+            self.delete(chunk[:middle])
+            if self.summary.error is None:
+                self.delete(chunk[middle:])
+            else:
+                self.summary.unsent += len(chunk) - middle
+        elif isinstance(error, NotFoundError):
+            self._count(1, 0, doubted=doubted)
+        else:
+            self.summary.failed += 1
+
+    def _has_object(self, chunk: Sequence[str]) -> bool:
+        """Whether a 404 is about the ids: asked once."""
+        if not self.object_exists:
+            try:
+                self.deleter.get_object(self.object_id)
+            except CrmctlError as error:
+                self.summary.error = error
+                self.summary.unsent += len(chunk)
+                return False
+            self.object_exists = True
+        return True
+
+
+def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
+    """Line number and text of everything that should be an id."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            lines = ((number, line.strip()) for number, line in enumerate(file, 1))
+            filled = (line for line in lines if line[1])
+            first = next(filled, None)
+            if first is None or is_uuid(first[1]):
+                yield from [first] if first else []
+                yield from filled
+                return
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
+    array = first[1].startswith("[")
+    source = open_source(path, SourceOptions(format="json") if array else SourceOptions(), name=name)
+    yield from (_of_json if source.dialect.format in (Format.JSON, Format.JSONL) else _of_table)(source)
+
+
+def _of_json(source: Source) -> Iterator[tuple[int, str]]:
+    """Records with an id, or ids as strings."""
+    for row in source.rows():
+        found: Any = None
+        if row.value is not None:
+            found = next((value for key, value in row.value.items() if key.strip().lower() == "id"), None)
+        elif row.problem is not None and row.problem.code == "not_an_object":
+            found = jsontext.loads(row.raw)
+        yield row.first_line, found.strip() if isinstance(found, str) else row.raw
+
+
+def _of_table(source: Source) -> Iterator[tuple[int, str]]:
+    column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
+    if column is None and len(source.header) == 1:
+        # A list without a header. A row that repeats its first id is none that repeats a header.
+        yield 1, source.header[0].strip()
+        yield from ((row.first_line, row.raw.strip().strip('"').strip()) for row in source.rows())
+        return
+    if column is None:
+        raise UsageError(f"{source.name}, line 1: neither a record id nor the names of columns with id among them", code="unknown_format")
+    for row in source.rows():
+        yield row.first_line, row.raw if row.problem is not None else row.cells[column].strip() or row.raw

@@ -1,0 +1,258 @@
+"""What became of rows in doubt: read back until they are all found, or proven absent, or it is clear that nobody can tell.
+
+One thread calls `work` between other things; senders only park. What a look says is `evidence`; what follows from it is decided here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.match.record_match import RecordMatch
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.rows.batches import Batch, Entry
+from crmctl.bulk.send.evidence import Evidence, Look, Sent
+from crmctl.bulk.send.in_flight import Gate, Stopped
+from crmctl.bulk.send.methods import CONTROL_SECONDS
+from crmctl.bulk.send.update_replay_check import MERGED, compare
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError
+
+SETTLE_SECONDS = 120.0
+"""How long after its sending a row that is not found may still appear."""
+
+PARKED_LIMIT = 16
+"""With so many batches in doubt nothing new is sent."""
+
+FIRST_GAP, LAST_GAP = 0.5, 30.0
+LAGS = 5
+LATE_SECONDS = 600.0
+"""After so long an update is not repeated before it is clear that nobody has changed the record since."""
+
+MOST_ROUNDS = 2
+"""A single row that is in doubt and then absent so often is left unsent."""
+
+
+@dataclass(frozen=True)
+class Freed:
+    """Rows proven absent, to be sent again; in halves, where the service refused them as a whole (`refusal` is what it said). `round`: how
+    often they were in doubt and absent."""
+
+    batch: Batch
+    round: int
+    refusal: str | None = None
+
+
+@dataclass
+class Parked(Sent):
+    """A batch in doubt. `look_at`: Unix time of the next look. `refusal`: what the service said when it refused the batch as a whole."""
+
+    round: int
+    look_at: float
+    refusal: str | None = None
+    gap: float = FIRST_GAP
+    last: frozenset[int] | None = None
+    is_starved: bool = False
+
+
+class Reconciler:
+    """`again` reads all rows of the job anew. `assume`: what rows are of which nobody can tell, `applied`, `lost`, or None for unknown."""
+
+    def __init__(
+        self, reader: Reader, journal: Journal, again: Callable[[], Iterable[Entry]], clock: Clock, settle: float, assume: str | None
+    ) -> None:
+        self.evidence = Evidence(reader, journal, again, clock)
+        self.gate: Gate | None = None
+        """Closed while records are counted."""
+        self.batches_to_come: Callable[[], int] = lambda: 0
+        """How many batches are under way or still to be sent: what they bring may settle what nobody can tell now."""
+        self._reader = reader
+        self._journal = journal
+        self._clock = clock
+        self._settle = settle
+        self._assume = assume
+        self._arrivals: deque[Parked] = deque()
+        self._parked: list[Parked] = []
+        self.notes: list[str] = []
+        self.recovered = 0
+        """How many batches turned out to be there as a whole."""
+
+    # -- what senders tell -----------------------------------------------------------------------------------------------------------
+
+    def park(self, number: int, batch: Batch, round: int, sent_at: float, *, refusal: str | None = None, live: bool = True) -> None:
+        """`live`: the batch was sent in this run."""
+        now = self._clock.now()
+        sent_at = min(sent_at, now)
+        parked = Parked(number, batch, sent_at, now if live else sent_at, round, now, refusal)
+        self.evidence.doubt(parked)
+        self._arrivals.append(parked)
+
+    def confirm(self, entries: Sequence[Entry], sent_at: float, at: float) -> None:
+        """A batch of which every row was created just now, or in an earlier run."""
+        self.evidence.confirm(entries, sent_at, at)
+        for parked in [parked for parked in self._parked if parked.refusal is not None]:
+            parked.look_at = min(parked.look_at, self._clock.now())
+
+    def believes(self, sent: Sent, *, is_part: bool) -> bool:
+        """Whether a batch that a sender got back as refused was not carried out; `is_part`: of a larger one of which that is known.
+
+        Counts: nothing may be under way.
+        """
+        if not is_part and not self.evidence.can_judge_refusal(sent, more_to_come=self.batches_to_come() > 1):
+            return False
+        return self.evidence.believes_refusal(sent)
+
+    @property
+    def pending(self) -> int:
+        return len(self._parked) + len(self._arrivals)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether something can only be told when something new was confirmed."""
+        return self.pending < PARKED_LIMIT and any(parked.is_starved for parked in self._parked)
+
+    @property
+    def wait(self) -> float:
+        """Seconds until there is something to look at."""
+        if self._arrivals:
+            return 0.0
+        return max(0.0, min((parked.look_at for parked in self._parked), default=0.0) - self._clock.now())
+
+    def settle_refusals(self) -> None:
+        """Sending has ended, and nothing is under way: batches that were refused and are not there need not stay in doubt."""
+        while self._arrivals:
+            self._parked.append(self._arrivals.popleft())
+        for parked in list(self._parked):
+            if parked.refusal is not None and self.evidence.believes_refusal(parked):
+                self._believe(parked, parked.refusal)
+
+    # -- looking ---------------------------------------------------------------------------------------------------------------------
+
+    def work(self) -> list[Freed]:
+        """Look at what is due; returns the rows that are to be sent again."""
+        while self._arrivals:
+            self._parked.append(self._arrivals.popleft())
+        now = self._clock.now()
+        freed: list[Freed] = []
+        try:
+            for parked in [parked for parked in self._parked if parked.look_at <= now]:
+                freed += self._look(parked)
+        except Stopped:
+            pass
+        return freed
+
+    def _look(self, parked: Parked) -> list[Freed]:
+        if not parked.creates:
+            return self._conclude(parked, RecordMatch(), frozenset())
+        deadline = self._deadline(parked)
+        is_due = self._clock.now() >= deadline
+        if parked.refusal is not None and not self.evidence.can_judge_refusal(parked, more_to_come=self._may_hope):
+            return self._later(parked, deadline)
+        with self.gate.looking() if is_due and self.gate is not None else nullcontext():
+            if is_due and parked.refusal is not None and self.evidence.believes_refusal(parked):
+                return self._believe(parked, parked.refusal)
+            view = self.evidence.look(parked, thoroughly=is_due)
+        now = self._clock.now()
+        found = frozenset(view.seen.found)
+        missing = {entry.ordinal for entry in parked.creates} - found
+        if not missing:
+            self.recovered += 1
+            return self._conclude(parked, view.seen, frozenset())
+        if view.failed:
+            if view.hopeless or now >= deadline + CONTROL_SECONDS:
+                self._give_up(parked, view.why)
+                return []
+        elif is_due and parked.last == found and now >= parked.sent_at + self._settle:
+            if view.conclusive:
+                return self._conclude(parked, view.seen, missing - view.seen.ambiguous, "other rows are just like them")
+            parked.is_starved = view.counted
+            if not self._is_worth_waiting(view, deadline, now):
+                return self._conclude(parked, view.seen, frozenset(), view.why)
+        parked.last = None if view.failed else found
+        return self._later(parked, deadline)
+
+    def _later(self, parked: Parked, deadline: float) -> list[Freed]:
+        now = self._clock.now()
+        until = deadline - now if deadline > now else parked.gap
+        parked.look_at = now + max(0.05, min(parked.gap, until, LAST_GAP))
+        parked.gap *= 2
+        return []
+
+    def _deadline(self, parked: Parked) -> float:
+        """When rows that are not found may count as absent. A refusal is the service's own word: one look that agrees is enough."""
+        settled = parked.known_at if parked.refusal is not None else parked.sent_at + self._settle
+        return max(settled, parked.known_at + LAGS * self.evidence.lag)
+
+    @property
+    def _may_hope(self) -> bool:
+        """Whether something new will be confirmed."""
+        return self.pending < PARKED_LIMIT and self.batches_to_come() > 0
+
+    def _is_worth_waiting(self, view: Look, deadline: float, now: float) -> bool:
+        """Whether a later look may tell what this one does not."""
+        if self._may_hope:
+            return True
+        return not view.counted and now < max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
+
+    # -- deciding --------------------------------------------------------------------------------------------------------------------
+
+    def _believe(self, parked: Parked, refusal: str) -> list[Freed]:
+        """A batch that was refused as a whole is not there: it goes on in halves, and a single row has failed."""
+        with self.evidence.lock:
+            self._journal.refute_doubt(parked.number, parked.batch.ordinals)
+            self._forget(parked, ())
+        if len(parked.batch) == 1:
+            self._journal.conclude([(parked.batch.ordinals[0], RowState.FAILED, None, refusal)])
+            return []
+        return [Freed(parked.batch, parked.round, refusal)]
+
+    def _conclude(self, parked: Parked, seen: RecordMatch, absent: Collection[int], why: str = "") -> list[Freed]:
+        """Write down what is known; the rows that may be sent again."""
+        found = dict(seen.found)
+        updates = [entry for entry in parked.batch.entries if entry.id is not None]
+        if not updates or (self._clock.now() - parked.sent_at <= LATE_SECONDS and not self._journal.recall(MERGED)):
+            gone = {*absent, *(entry.ordinal for entry in updates)}
+        else:
+            try:
+                images = self._journal.before(updates[0].ordinal, updates[-1].ordinal)
+                applied, repeatable = compare(self._reader, updates, parked.sent_at, images)
+            except CrmctlError as error:
+                self._give_up(parked, f"it cannot be read back: {error.message}")
+                return []
+            found.update(dict.fromkeys(applied))
+            gone = {*absent, *repeatable}
+            why = why or "somebody may have changed the record since it was sent"
+        open_rows = set(parked.batch.ordinals) - found.keys() - gone
+        if open_rows and self._assume == "applied":
+            found.update(dict.fromkeys(open_rows))
+        elif open_rows and self._assume == "lost":
+            gone |= open_rows
+        if open_rows and self._assume is not None:
+            self._journal.note("assumed", f"{len(open_rows)} rows {self._assume}, as the user said", parked.number)
+            open_rows = set()
+        with self.evidence.lock:
+            self._journal.resolve(parked.number, found, gone, why if open_rows else "")
+            if seen.extra:
+                self._journal.record_duplicates(seen.extra)
+            self._forget(parked, seen.found)
+        free = Batch(tuple(entry for entry in parked.batch.entries if entry.ordinal in gone))
+        if not free.entries or (len(free) == 1 and parked.round >= MOST_ROUNDS):
+            return []
+        # What was absent twice is sent in halves: perhaps a single row makes the service fail.
+        parts = free.halves() if parked.round and len(free) > 1 else (free,)
+        return [Freed(part, parked.round + 1) for part in parts]
+
+    def _give_up(self, parked: Parked, why: str) -> None:
+        """Leave a batch in doubt, for a later run."""
+        self._forget(parked, ())
+        self._journal.note("given up", why, parked.number)
+        if why not in self.notes:
+            self.notes.append(why)
+
+    def _forget(self, parked: Parked, found: Collection[int]) -> None:
+        self._parked.remove(parked)
+        self.evidence.conclude(parked, found)

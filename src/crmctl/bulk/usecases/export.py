@@ -1,0 +1,226 @@
+"""One export: records are gathered on disk until they are complete, then written as a stream, or a file that appears whole or not at all.
+
+What was gathered for a file lies beside it (`.resume`) until the file is complete: the same export goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.atomic_file import is_special
+from crmctl.bulk.export.collected_records import Staging
+from crmctl.bulk.export.formats import Layout, check_libraries, texts, write_file
+from crmctl.bulk.export.increments import Increments
+from crmctl.bulk.export.manifest import Subject, describe, write_manifest
+from crmctl.bulk.export.passes import LOOKBACK, Gathering, GatherOptions, GatherState
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.read.timestamps import to_timestamp
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
+from crmctl.models.filters import Condition, format_condition
+
+RESUMED_WITHIN = 24 * 3600.0
+"""Seconds after which an interrupted export is gone on with only when that is asked for: what was deleted since would be in the file."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """`increments`: only what changed since the last run it remembers. `resume`: go on with an interrupted export (True), begin anew
+    (False), or go on with a recent one (None)."""
+
+    layout: Layout = field(default_factory=Layout)
+    conditions: Sequence[Condition] = ()
+    prune: bool = False
+    lookback: float = LOOKBACK
+    increments: Increments | None = None
+    resume: bool | None = None
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """What an export did. `repeated` counts records that came more than once because pages overlap; each is in the file once."""
+
+    object: str
+    format: str
+    rows: int
+    requests: int
+    repeated: int
+    elapsed: float
+    resumed: bool
+    consistent_as_of: str
+    flags: Sequence[str]
+    file: Path | None = None
+    manifest: Path | None = None
+    sha256: str | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """The JSON form, every key always present."""
+        return {
+            "object": self.object,
+            "format": self.format,
+            "rows": self.rows,
+            "requests": self.requests,
+            "repeated": self.repeated,
+            "elapsedSeconds": round(self.elapsed, 3),
+            "resumed": self.resumed,
+            "consistentAsOf": self.consistent_as_of,
+            "flags": list(self.flags),
+            "file": str(self.file) if self.file is not None else None,
+            "manifest": str(self.manifest) if self.manifest is not None else None,
+            "sha256": self.sha256,
+        }
+
+
+class Export:
+    """One export of one object."""
+
+    def __init__(self, lister: Lister, subject: Subject, options: ExportOptions, clock: Clock, progress: Progress) -> None:
+        self._lister = lister
+        self._subject = subject
+        self._options = options
+        self._clock = clock
+        self._progress = progress
+        self._started = clock.monotonic()
+        self._mark = options.increments.mark if options.increments is not None else None
+
+    def to_stream(self, write: Callable[[str], object]) -> ExportSummary:
+        """Write every record through `write`, once all are complete. Raises what reading raises; then nothing was written."""
+        with Staging() as staging:
+            state = self._gather(staging)
+            for text in texts(self._options.layout, staging.wires()):
+                write(text)
+            summary = self._summary(staging, state, resumed=False)
+            self._remember(staging, state)
+        return summary
+
+    def to_file(self, path: Path, *, replace: bool = False) -> ExportSummary:
+        """Write a complete file and its manifest. A new file takes the place of an existing one only as a whole.
+
+        Raises UsageError for an existing file without `replace`, and for one that cannot be written; what reading raises, after which the
+        same call goes on where it was.
+        """
+        if path.is_file() and not replace:
+            raise UsageError(f"{path} exists", hint="--yes replaces it", code="file_exists")
+        check_libraries(self._options.layout.format)
+        if is_special(path.resolve()):
+            return self._to_device(path)
+        place = resume_path(path)
+        staging, resumed = self._open(place)
+        with staging:
+            try:
+                state = self._gather(staging)
+                write_file(path, self._options.layout, staging.wires)
+                document = describe(path, self._subject, self._options.layout, state, len(staging), self._request)
+                manifest = write_manifest(path, document)
+                summary = self._summary(staging, state, resumed=resumed, file=path, manifest=manifest, sha256=document["sha256"])
+                self._remember(staging, state)
+            except (CrmctlError, KeyboardInterrupt) as error:
+                self._leave(staging, place, error)
+                raise
+        place.unlink()
+        return summary
+
+    def _to_device(self, path: Path) -> ExportSummary:
+        with Staging() as staging:
+            state = self._gather(staging)
+            write_file(path, self._options.layout, staging.wires)
+            self._remember(staging, state)
+            return self._summary(staging, state, resumed=False, file=path)
+
+    @property
+    def _request(self) -> dict[str, Any]:
+        """What decides which records are gathered."""
+        return {
+            "origin": self._subject.origin,
+            "object": self._subject.object_id,
+            "filters": [format_condition(condition) for condition in self._options.conditions],
+            "prune": self._options.prune,
+            "lookback": self._options.lookback,
+            "since": self._mark.since if self._mark is not None else None,
+            "run": self._options.increments.run if self._options.increments is not None else None,
+        }
+
+    def _open(self, place: Path) -> tuple[Staging, bool]:
+        """The staging of a file, and whether it goes on with an interrupted export."""
+        staging = Staging(place)
+        noted, begun = staging.noted("request"), staging.noted("begun")
+        fits = noted == self._request and staging.noted("gathering") is not None
+        wanted = self._options.resume
+        if wanted and not fits:
+            staging.close()
+            if noted is None:
+                place.unlink(missing_ok=True)
+            raise UsageError(
+                f"there is no interrupted export of this to go on with: {place}", hint="leave --resume out", code="nothing_to_resume"
+            )
+        if fits and (wanted or (wanted is None and self._clock.now() - begun < RESUMED_WITHIN)):
+            self._progress.note(f"going on after {len(staging):,} records that were read before; --restart begins anew")
+            return staging, True
+        if noted is not None:
+            staging.close()
+            remove_staging(place)
+            staging = Staging(place)
+        with staging.step():
+            staging.note("request", self._request)
+            staging.note("begun", self._clock.now())
+        return staging, False
+
+    def _gather(self, staging: Staging) -> GatherState:
+        options = self._options
+        gather = GatherOptions(options.conditions, options.prune, options.lookback, self._mark)
+        self._progress.start("exporting")
+        try:
+            state = Gathering(self._lister, self._subject.object_id, gather, staging, self._clock, self._progress).run()
+        finally:
+            self._progress.finish()
+        if options.increments is not None:
+            options.increments.drop_delivered(staging)
+        return state
+
+    def _remember(self, staging: Staging, state: GatherState) -> None:
+        if self._options.increments is not None:
+            self._options.increments.remember(staging, state, self._options.lookback)
+
+    def _leave(self, staging: Staging, place: Path, error: BaseException) -> None:
+        """Keep what was read, and say so; a file without records is of no use."""
+        count = len(staging)
+        if not count:
+            staging.close()
+            remove_staging(place)
+            return
+        hint = f"the same command goes on after the {count:,} records that were read"
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedByUser("interrupted", hint=hint) from error
+        if isinstance(error, CrmctlError):
+            error.hint = f"{error.hint}; {hint}" if error.hint else hint
+
+    def _summary(self, staging: Staging, state: GatherState, *, resumed: bool, **file: Any) -> ExportSummary:
+        rows = len(staging)
+        return ExportSummary(
+            object=self._subject.object,
+            format=self._options.layout.format,
+            rows=rows,
+            requests=state.statistics.requests,
+            repeated=max(0, sum(one["records"] for one in state.passes) - rows),
+            elapsed=self._clock.monotonic() - self._started,
+            resumed=resumed,
+            consistent_as_of=to_timestamp(state.as_of),
+            flags=state.flags,
+            **file,
+        )
+
+
+def resume_path(path: Path) -> Path:
+    """Where the records of an unfinished export of `path` lie."""
+    target = path.resolve()
+    return target.with_name(target.name + ".resume")
+
+
+def remove_staging(place: Path) -> None:
+    """Delete the records of an unfinished export."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        place.with_name(place.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,238 @@
+"""Taking back what an import did: created records are deleted, changed ones put back. What somebody has changed since stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, Protocol
+
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobState, RowState
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.rows.batches import Entry
+from crmctl.bulk.run.created_ids import CreatedId, name_records
+from crmctl.bulk.run.rows_to_send import ImportService
+from crmctl.bulk.send.deletion import Deleter, DeleteSummary, delete_records
+from crmctl.bulk.undo.made_parents import Parents
+from crmctl.bulk.undo.restore import Marking, Restored, Restorer
+from crmctl.bulk.undo.update_status import UpdateStatus
+from crmctl.bulk.undo.updates import Updates
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, UsageError
+from crmctl.models.records import BULK_LIMIT
+
+LISTED = 1000
+"""How many rows of a kind a report lists; the counts are exact."""
+
+CHUNK_ROWS = 500
+
+
+class UndoService(ImportService, Deleter, Protocol):
+    """The calls of the client that an undo makes."""
+
+
+@dataclass
+class Listed:
+    """Rows of one kind: all are counted, the first ones listed."""
+
+    count: int = 0
+    rows: list[Any] = field(default_factory=list)
+
+    def add(self, row: Any) -> None:
+        self.count += 1
+        if len(self.rows) < LISTED:
+            self.rows.append(row)
+
+
+@dataclass
+class Undo:
+    """What an undo would do, or did.
+
+    `found`: records to delete; `restorable`: records to put back; `back`: those that are as they were already. `edited` and `changed`:
+    created and changed records that somebody changed since. `unknown`: created rows whose record is not found. `gone`: changed records
+    that somebody deleted. `kept`: rows that changed records, and what those held before was not kept. `done`: records that earlier runs
+    took back. `seconds`: how long it will take, about.
+    """
+
+    job: str
+    object: str
+    found: int = 0
+    restorable: int = 0
+    back: int = 0
+    done: int = 0
+    kept: int = 0
+    in_doubt: int = 0
+    seconds: float = 0.0
+    carried_out: bool = False
+    edited: Listed = field(default_factory=Listed)
+    changed: Listed = field(default_factory=Listed)
+    unknown: Listed = field(default_factory=Listed)
+    gone: Listed = field(default_factory=Listed)
+    deleted: DeleteSummary | None = None
+    restored: Restored | None = None
+    parents: Parents | None = None
+
+    @property
+    def work(self) -> int:
+        """How many records it changes."""
+        return self.found + self.restorable + (self.parents.found if self.parents is not None else 0)
+
+    @property
+    def error(self) -> CrmctlError | None:
+        """What ended it early."""
+        errors = (run.error for run in (self.restored, self.deleted, self.parents) if run is not None)
+        return next((error for error in errors if error is not None), None)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What of the job is not taken back, by why; empty when all is."""
+        document = self.to_document()
+        return {
+            name: document[name]
+            for name in ("failed", "conflicts", "unknown", "gone", "updatesKept", "parentsKept", "inDoubt")
+            if document[name]
+        }
+
+    @property
+    def requests(self) -> int:
+        """How many requests it took; before that, how many it will take."""
+        if not self.carried_out:
+            parents = self.parents.found if self.parents is not None else 0
+            looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
+            return -(-self.found // BULK_LIMIT) - (-self.restorable // BULK_LIMIT) + looks
+        return sum(run.requests for run in (self.parents, self.deleted, self.restored) if run is not None)
+
+    def to_document(self) -> dict[str, Any]:
+        """The JSON form, every key always present."""
+        deleted, restored = self.deleted or DeleteSummary(self.object), self.restored or Restored()
+        failed = deleted.failed + deleted.in_doubt + deleted.unsent + len(restored.failed) + restored.in_doubt + restored.unsent
+        refused = [{"row": row, "error": reason} for row, reason in sorted(restored.failed.items())]
+        return {
+            "job": self.job,
+            "object": self.object,
+            "found": self.found,
+            "deleted": deleted.deleted + deleted.uncertain,
+            "restorable": self.restorable,
+            "restored": restored.restored,
+            "undoneBefore": self.done + self.back,
+            "failed": failed,
+            "conflicts": self.edited.count + self.changed.count,
+            "unknown": self.unknown.count,
+            "gone": self.gone.count,
+            "updatesKept": self.kept,
+            "parents": self.parents.found if self.parents else 0,
+            "parentsDeleted": self.parents.deleted if self.parents else 0,
+            "parentsKept": len(self.parents.edited) + len(self.parents.used) + self.parents.failed if self.parents else 0,
+            "inDoubt": self.in_doubt,
+            "requests": self.requests,
+            "estimatedSeconds": round(self.seconds, 1),
+            "rows": {
+                "conflicts": [*self.edited.rows, *self.changed.rows][:LISTED],
+                "unknown": self.unknown.rows,
+                "gone": self.gone.rows,
+                "parents": [*self.parents.edited, *self.parents.used][:LISTED] if self.parents else [],
+                "failed": refused[:LISTED],
+            },
+        }
+
+
+def plan_undo(
+    journal: Journal,
+    reader: Reader,
+    again: Callable[[], Iterable[Entry]],
+    ids: SeenIds,
+    updates: Updates,
+    parents: Parents | None = None,
+) -> Undo:
+    """Find what the job created and changed, as it is now: records to delete go to `ids`, those to put back are in `updates`. `parents`
+    have been found already.
+
+    Changes nothing in the service; ids that are learnt are kept. Raises what reading raises, and UsageError for a job that wrote nothing.
+    """
+    counts = journal.counts()
+    undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=journal.undone_count)
+    undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
+    if counts[RowState.CREATED] or counts[RowState.FAILED]:
+        _find_created(journal, reader, again, ids, undo)
+    if counts[RowState.UPDATED] or counts[RowState.FAILED]:
+        updates.gather(journal, again)
+        updates.read(reader)
+    undo.found = len(ids)
+    undo.kept = updates.lost
+    _tell(undo, updates)
+    if not (counts[RowState.CREATED] or counts[RowState.UPDATED] or undo.work or undo.done or undo.left):
+        raise UsageError(f"job {undo.job} wrote nothing", code="nothing_to_undo")
+    return undo
+
+
+def carry_out(journal: Journal, service: UndoService, undo: Undo, ids: SeenIds, updates: Updates, clock: Clock, progress: Progress) -> None:
+    """Put back and delete what was found. Interrupted, it can be done again: what is done is remembered, or seen.
+
+    Raises what reading raises, before anything is written.
+    """
+    header = journal.header
+    undo.carried_out = True
+    if undo.restorable:
+        updates.look_again(Reader(service, header.object_id))
+        _tell(undo, updates)
+    journal.note("undo", f"{undo.restorable} records to put back, {undo.found} to delete")
+    journal.mark_undone(updates.ids_back())
+    if undo.restorable:
+        restorer = Restorer(service, header.object_id, journal, clock, progress)
+        undo.restored = restorer.put_back(updates.to_put_back(), undo.restorable)
+    if undo.found and undo.error is None:
+        marking = Marking(service, journal)
+        undo.deleted = delete_records(marking, header.object, header.object_id, ids, clock, progress, were_there=True)
+    if undo.parents is not None and undo.error is None:
+        undo.parents.delete(service, service, progress)
+    if not undo.left and undo.error is None:
+        journal.set_state(JobState.UNDONE)
+
+
+def _find_created(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], ids: SeenIds, undo: Undo) -> None:
+    rows = name_records(journal, reader, again)
+    with SeenIds() as missing:
+        places: dict[str, int] = {}
+        while chunk := list(islice(rows, CHUNK_ROWS)):
+            for row in chunk:
+                _sort_in(row, ids, undo, marked=journal.header.marker is not None)
+                if row.id is not None and not row.seen and missing.add(row.id.lower()):
+                    places[row.id.lower()] = row.ordinal
+            journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})
+        for record in chain.from_iterable(fetch(reader, missing)):
+            # It is there, and cannot be recognised any more.
+            undo.edited.add({"row": places[record.id.lower()], "id": record.id})
+            del places[record.id.lower()]
+        journal.mark_undone(places)
+        undo.done += len(places)
+
+
+def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, *, marked: bool) -> None:
+    """Where a created row belongs: to be deleted, a conflict, or unknown."""
+    if row.id is None:
+        undo.unknown.add(row.ordinal)
+        return
+    if row.edited:
+        undo.edited.add({"row": row.ordinal, "id": row.id})
+    elif row.seen:
+        ids.add(row.id)
+    for record_id, edited in row.extra.items():
+        # A marker is the job's own; another record with the same key may be anybody's.
+        if marked and not edited:
+            ids.add(record_id)
+        else:
+            undo.edited.add({"row": row.ordinal, "id": record_id})
+
+
+def _tell(undo: Undo, updates: Updates) -> None:
+    """Bring the report up to date with how the changed records stand."""
+    undo.restorable, undo.back = updates.count(UpdateStatus.WROTE), updates.count(UpdateStatus.BACK)
+    undo.changed, undo.gone = Listed(), Listed()
+    for conflict in updates.conflicts():
+        undo.changed.add({"row": conflict.ordinal, "id": conflict.id, "attributes": list(conflict.attributes)})
+    for gone in updates.gone():
+        undo.gone.add({"row": gone.ordinal, "id": gone.id})

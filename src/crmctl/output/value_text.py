@@ -1,0 +1,143 @@
+"""How one value reads to a person: names, addresses, money, yes and no, times. Machine formats use only `Item` and `Rendering`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.output.control_characters import clean
+from crmctl.output.times import relative
+
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a format has to know besides the data. `width` None: nothing limits a line. `now` is Unix time.
+
+    `terminal` allows relative times. `chosen`: the user named the columns, so none may be left out. `note` takes remarks for the person.
+    """
+
+    format: str
+    width: int | None
+    terminal: bool
+    now: float
+    excel_safe: bool
+    chosen: bool
+    paint: Callable[[str, str], str]
+    note: Callable[[str], None]
+
+
+def shown(value: Any, kind: str, how: Rendering) -> str:
+    """One value as clean text on one line; nothing for null."""
+    if value is None:
+        return ""
+    return clean(RENDERERS.get(kind, _plain)(value, how))
+
+
+def _plain(value: Any, how: Rendering) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_plain(element, how) for element in value)
+    if isinstance(value, Mapping):
+        return _label(value) or jsontext.dumps(value)
+    return "" if value is None else jsontext.dumps(value)
+
+
+def _label(value: Mapping[str, Any]) -> str:
+    """The name of something that has one."""
+    return next(
+        (str(value[key]) for key in ("name", "title", "label", "email", "slug") if isinstance(value.get(key), str) and value[key]), ""
+    )
+
+
+def _first(value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((value[key] for key in keys if value.get(key) not in (None, "")), None)
+
+
+_NAME_PARTS = (
+    ("prefix", "title"),
+    ("first", "firstName", "first_name", "given", "givenName"),
+    ("middle", "middleName", "middle_name"),
+    ("last", "lastName", "last_name", "family", "familyName"),
+    ("suffix",),
+)
+_ADDRESS_PARTS = (
+    ("line1", "street", "street1", "address1", "addressLine1", "address", "line_1"),
+    ("line2", "street2", "address2", "addressLine2", "line_2"),
+    ("city", "town", "locality"),
+    ("state", "region", "province", "stateCode"),
+    ("postalCode", "zip", "postal_code", "zipCode", "postcode"),
+    ("country", "countryCode", "country_code"),
+)
+
+
+def _parts(value: Any, parts: tuple[tuple[str, ...], ...], joint: str, how: Rendering) -> str:
+    """The known parts in reading order; where none is known, all values in the service's order."""
+    if not isinstance(value, Mapping):
+        return _plain(value, how)
+    found = [_first(value, keys) for keys in parts]
+    chosen = [part for part in found if part is not None] or [part for part in value.values() if part not in (None, "")]
+    return joint.join(_plain(part, how) for part in chosen)
+
+
+def _name(value: Any, how: Rendering) -> str:
+    full = _first(value, ("full", "fullName", "full_name", "displayName")) if isinstance(value, Mapping) else None
+    return str(full) if full else _parts(value, _NAME_PARTS, " ", how)
+
+
+def _address(value: Any, how: Rendering) -> str:
+    return ", ".join(line for line in _parts(value, _ADDRESS_PARTS, ", ", how).splitlines() if line)
+
+
+_NO_CENTS = frozenset({"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"})
+
+
+def _currency(value: Any, how: Rendering) -> str:
+    if not isinstance(value, Mapping):
+        return _money(value, "", how)
+    amount = _first(value, ("amount", "value", "number"))
+    code = _first(value, ("currency", "currencyCode", "currency_code", "code", "unit"))
+    return _money(amount, _plain(code, how), how) if amount is not None else _plain(value, how)
+
+
+def _money(amount: Any, code: str, how: Rendering) -> str:
+    """Thousands apart and two decimals at least; a digit is never dropped."""
+    if isinstance(amount, bool) or not isinstance(amount, int | float | Decimal | str):
+        return _plain(amount, how)
+    try:
+        number = Decimal(str(amount))
+    except InvalidOperation:
+        return " ".join(part for part in (str(amount), code) if part)
+    decimals = -int(number.as_tuple().exponent) if number.is_finite() else 0
+    places = max(decimals, 0 if code.upper() in _NO_CENTS else 2)
+    return " ".join(part for part in (f"{number:,.{places}f}", code) if part)
+
+
+def _reference(value: Any, how: Rendering) -> str:
+    if isinstance(value, list):
+        return ", ".join(_reference(element, how) for element in value)
+    if isinstance(value, Mapping):
+        found = _first(value, ("id", "recordId"))
+        return str(found) if found is not None else _plain(value, how)
+    return _plain(value, how)
+
+
+def _time(value: Any, how: Rendering) -> str:
+    return (relative(value, how.now) if how.terminal and isinstance(value, str) else None) or _plain(value, how)
+
+
+RENDERERS: dict[str, Callable[[Any, Rendering], str]] = {
+    "name": _name,
+    "address": _address,
+    "currency": _currency,
+    "id": _reference,
+    "time": _time,
+}
+"""The kinds that need more than the plain reading of a value."""

@@ -1,0 +1,138 @@
+"""Files over HTTP: the signed PUT, and public reading that never lets a file run as a page of this service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import parse_qsl, quote
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from crmctl.service.context import Context
+from crmctl.service.faults import NotFound, Unavailable
+from crmctl.service.files.disk import CHUNK, Disk, Incoming, Stored
+from crmctl.service.files.local import permitted_size
+from crmctl.service.files.storage import url_path
+from crmctl.service.http.answers import JsonAnswer
+from crmctl.service.http.endpoints import body_chunks
+from crmctl.service.http.errors import bad_request
+
+FOLDER = "files"
+DEFAULT_TYPE = "application/octet-stream"
+
+_CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?")
+_SHOWN = re.compile(r"(image/(png|jpeg|gif|webp|avif|bmp)|text/plain|audio/[a-z0-9.+-]+|video/[a-z0-9.+-]+)")
+"""What a browser may show in place; everything else, pages and SVG above all, is only ever downloaded."""
+
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
+
+
+def router(context: Context) -> APIRouter:
+    """`PUT` and `GET /files/BUCKET/PATH`."""
+    routes = APIRouter(include_in_schema=False)
+    disk = Disk(context.settings.data_dir / FOLDER)
+    disk.sweep()
+
+    @routes.put("/files/{bucket}/{path:path}")
+    async def upload(request: Request, bucket: str, path: str) -> Response:
+        limit = await run_in_threadpool(_permitted_size, context, request, bucket, path)
+        content_type = _content_type(request)
+        try:
+            size = await _receive(context, request, limit, lambda: disk.receive(bucket, path, content_type))
+        except OSError as error:
+            raise Unavailable(f"the file could not be stored: {error.strerror or 'input/output error'}") from error
+        public_url = f"{context.settings.address}/files/{url_path(bucket, path)}"
+        return JsonAnswer({"publicUrl": public_url, "contentType": content_type, "size": size})
+
+    @routes.get("/files/{bucket}/{path:path}")
+    def show(request: Request, bucket: str, path: str) -> Response:
+        stored = disk.open(bucket, path)
+        if stored is None:
+            raise NotFound("there is no file at this path")
+        return _shown(request, stored, path.rpartition("/")[2])
+
+    return routes
+
+
+def _permitted_size(context: Context, request: Request, bucket: str, path: str) -> int:
+    query = dict(parse_qsl(request.scope["query_string"].decode("ascii", "replace")))
+    return context.engine.read(lambda tx: permitted_size(tx, bucket, path, query, now=context.clock.now()))
+
+
+def _content_type(request: Request) -> str:
+    content_type = request.headers.get("content-type", DEFAULT_TYPE).strip()
+    if len(content_type) > 255 or not _CONTENT_TYPE.fullmatch(content_type):
+        raise bad_request("the Content-Type header is not a media type", "Content-Type")
+    return content_type
+
+
+async def _receive(context: Context, request: Request, limit: int, begin: Callable[[], Incoming]) -> int:
+    """The body to disk; returns its size in bytes."""
+    chunks = body_chunks(request, limit, context.settings.body_timeout)
+    incoming = await run_in_threadpool(begin)
+    try:
+        size, waiting = 0, bytearray()
+        async for chunk in chunks:
+            waiting += chunk
+            size += len(chunk)
+            if len(waiting) >= CHUNK:
+                await run_in_threadpool(incoming.write, bytes(waiting))
+                waiting.clear()
+        await run_in_threadpool(incoming.write, bytes(waiting))
+        await run_in_threadpool(incoming.finish)
+    finally:
+        incoming.close()
+    return size
+
+
+def _shown(request: Request, stored: Stored, name: str) -> Response:
+    kind = "inline" if _SHOWN.fullmatch(stored.content_type.partition(";")[0].strip().lower()) else "attachment"
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "no-cache",
+        "Content-Disposition": f"{kind}; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+        "Cross-Origin-Resource-Policy": "cross-origin",
+        "ETag": f'"{stored.version}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        stored.file.close()
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    first, count = 0, stored.size
+    status = HTTPStatus.OK
+    asked = _asked_range(request, stored.size, headers["ETag"])
+    if asked is not None:
+        first, count = asked
+        if count <= 0:
+            stored.file.close()
+            refusal = JsonAnswer({"error": "range_not_satisfiable", "message": f"the file has {stored.size} bytes"}, 416)
+            refusal.headers["Content-Range"] = f"bytes */{stored.size}"
+            return refusal
+        status = HTTPStatus.PARTIAL_CONTENT
+        headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{stored.size}"
+    # The type goes in with the headers: given as a media type, the framework would add a charset of its own.
+    headers |= {"Content-Type": stored.content_type, "Content-Length": str(count)}
+    if request.state.method == "HEAD":
+        stored.file.close()
+        return Response(status_code=status, headers=headers)
+    return StreamingResponse(stored.read(first, count), status, headers)
+
+
+def _asked_range(request: Request, size: int, etag: str) -> tuple[int, int] | None:
+    """First byte and number of bytes of a single range; None for all of the file, a count of 0 where the range is outside."""
+    asked = _RANGE.fullmatch(request.headers.get("range", ""))
+    if asked is None or asked.group(1, 2) == ("", "") or request.headers.get("if-range", etag) != etag:
+        return None
+    if not asked[1]:
+        count = min(int(asked[2]), size)
+        return size - count, count
+    first = int(asked[1])
+    last = min(int(asked[2]), size - 1) if asked[2] else size - 1
+    if asked[2] and int(asked[2]) < first:
+        return None
+    return first, last - first + 1

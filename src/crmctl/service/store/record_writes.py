@@ -1,0 +1,243 @@
+"""Any number of record writes prepared together: checked in Python row by row, then written in a few statements.
+
+One record and a bulk request take the same way. A row that fails leaves no trace, so the others need no savepoint.
+"""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.models.attributes import AttributeType
+from crmctl.service.faults import BadRequest, Conflict, NotFound, shown
+from crmctl.service.store import outbox, record_tables
+from crmctl.service.store.organisation import organisation_id
+from crmctl.service.store.schema import Schema
+from crmctl.service.store.timestamps import to_micros, to_wire
+from crmctl.service.store.tx import Tx, all_in
+from crmctl.service.values.attribute import StoredAttribute
+from crmctl.service.values.projection import EMPTY, Projection, keys_in, project
+from crmctl.service.values.text import Invalid
+
+MAX_DOCUMENT = 1_000_000
+"""Largest data of one record, in bytes of JSON."""
+
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class RecordChange:
+    """One row of a request, checked as far as Python alone can. `record_id` None creates."""
+
+    record_id: str | None
+    data: dict[str, Any]
+    projections: dict[str, Projection]
+
+
+@dataclass
+class StoredRecord:
+    """A record as this transaction will leave it. `keys`: the unique values it holds, by attribute number; `document`: its data as JSON."""
+
+    id: str
+    created_at: int
+    updated_at: int
+    data: dict[str, Any]
+    keys: dict[int, tuple[str, ...]]
+    document: str = ""
+    is_new: bool = False
+    changed: dict[str, Projection] = field(default_factory=dict)
+
+    def wire(self, object_id: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "objectId": object_id,
+            "data": self.data,
+            "createdAt": to_wire(self.created_at),
+            "updatedAt": to_wire(self.updated_at),
+        }
+
+
+def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
+    """Everything that needs no database; raises BadRequest naming every attribute at fault."""
+    if not isinstance(data, dict):
+        raise BadRequest("data must be an object", {"field": "data"})
+    unknown = [shown(slug) for slug in data if slug not in schema.attributes][:20]
+    inactive = [slug for slug in unknown if slug in schema.inactive]
+    if inactive:
+        raise BadRequest(f"{', '.join(inactive)} is not active and takes no values", {"inactive": inactive})
+    if unknown:
+        valid = list(schema.attributes)
+        raise BadRequest(
+            f"unknown attribute {', '.join(unknown)}; the attributes are: {', '.join(valid)}", {"unknown": unknown, "valid": valid}
+        )
+    problems: dict[str, str] = {}
+    projections: dict[str, Projection] = {}
+    for slug, value in data.items():
+        try:
+            projections[slug] = project(schema.attributes[slug], value)
+        except Invalid as error:
+            problems[slug] = str(error)
+    for attribute in schema.required:
+        slug = attribute.slug
+        if slug not in problems and (slug in data or record_id is None) and projections.get(slug, EMPTY).column is None:
+            problems[slug] = "is required"
+    if problems:
+        raise BadRequest("; ".join(f"{slug} {problem}" for slug, problem in problems.items()), {"fields": problems})
+    return RecordChange(record_id, data, projections)
+
+
+class Writing:
+    """Prepare with the changes of a request, apply them one after the other, flush once."""
+
+    def __init__(self, tx: Tx, schema: Schema, *, ids: Callable[[], str], now: float) -> None:
+        self._tx = tx
+        self._schema = schema
+        self._ids = ids
+        self._now = now
+        self._at = to_micros(now)
+        self._records: dict[str, StoredRecord] = {}
+        self._owners: dict[Key, str] = {}
+        self._released: set[Key] = set()
+        self._claimed: set[Key] = set()
+        self._deleted: list[str] = []
+        self._targets: dict[str, set[str]] = {}
+        self._events: list[tuple[str, str]] = []
+        self._organisation = organisation_id(tx)
+
+    def prepare(self, changes: Sequence[RecordChange]) -> None:
+        """Read all that the changes will be judged by, in one query per kind."""
+        self.load(change.record_id for change in changes if change.record_id)
+        for attribute in self._schema.unique:
+            keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
+            sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
+            self._owners.update({(attribute.number, key): owner for key, owner in all_in(self._tx, sql, keys, [attribute.number])})
+        for attribute in self._schema.attributes.values():
+            if attribute.type is AttributeType.REFERENCE:
+                keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
+                self._targets[attribute.slug] = _existing(self._tx, attribute, keys)
+
+    def load(self, record_ids: Iterable[str]) -> dict[str, StoredRecord]:
+        """The records of these canonical ids that exist, locked for this transaction, by id."""
+        unique = self._schema.holding_unique
+        columns = "".join(f", {record_tables.column(attribute)}" for attribute in unique)
+        sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}} "
+        # In one order, so that two requests that change the same records wait for each other and not for ever.
+        sql += f"ORDER BY id{self._tx.dialect.for_update}"
+        for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, sorted(set(record_ids))):
+            keys = {attribute.number: keys_in(attribute, column) for attribute, column in zip(unique, stored, strict=True)}
+            self._records[record_id] = StoredRecord(record_id, created_at, updated_at, jsontext.loads(data), keys, data)
+        return self._records
+
+    def apply(self, change: RecordChange) -> StoredRecord:
+        """Raises NotFound, BadRequest or Conflict, and then has done nothing."""
+        record = (
+            self._records.get(change.record_id) if change.record_id else StoredRecord(self._ids(), self._at, self._at, {}, {}, is_new=True)
+        )
+        if record is None:
+            raise NotFound(f"there is no record with the id {change.record_id}")
+        self._check_references(change)
+        self._check_unique(change, record)
+        merged = {slug: value for slug, value in (record.data | change.data).items() if value is not None}
+        document = jsontext.dumps(merged)
+        if len(document.encode()) > MAX_DOCUMENT:
+            raise BadRequest(f"the data of a record must have at most {MAX_DOCUMENT:,} bytes", {"field": "data"})
+        self._take_keys(change, record)
+        record.data, record.document = merged, document
+        record.updated_at = self._at
+        record.changed.update(change.projections)
+        self._records[record.id] = record
+        self._event("record.updated" if change.record_id else "record.created", record)
+        return record
+
+    def delete(self, record: StoredRecord) -> None:
+        """Of a loaded record."""
+        del self._records[record.id]
+        self._deleted.append(record.id)
+        self._released.update((number, key) for number, keys in record.keys.items() for key in keys)
+        self._event("record.deleted", record)
+
+    def flush(self) -> None:
+        """Write everything, the events with it."""
+        tx, schema = self._tx, self._schema
+        tx.execute_many(f"DELETE FROM {schema.table} WHERE id = ?", [(record_id,) for record_id in self._deleted])
+        tx.execute_many("DELETE FROM unique_value WHERE attribute = ? AND key = ?", sorted(self._released))
+        claimed = sorted(key for key in self._claimed if key in self._owners)
+        tx.execute_many(
+            "INSERT INTO unique_value (attribute, key, record_id) VALUES (?, ?, ?)", [(*key, self._owners[key]) for key in claimed]
+        )
+        new = [record for record in self._records.values() if record.is_new]
+        self._insert(new)
+        for record in self._records.values():
+            if record.changed and not record.is_new:
+                self._update(record)
+        outbox.append_frozen(tx, self._events, ids=self._ids, now=self._now)
+        growth = len(new) - len(self._deleted)
+        if growth:
+            # Last: all writers of the object meet at this row, and wait for each other only from here to the commit.
+            tx.execute_many("UPDATE record_total SET total = total + ? WHERE object_id = ?", [(growth, schema.object_id)])
+
+    def _check_references(self, change: RecordChange) -> None:
+        for slug, known in self._targets.items():
+            missing = [key for key in change.projections.get(slug, EMPTY).keys if key not in known]
+            if missing:
+                raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
+
+    def _check_unique(self, change: RecordChange, record: StoredRecord) -> None:
+        for attribute in self._schema.unique:
+            for key in change.projections.get(attribute.slug, EMPTY).keys:
+                if self._owners.get((attribute.number, key), record.id) != record.id:
+                    raise Conflict(f"{attribute.slug} must be unique, and another record has this value", {"slug": attribute.slug})
+
+    def _take_keys(self, change: RecordChange, record: StoredRecord) -> None:
+        for attribute in self._schema.unique:
+            projection = change.projections.get(attribute.slug)
+            if projection is None:
+                continue
+            number = attribute.number
+            for key in record.keys.get(number, ()):
+                self._released.add((number, key))
+                self._owners.pop((number, key), None)
+            record.keys[number] = projection.keys
+            for key in projection.keys:
+                self._claimed.add((number, key))
+                self._owners[number, key] = record.id
+
+    def _insert(self, records: Sequence[StoredRecord]) -> None:
+        attributes = list(self._schema.attributes.values())
+        names = [name for attribute in attributes for name in (record_tables.column(attribute), record_tables.exact_column(attribute))]
+        columns = ", ".join(["id", "created_at", "updated_at", "data", *names])
+        marks = ", ".join("?" * (4 + len(names)))
+        rows = []
+        for record in records:
+            row: list[Any] = [record.id, record.created_at, record.updated_at, record.document]
+            for attribute in attributes:
+                projection = record.changed.get(attribute.slug, EMPTY)
+                row += (projection.column, projection.exact)
+            rows.append(row)
+        self._tx.execute_many(f"INSERT INTO {self._schema.table} ({columns}) VALUES ({marks})", rows)
+
+    def _update(self, record: StoredRecord) -> None:
+        # Only what changed: an index whose column is not named costs nothing.
+        columns: dict[str, Any] = {"updated_at": record.updated_at, "data": record.document}
+        for slug, projection in record.changed.items():
+            attribute = self._schema.attributes[slug]
+            columns[record_tables.column(attribute)] = projection.column
+            columns[record_tables.exact_column(attribute)] = projection.exact
+        assignments = ", ".join(f"{column} = ?" for column in columns)
+        self._tx.execute_many(f"UPDATE {self._schema.table} SET {assignments} WHERE id = ?", [(*columns.values(), record.id)])
+
+    def _event(self, event_type: str, record: StoredRecord) -> None:
+        # The ids are our own and need no escaping; the document is JSON already.
+        head = f'{{"organizationId":"{self._organisation}","recordId":"{record.id}","objectId":"{self._schema.object_id}","data":'
+        self._events.append((event_type, f"{head}{record.document}}}"))
+
+
+def _existing(tx: Tx, attribute: StoredAttribute, keys: set[str]) -> set[str]:
+    """Which of the keys are records of the object that a reference attribute points to."""
+    row = tx.one("SELECT number FROM crm_object WHERE id = ?", (attribute.target_id,)) if keys else None
+    if row is None:
+        return set()
+    return {found for (found,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", keys)}

@@ -1,0 +1,93 @@
+"""The delivery jobs: send what is due, several at once, and store every try; give up and forget what is old.
+
+At least once, and at most one worker at a time for each delivery: a claim is a lease in the database. So are the places of an endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crmctl.service.context import Context
+from crmctl.service.jobs.places import Places
+from crmctl.service.jobs.worker import POLL_SECONDS
+from crmctl.service.store import deliveries, delivery_claims
+from crmctl.service.store.delivery_claims import Due, Terms
+from crmctl.service.webhooks.outbound import ATTEMPT_SECONDS, OutboundCaller
+from crmctl.service.webhooks.schedule import WINDOW, next_try
+
+LEASE_SECONDS = 2 * ATTEMPT_SECONDS
+"""Longer than a try can take: a delivery whose lease ended belongs to a worker that died."""
+
+HOUSEKEEPING_SECONDS = 600.0
+RETENTION_SECONDS = 30 * 24 * 3600.0
+"""How long settled deliveries and their history are kept."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """`places` of one process for endpoints that have something in common."""
+
+    name: str
+    places: int
+    terms: Terms
+
+
+PROVEN = Lane("delivery", 32, Terms(True, 8, LEASE_SECONDS, WINDOW))
+UNPROVEN = Lane("probe", 64, Terms(False, 1, LEASE_SECONDS, WINDOW))
+"""Endpoints that are new or whose last try failed: one try at a time each, and never in the places of those that work."""
+
+
+class Deliveries:
+    """Sends what is due in one lane. `random` in [0, 1) is the jitter of retries."""
+
+    def __init__(self, context: Context, sender: OutboundCaller, random: Callable[[], float], lane: Lane) -> None:
+        self._context = context
+        self._sender = sender
+        self._random = random
+        self._terms = lane.terms
+        self._places = Places(lane.places, lane.name)
+
+    def run_once(self) -> bool:
+        """Start what is due and has a place; whether to look again at once."""
+        free = self._places.free()
+        due = self._claim(free) if free else []
+        for one in due:
+            self._places.start(self._deliver, one)
+        return bool(due) or self._places.wait(POLL_SECONDS)
+
+    def close(self) -> None:
+        """Waits for the tries under way."""
+        self._places.close()
+
+    def _claim(self, most: int) -> list[Due]:
+        engine, clock = self._context.engine, self._context.clock
+        if not engine.read(lambda tx: delivery_claims.is_claimable(tx, self._terms, now=clock.now())):
+            return []
+        return engine.write(lambda tx: delivery_claims.claim(tx, self._terms, most, now=clock.now()))
+
+    def _deliver(self, due: Due) -> None:
+        attempt = self._sender.send(due)
+        again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
+        self._context.engine.write(lambda tx: delivery_claims.settle(tx, due, attempt, again))
+
+
+class Housekeeping:
+    """Gives up what is past its window and forgets what is past its retention, now and then."""
+
+    def __init__(self, context: Context, retention_seconds: float = RETENTION_SECONDS) -> None:
+        self._context = context
+        self._retention = retention_seconds
+        self._next_at = 0.0
+
+    def run_once(self) -> bool:
+        now = self._context.clock.now()
+        if now < self._next_at:
+            return False
+        self._next_at = now + HOUSEKEEPING_SECONDS
+        self._context.engine.write(lambda tx: delivery_claims.expire(tx, WINDOW, now=now))
+        self._context.engine.write(lambda tx: deliveries.forget(tx, now - self._retention))
+        return False
+
+    def close(self) -> None:
+        """Nothing is kept open."""

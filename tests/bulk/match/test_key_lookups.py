@@ -1,0 +1,79 @@
+"""Looking up keys: every one of them, past any block they are read in, each way where it is the cheaper one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from crmctl.bulk.match import key_lookups as lookups
+from crmctl.bulk.match.key_index import CHUNK_ROWS, KeyIndex
+from crmctl.bulk.match.key_lookups import Lookup
+from crmctl.bulk.match.keys import KeyRule, key_rule
+from crmctl.models.records import Record
+from tests.support.bulkfiles import attribute
+from tests.support.bulkserver import OBJECT_ID, BulkServer
+
+
+def rule() -> KeyRule:
+    return key_rule(["code"], [attribute("code")])
+
+
+@pytest.fixture
+def index() -> Iterator[KeyIndex]:
+    with KeyIndex(rule()) as index:
+        yield index
+
+
+def code(n: int) -> str:
+    return f"k{n:05}"
+
+
+def key(text: str) -> str:
+    found = rule().key({"code": text})
+    assert found is not None
+    return found
+
+
+def record(n: int, text: str) -> Record:
+    return Record.model_validate({"id": f"00000000-0000-4000-8000-{n:012}", "data": {"code": text}})
+
+
+@pytest.mark.parametrize("count", [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1])
+def test_every_row_and_every_key_comes_once_past_any_block(index: KeyIndex, count: int) -> None:
+    for n in range(count):
+        index.want(n, n + 2, n + 2, {"code": code(n)})
+    index.see(record(n, code(n)) for n in range(count))
+    assert index.key_count == count
+    assert list(index.distinct()) == [key(code(n)) for n in range(count)]
+    assert [(row.ordinal, row.line, row.key) for row in index.rows()] == [(n, n + 2, key(code(n))) for n in range(count)]
+    assert list(index.matches()) == [(n, record(n, "").id) for n in range(count)]
+
+
+def test_rows_of_one_key_and_records_of_one_key(index: KeyIndex) -> None:
+    for n in range(1, 1203):
+        index.want(n, n, n, {"code": "same" if n % 2 else code(n)})
+    index.see([record(9, "same"), record(3, "same"), record(4, code(4)), record(5, "of nobody")])
+    assert (index.first(key("same")).ordinal, index.last(key("same")).ordinal) == (1, 1201)
+    assert [one for one, _ in index.found(key("same"))] == [record(3, "").id, record(9, "").id]
+    assert list(index.matches()) == sorted([(n, record(3, "").id) for n in range(1, 1203, 2)] + [(4, record(4, "").id)])
+    index.see([record(3, "moved away")])
+    assert [one for one, _ in index.found(key("same"))] == [record(9, "").id]
+    assert index.found(key("of nobody")) == []
+
+
+@pytest.mark.parametrize(("small", "count", "singly"), [(100, 2, True), (100, 3, False), (199, 2, True), (200, 2, False), (201, 2, False)])
+def test_few_keys_of_a_large_object_are_asked_for_and_never_more_than_pages(
+    index: KeyIndex, monkeypatch: pytest.MonkeyPatch, small: int, count: int, singly: bool
+) -> None:
+    monkeypatch.setattr(lookups, "SMALL", small)  # of 200 records, which are three pages of 99 new ones each
+    with BulkServer() as server:
+        ids = server.seed([{"code": code(n)} for n in range(200)])
+        for n in range(count):
+            index.want(n, n, n, {"code": code(n)})
+        lookup = Lookup(server.crm(), OBJECT_ID)
+        lookup.fill(index)
+        asked = [read for read in server.reads if any(name.startswith("filter[") for name in read)]
+        assert len(asked) == (count + 1 if singly else 0)  # one to see whether the filter works
+        assert lookup.requests == len(server.reads)
+    assert list(index.matches()) == [(n, ids[n]) for n in range(count)]

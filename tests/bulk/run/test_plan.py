@@ -1,0 +1,74 @@
+"""A job that carries out a plan and is interrupted before its first request compares the plan again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crmctl.bulk.journal.states import JobState
+from crmctl.bulk.rows.mapping import MappingOptions, Mode
+from crmctl.bulk.run.decisions import Decisions
+from crmctl.bulk.run.dry_run import Limit, dry_run
+from crmctl.bulk.run.job_start import ImportTarget
+from crmctl.bulk.run.plan import ImportPlan, open_input
+from crmctl.bulk.run.plan_check import describe, open_plan, start_apply
+from crmctl.bulk.run.plan_file import read_plan, write_plan
+from crmctl.errors import ExitCode
+from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
+from tests.support.keydesk import KeyDesk, counts
+
+ROWS = "Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(150))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[KeyDesk]:
+    with BulkServer() as server:
+        server.seed([{"email": "p1@acme.com", "note": "old"}, {"email": "p2@acme.com", "note": "new"}])
+        yield KeyDesk(server, tmp_path)
+
+
+def begin(desk: KeyDesk) -> None:
+    """Make a plan, and the job that is to carry it out; the plan's own file is gone then."""
+    source, place = desk.folder / "people.csv", desk.folder / "people.plan"
+    source.write_text(ROWS, encoding="utf-8")
+    target = ImportTarget("people", OBJECT_ID, desk.server.origin)
+    plan = ImportPlan(mapping=MappingOptions(Mode.UPSERT, keys=("email",))).frozen(desk.attributes)
+    planned = open_input(plan, source, "people.csv", desk.attributes)
+    crm = desk.server.crm(desk.clock)
+    with Decisions() as decisions:
+        found = dry_run(target, planned, Limit(), desk.clock, desk.findings.append, crm, plan=plan, decisions=decisions)
+        facts = {"summary": found.to_document()["predicted"], "created_at": "", "marker": None, "before_images": "auto"}
+        write_plan(place, describe(target, plan, planned, desk.attributes, str(source), **facts), decisions)
+    ready = open_plan(read_plan(place), desk.attributes)
+    start_apply(desk.store, target, desk.attributes, ready, desk.clock, lister=crm).journal.close()
+    place.unlink()
+
+
+def test_it_goes_on_when_everything_is_as_it_was(desk: KeyDesk) -> None:
+    begin(desk)
+    assert counts(desk.resume()) == {"created": 148, "updated": 1, "unchanged": 1}
+    assert len(desk.server.records) == 150
+
+
+@pytest.mark.parametrize("email", ["p1@acme.com", "p2@acme.com", "P7@acme.com"])
+def test_it_refuses_when_a_record_was_changed_or_made(desk: KeyDesk, email: str) -> None:
+    begin(desk)
+    known = next((record for record in desk.server.records if record["data"]["email"] == email), None)
+    if known is not None:
+        known["data"]["n"] = 9
+    else:
+        desk.server.add({"email": email}, "2026-01-01T00:10:00.000000Z")
+    refused = desk.resume()
+    assert refused.error is not None
+    assert (refused.error.code, refused.exit_code, desk.server.writes) == ("plan_outdated", ExitCode.REJECTED, [])
+    assert [job.state for job in desk.store.list()] == [JobState.REJECTED]
+
+
+def test_once_begun_its_journal_decides(desk: KeyDesk) -> None:
+    begin(desk)
+    desk.server.faults[1] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
+    assert desk.resume().resumable
+    next(record for record in desk.server.records if record["data"]["email"] == "p2@acme.com")["data"]["n"] = 9
+    assert counts(desk.resume()) == {"created": 148, "updated": 1, "unchanged": 1}

@@ -1,0 +1,63 @@
+"""One word for one thing: no class name means two things, modules are named by what they hold, and the glossary's terms are used."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+
+from tests.support.sources import PACKAGE, ROOT, package_files
+
+NOUNS = {"mapping", "paging", "routing"}
+"""Words in -ing that name a thing."""
+
+
+def terms() -> dict[str, str]:
+    """The glossary: term to meaning."""
+    rows = re.findall(r"^\| (?!term )([^|]+?) \| ([^|]+?) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    return {name.strip(): meaning for term, meaning in rows for name in term.split(",")}
+
+
+def test_no_module_is_named_by_a_gerund() -> None:
+    named = [path.relative_to(PACKAGE).as_posix() for path in package_files() if path.stem.endswith("ing") and path.stem not in NOUNS]
+    assert named == []
+
+
+def test_no_class_name_means_two_things() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in package_files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path.relative_to(PACKAGE).as_posix())
+    doubled = {name: places for name, places in homes.items() if len(places) > 1}
+    assert {name: places for name, places in doubled.items() if not _is_one_resource(places)} == {}
+
+
+def _is_one_resource(places: list[str]) -> bool:
+    return len(places) == 2 and places[0].startswith("models/") and places[1].startswith(("service/routes/", "service/http/"))
+
+
+def test_the_glossary_says_each_term_once() -> None:
+    known = terms()
+    assert len(known) >= 80
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    rows = re.findall(r"^\| (?!term )([^|\-]+?) \|", text, re.MULTILINE)
+    assert len(rows) == len(set(rows))
+
+
+def test_every_term_is_used_in_the_program() -> None:
+    """A term nobody says is none."""
+    text = "\n".join(path.read_text() for path in package_files()).casefold().replace("_", " ")
+    text = re.sub(r"\s+", " ", text)
+    unused = [term for term in terms() if re.search(re.escape(term.casefold().replace("-", " ")), text.replace("-", " ")) is None]
+    assert unused == []
+
+
+def test_what_wording_forbids_is_not_said() -> None:
+    """`docs/wording.md` has a table of words to say and not to say; the ones that are never right are looked for in what people read."""
+    from crmctl.cli.framework import describe_tree, walk_commands
+
+    never = re.compile(r"\b(backend|oops|please|sorry)\b|\bunable to\b", re.IGNORECASE)
+    said = [leaf["help"] for leaf in walk_commands(describe_tree())]
+    assert said
+    assert [text for text in said if never.search(text)] == []
