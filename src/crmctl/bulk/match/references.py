@@ -1,4 +1,4 @@
-"""References given by what tells a record apart (`companies.domain`) instead of its id. What their values mean is in `reference_resolution`."""
+"""References given by what tells a record apart (`companies.domain`) instead of its id; what values mean is in `reference_resolution`."""
 
 from __future__ import annotations
 

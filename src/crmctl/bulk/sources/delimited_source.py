@@ -1,4 +1,4 @@
-"""CSV and TSV files: header, width of rows, blank lines. The quoting rules are in quoted_text.py, the choice of a dialect in detection.py."""
+"""CSV and TSV files: header, width of rows, blank lines. Quoting is in quoted_text.py, the choice of a dialect in detection.py."""
 
 from __future__ import annotations
 
