@@ -68,11 +68,15 @@ _PLAIN = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_cons
 _UNIQUE = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
 
 
+_DOUBLE_DIGITS = 308
+"""What is beyond the range of a double stays as it was written."""
+
+
 def _encode(value: Any) -> Any:
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise ValueError(f"{value} is not JSON")
-        return f"{_MARK}{plain_decimal(value)}"
+        return f"{_MARK}{value if value.adjusted() > _DOUBLE_DIGITS else plain_decimal(value)}"
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 

@@ -67,7 +67,7 @@ def test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed() -> N
         [page(0, [-1, *range(99)]), page(100, [*range(99, 150), None])],
     ]
     shown = iter([one for walk in walks for one in walk])
-    walk = GroupWalk(1, lambda: next(shown), lambda _: next(shown))
+    walk = GroupWalk(1, lambda: next(shown), lambda _: next(shown), lambda _: False)
     read = {row.id for rows in walk.pages() for row in rows}
     assert walk.walks == 2
     assert {str(number) for number in range(150)} <= read

@@ -46,7 +46,11 @@ def test_a_killed_import_makes_and_links_everybody_once(tmp_path: Path, point: s
     keys = ("email",) if point.endswith(("1", "4")) else ()
     with BulkServer() as server:
         assert run(tmp_path, server, point, *keys) == -signal.SIGKILL
-        assert run(tmp_path, server, "never", *keys) == 0
+        ended = run(tmp_path, server, "never", *keys)
+        if point == "begun:1":  # nobody can tell: the only request so far may be under way, and nothing newer shows
+            assert (ended, server.records) == (10, [])
+            return
+        assert ended == 0
         people = {record["id"]: record["data"] for record in server.records}
     ghosts = {manager for manager in everybody.values() if manager is not None and manager.startswith("ghost")}
     assert sorted(data["email"] for data in people.values()) == sorted([*everybody, *ghosts])

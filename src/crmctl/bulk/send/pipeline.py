@@ -165,7 +165,9 @@ class Delivery:
         """What was looked for together may be more than a request takes."""
         batcher = Batcher(self._batcher.max_rows, self._batcher.max_bytes)
         full = [batch for entry in freed.batch.entries if (batch := batcher.feed(entry)) is not None]
-        return (Freed(batch, freed.round) for batch in (*full, batcher.flush()) if batch is not None)
+        parts = [batch for batch in (*full, batcher.flush()) if batch is not None]
+        # A smaller request is another one: what was refused of the larger says nothing of it.
+        return (Freed(batch, freed.round, freed.refusal if len(parts) == 1 else None) for batch in parts)
 
     def _wait(self) -> None:
         """Until every sender is through, or sending is to stop."""
