@@ -1,6 +1,6 @@
 """What the tests are worth: each mutation breaks one promise of bulk work in a copy of the source, and a named test must fail.
 
-`python benchmarks/mutations.py [--record]`; ends with 1 when a mutation survives.
+`python benchmarks/mutations.py [--only WORDS... | --record]`; ends with 1 when a mutation survives.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ class Mutation:
     new: str
     test: str
 
+    def mutated(self) -> str:
+        """The text of the file with the mutation in it. Raises ValueError where the source has moved on."""
+        text = (ROOT / "src" / "crmctl" / self.file).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: the place to change is there {text.count(self.old)} times in {self.file}")
+        return text.replace(self.old, self.new)
+
 
 CHURN = "tests/bulk/export/test_churn.py::"
 KILLS = "tests/bulk/run/test_import_processes.py::test_a_killed_import_loses_and_doubles_nothing"
@@ -45,15 +52,15 @@ MUTATIONS = (
     Mutation(
         "what is about to leave is not brought to disk",
         "bulk/journal/journal.py",
-        "with self._transaction():\n            self._assert_free(batch)",
-        "with self._transaction(durable=False):\n            self._assert_free(batch)",
+        "with self._transaction():\n                self._assert_free(batch)",
+        "with self._transaction(durable=False):\n                self._assert_free(batch)",
         "tests/bulk/journal/test_journal.py::test_what_is_about_to_leave_is_brought_to_disk",
     ),
     Mutation(
         "rows in doubt are sent again without being read back",
         "bulk/send/reconcile.py",
         "            view = self.evidence.look(parked, thoroughly=is_due)\n",
-        "            view, is_due, parked.last, parked.sent_at = View(conclusive=True), True, frozenset(), 0.0\n",
+        "            view, is_due, parked.last, parked.sent_at = Look(conclusive=True), True, frozenset(), 0.0\n",
         FAULTS + "test_what_can_be_told_is_told",
     ),
     Mutation(
@@ -87,7 +94,7 @@ MUTATIONS = (
     Mutation(
         "lists that show too few records are believed",
         "bulk/send/evidence.py",
-        "            if left < 0:\n                return View(seen, why=TOO_FEW)\n",
+        "            if left < 0:\n                return Look(seen, why=TOO_FEW)\n",
         "            left = max(left, 0)\n",
         EVIDENCE + "test_nothing_is_absent_from_lists_that_have_stopped",
     ),
@@ -241,12 +248,8 @@ def is_noticed(mutation: Mutation) -> bool:
         for part in ("src", "tests"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
-        file = copy / "src" / "crmctl" / mutation.file
-        text = file.read_text()
-        if text.count(mutation.old) != 1:
-            raise SystemExit(f"{mutation.name}: the place to change is there {text.count(mutation.old)} times in {mutation.file}")
         whole = passes(copy, mutation.test)
-        file.write_text(text.replace(mutation.old, mutation.new))
+        (copy / "src" / "crmctl" / mutation.file).write_text(mutation.mutated())
         return whole and not passes(copy, mutation.test)
 
 
@@ -259,10 +262,17 @@ def passes(folder: Path, test: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORDS", help="the mutations whose name has one of these in it")
     given = parser.parse_args()
+    chosen = [one for one in MUTATIONS if not given.only or any(words in one.name for words in given.only)]
+    try:
+        for mutation in chosen:
+            mutation.mutated()
+    except ValueError as error:
+        parser.error(str(error))
     table = ["| mutation | test | noticed |", "|---|---|---|"]
     survived = 0
-    for mutation in MUTATIONS:
+    for mutation in chosen:
         noticed = is_noticed(mutation)
         survived += not noticed
         table.append(f"| {mutation.name} | `{mutation.test.rpartition('::')[2]}` | {'yes' if noticed else 'NO'} |")
