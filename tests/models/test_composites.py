@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crmctl.errors import RejectedError, UsageError
-from crmctl.models.composites import PART_NAMES, Form, Merger, currency_code, learn_form, usual_name
+from crmctl.models.composites import PART_NAMES, Form, Merger, compose_phone, currency_code, learn_form, usual_name
 from tests.support.bulkfiles import attribute
 
 KINDS = {"name": attribute("name", "name"), "address": attribute("address", "address"), "amount": attribute("amount", "currency")}
@@ -105,3 +105,20 @@ def test_a_currency_is_three_letters() -> None:
     for text in ("", "€", "EURO", "12a"):
         with pytest.raises(UsageError):
             currency_code(text)
+
+
+@pytest.mark.parametrize(
+    ("sample", "extension", "value"),
+    [
+        (None, None, "+4930123"),
+        (None, "7", "+4930123;ext=7"),
+        ({"number": "+1"}, None, {"number": "+4930123"}),
+        ({"number": "+1"}, "7", {"number": "+4930123;ext=7"}),
+        ({"number": "+1", "extension": "2"}, None, {"number": "+4930123"}),
+        ({"number": "+1", "extension": "2"}, "7", {"number": "+4930123", "extension": "7"}),
+    ],
+)
+def test_a_phone_number_has_the_form_of_existing_records(sample: Any, extension: str | None, value: Any) -> None:
+    phone = attribute("phone", "phone_number")
+    form = learn_form(phone, [{"phone": sample}] if sample else [])
+    assert compose_phone(phone, "+4930123", extension, form) == value

@@ -29,6 +29,8 @@ GOOD = [
     ("number", ".5", 0.5),
     ("number", "12345678901234567890.123", Decimal("12345678901234567890.123")),
     ("number", "0.1", 0.1),
+    ("number", "1e3", 1000),
+    ("number", "15E-1", 1.5),
     ("number", "90071992547409931", 90071992547409931),
     ("currency", "12.50", 12.5),
     ("currency", "12.50 EUR", {"amount": 12.5, "currency": "EUR"}),
@@ -92,6 +94,7 @@ BAD = [
     ("email", "a@x.com; b@x.com", "invalid_email"),
     ("phone_number", "1.23E+11", "spreadsheet_number"),
     ("phone_number", "4,4E+11", "spreadsheet_number"),
+    ("phone_number", "1.23e+11", "spreadsheet_number"),
     ("phone_number", "none", "invalid_phone"),
     ("reference", "Acme Inc", "invalid_reference"),
 ]

@@ -60,6 +60,14 @@ def test_unknown_columns_are_all_listed_with_the_nearest_attributes():
     assert caught.value.details == {"columns": ["emial", "First Name"]}
 
 
+@pytest.mark.parametrize("header", ["--", "- -"])
+def test_a_column_without_a_letter_is_near_nothing(header):
+    """Neither to an attribute that has no name."""
+    with pytest.raises(UsageError) as caught:
+        build_mapping([header, "notes"], [*ATTRIBUTES, attribute("nameless", name="")], MappingOptions())
+    assert "nearest" not in caught.value.message
+
+
 def test_ignore_unknown_leaves_columns_out_and_says_so():
     mapping = build_mapping(["notes", "Foo", ""], ATTRIBUTES, MappingOptions(ignore_unknown=True))
     assert [column.target for column in mapping.columns] == ["notes", None, None]

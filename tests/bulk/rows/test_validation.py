@@ -10,6 +10,7 @@ from crmctl.bulk.findings import Severity
 from crmctl.bulk.rows.cell_values import ValueOptions
 from crmctl.bulk.rows.mapping import MappingOptions, Mode, build_mapping
 from crmctl.bulk.rows.validation import payloads, validate
+from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE
 from crmctl.errors import RejectedError, UsageError
 from tests.support.bulkfiles import attribute, select, source_of
 
@@ -174,6 +175,18 @@ def test_undeclared_dates_are_refused_and_the_report_tells_what_they_can_be(tmp_
     assert declared.validate().dates == {"born": {"swappable": 1, "onlyDayFirst": 0, "onlyMonthFirst": 0}}
 
 
+@pytest.mark.parametrize(
+    ("cell", "swappable", "day_first", "month_first"),
+    [("12/11/2024", 1, 0, 0), ("11/12/2024", 1, 0, 0), ("13/12/2024", 0, 1, 0), ("12/13/2024", 0, 0, 1), ("13/11/2024", 0, 1, 0)],
+)
+def test_a_year_has_twelve_months(tmp_path, cell, swappable, day_first, month_first):
+    report = Input(tmp_path, f"name,born\nA,{cell}\nB,12/12/2024\nC,13/14/2024\nD,14/13/2024\n").validate()
+    assert report.dates == {"born": {"swappable": swappable, "onlyDayFirst": day_first, "onlyMonthFirst": month_first}}
+    text = f"name,born\nA,{cell}\nB,12/12/2024\n"
+    declared = Input(tmp_path, text, values=ValueOptions(date_formats={"born": "%m/%d/%Y" if month_first else "%d/%m/%Y"})).validate()
+    assert declared.dates.get("born", {}).get("swappable", 0) == swappable
+
+
 def test_what_a_spreadsheet_spoilt_in_a_text_column_is_kept_with_a_warning(tmp_path):
     checked = Input(tmp_path, "name,notes\nA,1.23E+11\nB,#REF!\nC,#1 fan\nD,12E\n")
     assert [row["notes"] for row in checked.data()] == ["1.23E+11", "#REF!", "#1 fan", "12E"]
@@ -220,3 +233,20 @@ def test_a_broken_array_is_not_half_accepted(tmp_path):
 def test_an_inactive_required_attribute_asks_nothing(tmp_path):
     attributes = [attribute("a"), attribute("b", isRequired=True, isActive=False)]
     assert Input(tmp_path, "a\n1\n", attributes=attributes).data() == [{"a": "1"}]
+
+
+def test_the_parts_and_the_id_of_a_json_record(tmp_path):
+    lines = f'{{"id": "{A}", "address.city": "Rome", "address.street": "Via 1", "amount": 5}}\n{{"name": "Bob", "id": null, "score": 1}}\n'
+    first, second = Input(tmp_path, lines, "people.jsonl", mode=Mode.UPSERT).payloads()
+    assert (first.id, second.id) == (A, None)
+    assert first.parts == {"address": {"city": "Rome", "street": "Via 1"}, "amount": {"amount": 5}}
+    assert not first.findings
+    assert not second.findings
+
+
+@pytest.mark.parametrize("keys", [("address.city", "address"), ("address", "address.city"), ("address.city", "Address.City")])
+def test_a_json_record_fills_nothing_twice(tmp_path, keys):
+    """Keys that are new in a late record, which no header has told of; one of the record's keys more does no harm."""
+    early = '{"name": "Ada"}\n' * HEADER_SAMPLE
+    late = '{"name": "Ada", ' + ", ".join(f'"{key}": "Rome"' for key in keys) + ', "notes": "x"}\n'
+    assert Input(tmp_path, early + late, "people.jsonl").found() == [("duplicate_target", HEADER_SAMPLE + 1, keys[1])]

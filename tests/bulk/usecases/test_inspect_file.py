@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from crmctl.bulk.rows.mapping import MappingOptions, build_mapping
-from crmctl.bulk.usecases.inspect_file import MAX_DISTINCT, inspect
+from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE
+from crmctl.bulk.usecases.inspect_file import MAX_COLUMNS, MAX_DISTINCT, SHOWN_PROBLEMS, inspect
 from crmctl.models import jsontext
 from tests.support.bulkfiles import attribute, select, source_of
 
@@ -72,9 +75,21 @@ def test_colliding_columns_say_so(tmp_path):
     assert [column.note for column in report.columns] == [None, "collides with column 1 (email)", None, "collides with column 3 (x)"]
 
 
-def test_few_repeated_texts_look_like_a_select(tmp_path):
-    report = inspect(source_of(tmp_path, "stage\n" + "New\nOld\n" * 10))
-    assert report.columns[0].guessed_type == "select"
+@pytest.mark.parametrize(("texts", "times", "guess"), [(2, 10, "select"), (20, 5, "select"), (21, 5, "text"), (20, 4, "text"), (1, 4, "text")])
+def test_few_repeated_texts_look_like_a_select(tmp_path, texts, times, guess):
+    cells = [f"Stage {chr(97 + number)}" for number in range(texts)] * times
+    report = inspect(source_of(tmp_path, "stage\n" + "\n".join(cells) + "\n"))
+    assert report.columns[0].guessed_type == guess
+
+
+def test_a_long_report_is_cut(tmp_path):
+    rows = [f"{number},x\n" for number in range(5)] + ["too,many,cells\n"] * (SHOWN_PROBLEMS + 5)
+    report = inspect(source_of(tmp_path, "a,b\n" + "".join(rows)))
+    assert (report.problems, len(report.findings)) == (SHOWN_PROBLEMS + 5, SHOWN_PROBLEMS)
+    assert [column.samples for column in report.columns] == [["0", "1", "2"], ["x"]]
+    few = '{"k0": 1}\n' * HEADER_SAMPLE
+    wide = "{" + ", ".join(f'"k{number}": 1' for number in range(MAX_COLUMNS + 5)) + "}\n"
+    assert len(inspect(source_of(tmp_path, few + wide, "a.jsonl")).columns) == MAX_COLUMNS
 
 
 def test_distinct_values_are_counted_up_to_a_limit(tmp_path):
