@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import seeded_mutations
-from benchmarks.seeded_mutations import draw, mutants_of
+from benchmarks.seeded_mutations import EQUIVALENT, Mutant, draw, mutants_of
 
 from tests.support.sources import ROOT
 
@@ -60,6 +60,36 @@ def test_every_kind_of_mutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_tests_of_a_package_lie_where_it_does() -> None:
-    assert seeded_mutations.tests_of("crmctl.bulk.journal") == "tests/bulk/journal"
-    assert seeded_mutations.tests_of("crmctl.bulk.journal.lease") == "tests/bulk/journal"
-    assert seeded_mutations.tests_of("crmctl.clock") == "tests"
+    assert seeded_mutations.tests_of("crmctl.bulk.journal") == ["tests/bulk/journal"]
+    assert seeded_mutations.tests_of("crmctl.bulk.journal.lease") == ["tests/bulk/journal"]
+    assert seeded_mutations.tests_of("crmctl.bulk.undo.restore") == ["tests/bulk/usecases/test_undo.py"]
+    assert seeded_mutations.tests_of("crmctl.clock") == ["tests"]
+
+
+def test_every_package_has_tests_of_its_own() -> None:
+    """All tests together would say little about a package, and take an hour for every mutation."""
+    for folder in sorted({file.parent for file in (ROOT / "src" / "crmctl").glob("*/**/*.py")}):
+        tests = seeded_mutations.tests_of(".".join(folder.relative_to(ROOT / "src").parts))
+        assert tests != ["tests"], folder
+        assert all((ROOT / place).exists() for place in tests), folder
+
+
+def test_what_imports_the_mutated_module_is_tested_first() -> None:
+    mutant = Mutant("src/crmctl/bulk/rows/markers.py", 0, 0, "", 1, "")
+    files = seeded_mutations.nearest_first(["tests/bulk/rows"], mutant)
+    assert "crmctl.bulk.rows.markers" in (ROOT / files[0]).read_text()
+    assert sorted(files) == sorted(file.relative_to(ROOT).as_posix() for file in (ROOT / "tests/bulk/rows").glob("test_*.py"))
+    assert seeded_mutations.nearest_first(["tests/rules/test_sizes.py"], mutant) == ["tests/rules/test_sizes.py"]
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _, _ in EQUIVALENT}))
+def test_what_counts_as_equivalent_is_still_there(file: str) -> None:
+    known = {(old, new) for name, old, new in EQUIVALENT if name == file}
+    assert known <= {(mutant.old, mutant.new) for mutant in mutants_of(ROOT / "src" / "crmctl" / file)}
+
+
+def test_the_number_of_a_bound_is_no_place_for_a_mutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeded_mutations, "ROOT", tmp_path)
+    file = tmp_path / "x.py"
+    file.write_text("MOST = 10\nLEAST: int = 2\nCELLS, LENGTH = 4096, 40\nfew = 3\nPLACES = [5]\nIS_ON = True\n")
+    assert [(mutant.line, mutant.new) for mutant in mutants_of(file)] == [(4, "4"), (5, "6"), (6, "False")]

@@ -75,7 +75,9 @@ def test_colliding_columns_say_so(tmp_path):
     assert [column.note for column in report.columns] == [None, "collides with column 1 (email)", None, "collides with column 3 (x)"]
 
 
-@pytest.mark.parametrize(("texts", "times", "guess"), [(2, 10, "select"), (20, 5, "select"), (21, 5, "text"), (20, 4, "text"), (1, 4, "text")])
+@pytest.mark.parametrize(
+    ("texts", "times", "guess"), [(2, 10, "select"), (20, 5, "select"), (21, 5, "text"), (20, 4, "text"), (1, 4, "text")]
+)
 def test_few_repeated_texts_look_like_a_select(tmp_path, texts, times, guess):
     cells = [f"Stage {chr(97 + number)}" for number in range(texts)] * times
     report = inspect(source_of(tmp_path, "stage\n" + "\n".join(cells) + "\n"))
