@@ -117,7 +117,7 @@ MUTATIONS = (
         "bulk/read/read_back.py",
         "return self.is_whole or (self.oldest is not None",
         "return True or (self.oldest is not None",
-        EVIDENCE + "test_records_like_the_rows_that_were_there_before_are_not_the_rows",
+        EVIDENCE + "test_records_like_the_rows_from_just_before_the_job_are_not_the_rows",
     ),
     Mutation(
         "a timestamp without a zone cannot be read",

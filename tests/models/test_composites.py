@@ -122,3 +122,13 @@ def test_a_phone_number_has_the_form_of_existing_records(sample: Any, extension:
     phone = attribute("phone", "phone_number")
     form = learn_form(phone, [{"phone": sample}] if sample else [])
     assert compose_phone(phone, "+4930123", extension, form) == value
+
+
+def test_what_is_not_known_of_existing_records_is_assumed_of_none() -> None:
+    merger = Merger(KINDS)
+    assert merger.form("name") == Form(plain=False, keys=())
+    said = {"name": {"last": "Byron"}, "address": {"city": "Rome"}}
+    assert merger.merge_all(said, {"name": {"first": "Ada", "last": "Lovelace"}, "amount": 5}) == {
+        "name": {"first": "Ada", "last": "Byron"},
+        "address": {"city": "Rome"},
+    }

@@ -144,6 +144,17 @@ def test_records_like_the_rows_that_were_there_before_are_not_the_rows(tmp_path:
         assert states == {RowState.CREATED: 500}
 
 
+def test_records_like_the_rows_from_just_before_the_job_are_not_the_rows(tmp_path: Path) -> None:
+    """They are read with what is new, since clocks may be off by as much, and are not among the newest that the job has noted."""
+    service = FaultService(FakeClock(), {1: NOT_APPLIED})
+    for n in [*range(101, 201), *range(-150, 0)]:
+        service.create({"n": n})
+    service.clock.sleep(1)
+    _, states = import_over_socket(tmp_path / "job", service, 300)
+    assert states == {RowState.CREATED: 300}
+    assert [n for n in range(101, 201) if values(service)[n] != 2] == []
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------------------------
 
 
