@@ -271,7 +271,9 @@ def _error_of(result: JobResult, document: dict[str, Any]) -> CrmctlError | None
         said = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in counts.items())
         failed = document["files"]["failed"]
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
-        return PartialError(f"not every row was written: {said}", hint=result.hint or correct, details=counts)
+        hint = f"{result.hint} {DOUBTFUL_WAYS}" if result.hint and document["inDoubt"] and not document["unsent"] else result.hint
+        notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
+        return PartialError(f"not every row was written: {said}", hint=hint or correct, details={**counts, **notes})
     return None
 
 
@@ -286,6 +288,8 @@ def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
         details={"duplicates": list(rivals[:LISTED_FINDINGS])},
     )
 
+
+DOUBTFUL_WAYS = "looks for them once more; with --assume-lost it sends them again, with --assume-applied they count as written"
 
 _WORDS = {
     "created": "created",

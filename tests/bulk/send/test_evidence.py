@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from crmctl.bulk.run.import_run import ImportOptions, RunResult
 from crmctl.bulk.send.pipeline import DeliveryOptions
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.http.transport import HttpxTransport, Response
 from crmctl.config.credentials import Credential
 from tests.support.bulkjobs import header, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer
@@ -32,11 +33,11 @@ STOPPED = [habits for habits in READING if habits.stopped is not None]
 AFTER_COMMIT = [fault for fault in FAULTS if fault.reply in ("400", "403", "404", "413", "417", "422") and fault.applies != "no"]
 
 
-def import_over_socket(folder: Path, service: FaultService, rows: int) -> tuple[RunResult, Counter[RowState]]:
+def import_over_socket(folder: Path, service: FaultService, rows: int, options: ImportOptions = ONE) -> tuple[RunResult, Counter[RowState]]:
     """One run; the rows' states afterwards."""
     with closing(new_journal(folder)) as journal, FaultServer(service) as server:
         session = Session(server.origin, Credential("key", "test", server.origin), HttpxTransport(), clock=service.clock)
-        result = run(Crm(session), journal, prepared(rows), ONE, clock=service.clock)
+        result = run(Crm(session), journal, prepared(rows), options, clock=service.clock)
         session.close()
         return result, Counter({state: count for state, count in journal.counts().items() if count})
 
@@ -96,6 +97,37 @@ def test_a_list_without_any_new_record_proves_nothing(tmp_path: Path, fault: Fau
     _, states = import_over_socket(tmp_path / "job", service, 50)
     assert states == {RowState.IN_DOUBT: 50}
     assert service.writes == 1
+
+
+class Meeting(FaultService):
+    """The first write is answered when a second one is under way, or when none has come for a moment."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.is_second_there = threading.Event()
+        self.posts = 0
+
+    def answer(self, method: str, url: str, body: bytes, timeout: float = 30.0) -> Response:
+        self.posts += method == "POST"
+        if method == "POST" and self.posts == 2:
+            self.is_second_there.set()
+        if method == "POST" and self.posts == 1:
+            self.is_second_there.wait(0.5)
+            self.clock.sleep(1)
+        return super().answer(method, url, body, timeout)
+
+
+def test_the_last_batch_goes_alone_and_settles_what_is_in_doubt(tmp_path: Path) -> None:
+    """Two batches that are under way together show nothing newer than one another."""
+    service = Meeting(FakeClock(), {0: NOT_APPLIED})
+    _, states = import_over_socket(tmp_path / "job", service, 150, ImportOptions())
+    assert states == {RowState.CREATED: 150}
+    assert values(service) == Counter(range(1, 151))
+
+
+def test_why_rows_are_in_doubt_is_said(tmp_path: Path) -> None:
+    result, _ = import_over_socket(tmp_path / "job", FaultService(FakeClock(), {0: NOT_APPLIED}), 5)
+    assert [note for note in result.notes if "nothing that was created since" in note]
 
 
 def test_what_nobody_can_tell_now_is_told_when_something_newer_is_there(tmp_path: Path) -> None:

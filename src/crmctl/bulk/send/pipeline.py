@@ -111,12 +111,18 @@ class Delivery:
                 return
         last = self._batcher.flush()
         self._is_read = last is None
+        self._answer_all()
         self._offer(last)
         self._is_read = True
         while not self._transit.is_stopping and (self._reconciler.pending or self._backlog or self._queue.unfinished_tasks):
             self._tend()
         for _ in self._threads:
             self._put(None)
+
+    def _answer_all(self) -> None:
+        """Wait for what is under way. The last batch goes alone: what it shows is then newer than every doubt before it."""
+        while self._queue.unfinished_tasks and not self._transit.is_stopping:
+            self._tend()
 
     def _offer(self, batch: Batch | None) -> None:
         if batch is not None:

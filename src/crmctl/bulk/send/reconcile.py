@@ -239,6 +239,8 @@ class Reconciler:
             if seen.extra:
                 self._journal.record_duplicates(seen.extra)
             self._forget(parked, seen.found)
+        if open_rows and why and why not in self.notes:
+            self.notes.append(why)
         free = Batch(tuple(entry for entry in parked.batch.entries if entry.ordinal in gone))
         if not free.entries or (len(free) == 1 and parked.round >= MOST_ROUNDS):
             return []
