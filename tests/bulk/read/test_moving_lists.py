@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from crmctl.bulk.read.read_back import NewestFirst, Reader
 from crmctl.bulk.read.sorted_lists import Listing, NoProgress, PassStatistics
 from crmctl.bulk.read.stable_pages import AnchoredPass
 from tests.support.bulkserver import OBJECT_ID, BulkServer
@@ -55,3 +56,27 @@ def test_a_service_that_does_not_heed_the_offset_is_named_as_such(group: int) ->
             read(server)
     assert "does not heed `offset`" in caught.value.message
     assert not caught.value.retryable
+
+
+def test_reading_back_ends_where_the_offset_is_not_heeded() -> None:
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(400)], MOMENT.format)
+        page = server.page
+        server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
+        reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
+        assert (len(reading.records), reading.complete) == (100, False)
+        assert len(server.reads) == 4
+
+
+def test_reading_back_goes_on_where_others_write_a_page_before_each_page() -> None:
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(400)], MOMENT.format)
+
+        def write(page: int) -> None:
+            if 0 < page < 3:
+                server.seed([{"n": -1}] * 99, lambda _: MOMENT.format(1000 + page))
+
+        server.before_page = write
+        reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
+        assert set(ids) <= {record.id for record in reading.records}
+        assert reading.complete

@@ -22,6 +22,9 @@ MOST_PAGES = 400
 """A read-back that would take more requests gives up, and cannot say that something is absent."""
 
 
+MOST_REPEATS = 3
+"""So many equal pages at growing offsets: the service does not heed the offset, and more requests show no more."""
+
 REMEMBERED = 10_000
 """So many of the records just read are remembered, to join pages."""
 
@@ -209,7 +212,7 @@ class ByPrefix:
 
     def _walk(self, reader: Reader, prefix: str) -> Walk:
         walk = Walk()
-        while not walk.is_over and walk.pages < MOST_PAGES:
+        while not (walk.is_over or walk.is_stuck) and walk.pages < MOST_PAGES:
             page = reader.page(walk.offset, filters=[Condition(self.marker.slug, self.operator, prefix)])
             self._check(page, prefix)
             walk.add(page)
@@ -231,7 +234,7 @@ class NewestFirst:
             page = reader.page(walk.offset)
             total = page.total
             news = walk.add(page)
-            if walk.is_over or walk.reached(since) or enough(self._candidates(news, since), total):
+            if walk.is_over or walk.is_stuck or walk.reached(since) or enough(self._candidates(news, since), total):
                 break
         newest = moment_of(walk.rows[0]) if walk.rows else None
         return ReadResult(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest, total)
@@ -255,11 +258,21 @@ class Walk:
     _seen: dict[str, None] = field(default_factory=dict)
     _oldest: float | None = None
     _in_order: bool = True
+    _page: Sequence[str] = ()
+    _repeats: int = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether further pages show what the one before showed."""
+        return self._repeats >= MOST_REPEATS
 
     def add(self, page: Page[Record]) -> Sequence[Record]:
         """Take the page at `offset`; returns the records that are new."""
         self.pages += 1
         items = page.items
+        ids = [row.id for row in items]
+        self._repeats = self._repeats + 1 if items and self.offset and ids == self._page else 0
+        self._page = ids
         if self.offset and (not items or items[0].id not in self._seen):
             self.rows, self._seen, self.offset, self._oldest, self._in_order = [], {}, 0, None, True
             return ()
