@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from pathlib import Path
@@ -90,3 +91,18 @@ def test_a_reader_sees_one_moment_and_cannot_write(sqlite_store: Store) -> None:
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         sqlite_store.read(lambda tx: tx.execute("DELETE FROM organisation"))
     assert sqlite_store.read(organisation.get_organisation) is not None
+
+
+def test_a_deadline_and_a_single_statement_cost_no_further_statements(tmp_path: Path) -> None:
+    """Each statement hands the interpreter over to other threads and waits to get it back: many small ones are slow under load."""
+    with contextlib.closing(SqliteEngine(tmp_path / "crm.db")) as engine:
+        engine.write(lambda tx: tx.execute("CREATE TABLE seen (id INTEGER)"), within=20)
+        statements: list[str] = []
+        engine._writer.set_trace_callback(statements.append)
+        for within in (19.9, 19.2):
+            engine.write(lambda tx: tx.execute("INSERT INTO seen VALUES (1)"), within=within)
+        assert statements == ["BEGIN IMMEDIATE", "INSERT INTO seen VALUES (1)", "COMMIT"] * 2
+        statements.clear()
+        engine.write(lambda tx: tx.execute("DELETE FROM seen"), within=19.5, single=True)
+        assert statements == ["DELETE FROM seen"]
+        assert engine.read(lambda tx: tx.all("SELECT id FROM seen"), single=True) == []

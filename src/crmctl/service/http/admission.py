@@ -54,7 +54,7 @@ class Admission:
             raise unauthorized("this request needs an API key: Authorization: Bearer <API_KEY>")
         if scheme.lower() != "bearer" or not secret.strip():
             raise unauthorized("the Authorization header must be: Bearer <API_KEY>")
-        key = self.context.engine.read(lambda tx: keys.find_key(tx, secret.strip()))
+        key = self.context.engine.read(lambda tx: keys.find_key(tx, secret.strip()), single=True)
         now = self.context.clock.now()
         if key is None:
             raise unauthorized("this API key is not valid: unknown or revoked")

@@ -21,17 +21,18 @@ class Engine(Protocol):
     """Runs functions in transactions; thread-safe.
 
     `fn` may run more than once before it takes effect (an engine may have to repeat a transaction), so it must touch nothing but `tx`,
-    and it asks the clock inside. What it raises rolls back and reaches the caller.
+    and it asks the clock inside. What it raises rolls back and reaches the caller. `single` says that `fn` runs one statement only: an
+    engine may save itself the transaction around it.
     """
 
-    def read(self, fn: Callable[[Tx], T], *, within: float | None = None) -> T:
+    def read(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False) -> T:
         """Run `fn` on one consistent snapshot.
 
         Raises Busy, and stops what the database is doing for it, when that takes longer than `within` seconds.
         """
         ...
 
-    def write(self, fn: Callable[[Tx], T], *, within: float | None = None) -> T:
+    def write(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False) -> T:
         """Run `fn` alone with respect to other writes of the same rows; durable when this returns.
 
         Raises Busy as `read` does, and Unavailable when the database cannot be written: nothing has been written then.

@@ -127,10 +127,10 @@ class PostgresEngine:
             open=True,
         )
 
-    def read(self, fn: Callable[[PostgresTx], T], *, within: float | None = None) -> T:
+    def read(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False) -> T:
         return self._repeat(_READ, fn, _end(within))
 
-    def write(self, fn: Callable[[PostgresTx], T], *, within: float | None = None) -> T:
+    def write(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False) -> T:
         return self._repeat(_WRITE, fn, _end(within))
 
     def rate_windows(self) -> RateWindows:

@@ -61,7 +61,7 @@ class LocalRateWindows:
 
 
 class _Writer(Protocol):
-    def write(self, fn: Callable[[Tx], int | None]) -> int | None: ...
+    def write(self, fn: Callable[[Tx], int | None], *, single: bool = False) -> int | None: ...
 
 
 class DatabaseRateWindows:
@@ -84,7 +84,7 @@ class DatabaseRateWindows:
             )
             return None if row is None else int(row[0])
 
-        taken = self._engine.write(count)
+        taken = self._engine.write(count, single=True)
         if end > self._current:
             self._current = end
             self._engine.write(lambda tx: tx.execute("DELETE FROM rate_window WHERE ends_at < ?", (math.floor(now) - _KEPT_SECONDS,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 import threading
@@ -24,8 +25,9 @@ _OLDEST = (3, 38, 0)
 
 _BUSY_SECONDS = 30.0
 _IDLE_READERS = 8
-_STEPS = 20_000
-"""Of SQLite's machine between two looks at the clock: about a millisecond."""
+_STEPS = 200_000
+"""Of SQLite's machine between two looks at the clock: some ten milliseconds. Each look waits for its turn to run Python, which other
+threads may let go of only every 5 ms."""
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -48,6 +50,19 @@ _CANNOT_WRITE = {
     sqlite3.SQLITE_CANTOPEN: "the database of the service cannot be opened",
 }
 """Errors that leave nothing written. Not a failing fsync, after which nobody knows."""
+
+
+class _Connection(sqlite3.Connection):
+    """Remembers how long it waits for locks: telling SQLite for each transaction costs as much as a short one."""
+
+    _milliseconds: int | None = None
+
+    def wait_for_locks(self, seconds: float) -> None:
+        """At most this long, in whole seconds from one on."""
+        milliseconds = 1000 * math.ceil(seconds) if seconds >= 1 else max(1, int(1000 * seconds))
+        if milliseconds != self._milliseconds:
+            self.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            self._milliseconds = milliseconds
 
 
 class SqliteTx:
@@ -89,22 +104,22 @@ class SqliteEngine:
         self._closed = False
         self._writing = threading.Lock()
         self._pooling = threading.Lock()
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[_Connection] = []
         try:
             self._create_private_file()
             self._writer = self._connect()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot open the database {self.path}: {error}") from error
 
-    def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None) -> T:
+    def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False) -> T:
         connection = self._take_reader()
         try:
             with self._ending(connection, within):
-                return self._run(connection, "BEGIN", fn)
+                return self._run(connection, None if single else "BEGIN", fn)
         finally:
             self._give_back(connection)
 
-    def write(self, fn: Callable[[SqliteTx], T], *, within: float | None = None) -> T:
+    def write(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False) -> T:
         started = time.monotonic()
         if not self._writing.acquire(timeout=min(self._busy_seconds, self._busy_seconds if within is None else within)):
             raise Busy("the service is busy writing; nothing was done, try again")
@@ -112,7 +127,7 @@ class SqliteEngine:
             if self._closed:
                 raise Unavailable("the service is shutting down")
             with self._ending(self._writer, None if within is None else within - (time.monotonic() - started)):
-                return self._run(self._writer, "BEGIN IMMEDIATE", fn)
+                return self._run(self._writer, None if single else "BEGIN IMMEDIATE", fn)
         finally:
             self._writing.release()
 
@@ -134,8 +149,11 @@ class SqliteEngine:
             if self._rates is not None:
                 self._rates.close()
 
-    def _run(self, connection: sqlite3.Connection, begin: str, fn: Callable[[SqliteTx], T]) -> T:
+    def _run(self, connection: _Connection, begin: str | None, fn: Callable[[SqliteTx], T]) -> T:
+        """Without `begin`, the one statement of `fn` is a transaction by itself."""
         try:
+            if begin is None:
+                return fn(SqliteTx(connection))
             connection.execute(begin)
             try:
                 result = fn(SqliteTx(connection))
@@ -154,28 +172,32 @@ class SqliteEngine:
         return result
 
     @contextlib.contextmanager
-    def _ending(self, connection: sqlite3.Connection, within: float | None) -> Iterator[None]:
+    def _ending(self, connection: _Connection, within: float | None) -> Iterator[None]:
         """For the time of one transaction, waits for locks no longer than this, and stops statements that run when the time is over."""
+        connection.wait_for_locks(self._busy_seconds if within is None else min(within, self._busy_seconds))
         if within is None:
             yield
             return
         end = time.monotonic() + within
-        connection.execute(f"PRAGMA busy_timeout = {max(1, int(1000 * min(within, self._busy_seconds)))}")
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         try:
             yield
         finally:
             connection.set_progress_handler(None, 0)
-            connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._busy_seconds)}")
 
     def _create_private_file(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # SQLite gives its log files the mode of the database file.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> _Connection:
         connection = sqlite3.connect(
-            self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
+            self.path,
+            timeout=self._busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+            factory=_Connection,
         )
         try:
             for pragma in self._pragmas:
@@ -185,7 +207,7 @@ class SqliteEngine:
             raise
         return connection
 
-    def _take_reader(self) -> sqlite3.Connection:
+    def _take_reader(self) -> _Connection:
         with self._pooling:
             if self._closed:
                 raise Unavailable("the service is shutting down")
@@ -195,7 +217,7 @@ class SqliteEngine:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
-    def _give_back(self, connection: sqlite3.Connection) -> None:
+    def _give_back(self, connection: _Connection) -> None:
         with self._pooling:
             # One that could not end its transaction would keep an old snapshot, and the log from being folded in.
             if not self._closed and not connection.in_transaction and len(self._idle) < _IDLE_READERS:
