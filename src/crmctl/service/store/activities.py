@@ -7,7 +7,7 @@ A record that is deleted later stays named in the activity: the history of who m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.service.faults import BadRequest, NotFound
@@ -26,7 +26,35 @@ PEOPLE = "people"
 
 MOST_LINKS = 100
 
-_COLUMNS = "id, title, summary, activity_date, linked_records, participants, created_by, created_at, updated_at"
+
+class _Row(NamedTuple):
+    """The columns of an activity."""
+
+    id: str
+    title: str
+    summary: str
+    activity_date: int
+    linked_records: str
+    participants: str
+    created_by: str
+    created_at: int
+    updated_at: int
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "title": self.title,
+            "summary": self.summary,
+            "activityDate": to_wire(self.activity_date),
+            "linkedRecords": jsontext.loads(self.linked_records),
+            "participants": jsontext.loads(self.participants),
+            "createdBy": jsontext.loads(self.created_by),
+            "createdAt": to_wire(self.created_at),
+            "updatedAt": to_wire(self.updated_at),
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 Ids = Callable[[], str]
 Pairs = Sequence[Mapping[str, str]]
@@ -57,12 +85,12 @@ def list_activities(
     condition = " AND ".join(f"{column} = ?" for column in given)
     where = f"WHERE number IN (SELECT activity FROM activity_link WHERE {condition}) " if given else ""
     sql = f"SELECT {_COLUMNS} FROM activity {where}ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_wire(*row) for row in tx.all(sql, (*given.values(), limit, offset))]
+    return [_Row(*row).wire() for row in tx.all(sql, (*given.values(), limit, offset))]
 
 
 def get_activity(tx: Tx, activity_id: str) -> dict[str, Any]:
     """Raises NotFound."""
-    return _wire(*_row(tx, _COLUMNS, activity_id))
+    return _Row(*_row(tx, _COLUMNS, activity_id)).wire()
 
 
 def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, ids: Ids, now: float) -> dict[str, Any]:
@@ -207,19 +235,3 @@ def _row(tx: Tx, columns: str, activity_id: str) -> tuple[Any, ...]:
     if row is None:
         raise NotFound(f"there is no activity with the id {activity_id}")
     return row
-
-
-def _wire(
-    id: str, title: str, summary: str, activity_date: int, linked: str, participants: str, author: str, created_at: int, updated_at: int
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "title": title,
-        "summary": summary,
-        "activityDate": to_wire(activity_date),
-        "linkedRecords": jsontext.loads(linked),
-        "participants": jsontext.loads(participants),
-        "createdBy": jsontext.loads(author),
-        "createdAt": to_wire(created_at),
-        "updatedAt": to_wire(updated_at),
-    }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
@@ -21,7 +21,43 @@ MAX_ATTRIBUTES = 250
 
 MAX_OPTIONS = 1000
 
-_COLUMNS = "id, object_id, name, slug, type, is_required, is_unique, is_list, is_active, display_order, config, created_at, updated_at"
+
+class _Row(NamedTuple):
+    """The columns of an attribute."""
+
+    id: str
+    object_id: str
+    name: str
+    slug: str
+    type: str
+    is_required: int
+    is_unique: int
+    is_list: int
+    is_active: int
+    display_order: int
+    config: str | None
+    created_at: int
+    updated_at: int
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "objectId": self.object_id,
+            "name": self.name,
+            "slug": self.slug,
+            "type": self.type,
+            "isRequired": bool(self.is_required),
+            "isUnique": bool(self.is_unique),
+            "isList": bool(self.is_list),
+            "isActive": bool(self.is_active),
+            "displayOrder": self.display_order,
+            "config": None if self.config is None else jsontext.loads(self.config),
+            "createdAt": to_wire(self.created_at),
+            "updatedAt": to_wire(self.updated_at),
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 
 def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> list[dict[str, Any]]:
@@ -29,7 +65,7 @@ def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> l
     schema = load_schema(tx, object_id)
     active = "" if include_inactive else " AND is_active = 1"
     rows = tx.all(f"SELECT {_COLUMNS} FROM attribute WHERE object_id = ?{active} ORDER BY display_order, number", (schema.object_id,))
-    return [_wire(*row) for row in rows]
+    return [_Row(*row).wire() for row in rows]
 
 
 def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> dict[str, Any]:
@@ -38,7 +74,7 @@ def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> dict[str, Any]:
     row = tx.one(f"SELECT {_COLUMNS} FROM attribute WHERE id = ? AND object_id = ?", keys)
     if row is None:
         raise NotFound(f"the object {object_id} has no attribute with the id {attribute_id}")
-    return _wire(*row)
+    return _Row(*row).wire()
 
 
 def create_attribute(
@@ -75,7 +111,7 @@ def create_attribute(
     row = (ids(), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
     tx.execute(f"INSERT INTO attribute ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug])
-    return _wire(*row)
+    return _Row(*row).wire()
 
 
 def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> dict[str, Any]:
@@ -107,7 +143,7 @@ def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
 def referring_attributes(tx: Tx, object_id: str) -> list[dict[str, Any]]:
     """The reference attributes, of any object, that point to this object."""
     rows = tx.all(f"SELECT {_COLUMNS} FROM attribute WHERE type = ? ORDER BY number", (str(AttributeType.REFERENCE),))
-    return [found for found in (_wire(*row) for row in rows) if found["config"]["allowed_object_id"] == object_id]
+    return [found for found in (_Row(*row).wire() for row in rows) if found["config"]["allowed_object_id"] == object_id]
 
 
 def _require_type(type: Any) -> AttributeType:
@@ -151,35 +187,3 @@ def _require_target(tx: Tx, object_id: Any) -> str:
         return load_schema(tx, str(object_id), tx.dialect.share_object).object_id
     except NotFound:
         raise invalid("config.allowed_object_id", "must be the id of an existing object") from None
-
-
-def _wire(
-    id: str,
-    object_id: str,
-    name: str,
-    slug: str,
-    type: str,
-    is_required: int,
-    is_unique: int,
-    is_list: int,
-    is_active: int,
-    display_order: int,
-    config: str | None,
-    created_at: int,
-    updated_at: int,
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "objectId": object_id,
-        "name": name,
-        "slug": slug,
-        "type": type,
-        "isRequired": bool(is_required),
-        "isUnique": bool(is_unique),
-        "isList": bool(is_list),
-        "isActive": bool(is_active),
-        "displayOrder": display_order,
-        "config": None if config is None else jsontext.loads(config),
-        "createdAt": to_wire(created_at),
-        "updatedAt": to_wire(updated_at),
-    }

@@ -7,7 +7,7 @@ The body is the outbox event's frozen bytes; the event's id stays the same over 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
@@ -21,7 +21,35 @@ TEST_EVENT = "webhook.test"
 
 Ids = Callable[[], str]
 
-_COLUMNS = "id, endpoint_id, event_id, event_type, state, attempts, next_try_at, created_at, settled_at"
+
+class _Row(NamedTuple):
+    """The columns of a delivery."""
+
+    id: str
+    endpoint_id: str
+    event_id: str
+    event_type: str
+    state: str
+    attempts: int
+    next_try_at: int | None
+    created_at: int
+    settled_at: int | None
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "endpointId": self.endpoint_id,
+            "eventId": self.event_id,
+            "eventType": self.event_type,
+            "state": self.state,
+            "attempts": self.attempts,
+            "nextTryAt": optional_to_wire(self.next_try_at),
+            "createdAt": to_wire(self.created_at),
+            "settledAt": optional_to_wire(self.settled_at),
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 
 def create_tables(tx: Tx) -> None:
@@ -122,7 +150,7 @@ def list_deliveries(tx: Tx, endpoint_id: str, state: str | None = None, limit: i
     """Newest first."""
     condition, given = ("AND state = ? ", (state,)) if state else ("", ())
     sql = f"SELECT {_COLUMNS} FROM webhook_delivery WHERE endpoint_id = ? {condition}ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_wire(*row) for row in tx.all(sql, (endpoint_id, *given, limit, offset))]
+    return [_Row(*row).wire() for row in tx.all(sql, (endpoint_id, *given, limit, offset))]
 
 
 def count_deliveries(tx: Tx, endpoint_id: str) -> dict[str, int]:
@@ -136,14 +164,14 @@ def get_delivery(tx: Tx, delivery_id: str) -> dict[str, Any]:
     row = tx.one(f"SELECT {_COLUMNS} FROM webhook_delivery WHERE id = ?", (canonical_uuid(delivery_id) or "",))
     if row is None:
         raise NotFound(f"there is no delivery with the id {delivery_id}")
-    found = _wire(*row)
+    found = _Row(*row).wire()
     attempts = tx.all(
         "SELECT attempt, at, millis, status, error, request_headers, response_headers, response_body FROM webhook_attempt "
         "WHERE delivery_id = ? ORDER BY attempt",
         (found["id"],),
     )
     body = required(tx.one("SELECT payload FROM outbox WHERE id = ?", (found["eventId"],)))[0]
-    return found | {"body": bytes(body).decode(), "history": [_attempt(*each) for each in attempts]}
+    return found | {"body": bytes(body).decode(), "history": [_AttemptRow(*each).wire() for each in attempts]}
 
 
 def _hold_endpoint(tx: Tx, endpoint_id: str) -> None:
@@ -172,47 +200,26 @@ def _insert_deliveries(tx: Tx, deliveries: Sequence[Sequence[str]], ids: Ids, no
     return [row[0] for row in rows]
 
 
-def _wire(
-    id: str,
-    endpoint_id: str,
-    event_id: str,
-    event_type: str,
-    state: str,
-    attempts: int,
-    next_try_at: int | None,
-    created_at: int,
-    settled_at: int | None,
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "endpointId": endpoint_id,
-        "eventId": event_id,
-        "eventType": event_type,
-        "state": state,
-        "attempts": attempts,
-        "nextTryAt": optional_to_wire(next_try_at),
-        "createdAt": to_wire(created_at),
-        "settledAt": optional_to_wire(settled_at),
-    }
+class _AttemptRow(NamedTuple):
+    """The columns of one attempt."""
 
+    attempt: int
+    at: int
+    millis: int
+    status: int | None
+    error: str | None
+    request_headers: str
+    response_headers: str
+    response_body: str
 
-def _attempt(
-    attempt: int,
-    at: int,
-    millis: int,
-    status: int | None,
-    error: str | None,
-    request_headers: str,
-    response_headers: str,
-    response_body: str,
-) -> dict[str, Any]:
-    return {
-        "attempt": attempt,
-        "at": to_wire(at),
-        "milliseconds": millis,
-        "status": status,
-        "error": error,
-        "requestHeaders": jsontext.loads(request_headers),
-        "responseHeaders": jsontext.loads(response_headers),
-        "responseBody": response_body,
-    }
+    def wire(self) -> dict[str, Any]:
+        return {
+            "attempt": self.attempt,
+            "at": to_wire(self.at),
+            "milliseconds": self.millis,
+            "status": self.status,
+            "error": self.error,
+            "requestHeaders": jsontext.loads(self.request_headers),
+            "responseHeaders": jsontext.loads(self.response_headers),
+            "responseBody": self.response_body,
+        }

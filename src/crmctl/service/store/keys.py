@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.models.scopes import SCOPES
@@ -19,7 +19,25 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
 
 PREFIX = "crs_"
-_COLUMNS = "id, name, scopes, created_by, created_at, expires_at, revoked_at"
+
+
+class _Row(NamedTuple):
+    """The columns of a key, its secret left out."""
+
+    id: str
+    name: str
+    scopes: str | None
+    created_by: str | None
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+
+    def key(self) -> ApiKey:
+        allowed = None if self.scopes is None else frozenset(jsontext.loads(self.scopes))
+        return ApiKey(self.id, self.name, allowed, self.created_by, self.created_at, self.expires_at, self.revoked_at)
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 
 @dataclass(frozen=True)
@@ -94,12 +112,12 @@ def create_key(
 def find_key(tx: Tx, secret: str) -> ApiKey | None:
     """The key with this secret unless it was revoked; an expired one is returned, ask `is_expired`."""
     row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (_hash(secret),))
-    return None if row is None else _key(*row)
+    return None if row is None else _Row(*row).key()
 
 
 def list_keys(tx: Tx) -> list[ApiKey]:
     """All keys, oldest first, revoked ones included."""
-    return [_key(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM api_key ORDER BY created_at, id")]
+    return [_Row(*row).key() for row in tx.all(f"SELECT {_COLUMNS} FROM api_key ORDER BY created_at, id")]
 
 
 def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
@@ -109,15 +127,8 @@ def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
     row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE id = ?", (known_id,))
     if row is None:
         raise NotFound(f"there is no key with the id {key_id}")
-    return _key(*row)
+    return _Row(*row).key()
 
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
-
-
-def _key(
-    id: str, name: str, scopes: str | None, created_by: str | None, created_at: int, expires_at: int | None, revoked_at: int | None
-) -> ApiKey:
-    allowed = None if scopes is None else frozenset(jsontext.loads(scopes))
-    return ApiKey(id, name, allowed, created_by, created_at, expires_at, revoked_at)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store.checks import require_name
@@ -14,12 +14,33 @@ from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
 from crmctl.service.values.text import Invalid, fold, read_email
 
-_COLUMNS = "id, user_id, name, email, image, role, created_at"
+
+class _Row(NamedTuple):
+    """The columns of a member."""
+
+    id: str
+    user_id: str
+    name: str
+    email: str
+    image: str | None
+    role: str
+    created_at: int
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "role": self.role,
+            "createdAt": to_wire(self.created_at),
+            "user": {"id": self.user_id, "name": self.name, "email": self.email, "image": self.image},
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 
 def list_members(tx: Tx) -> list[dict[str, Any]]:
     """Oldest first."""
-    return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM member ORDER BY created_at, id")]
+    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM member ORDER BY created_at, id")]
 
 
 def get_member(tx: Tx, member_id: str) -> dict[str, Any]:
@@ -27,13 +48,13 @@ def get_member(tx: Tx, member_id: str) -> dict[str, Any]:
     row = tx.one(f"SELECT {_COLUMNS} FROM member WHERE id = ?", (canonical_uuid(member_id) or "",))
     if row is None:
         raise NotFound(f"there is no member with the id {member_id}")
-    return _wire(*row)
+    return _Row(*row).wire()
 
 
 def find_member_by_email(tx: Tx, email: str) -> dict[str, Any] | None:
     """Case does not matter."""
     row = tx.one(f"SELECT {_COLUMNS} FROM member WHERE email_key = ?", (fold(email),))
-    return None if row is None else _wire(*row)
+    return None if row is None else _Row(*row).wire()
 
 
 def author(tx: Tx, member_id: str | None = None) -> dict[str, Any]:
@@ -60,7 +81,7 @@ def create_member(
         raise Conflict(f"{email} is a member already", {"field": "email"})
     row = (ids(), ids(), name, email, image, role, to_micros(now))
     tx.execute(f"INSERT INTO member ({_COLUMNS}, email_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, fold(email)))
-    return _wire(*row)
+    return _Row(*row).wire()
 
 
 def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | None = None) -> dict[str, Any]:
@@ -69,12 +90,3 @@ def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | 
     row = (require_name(name, "name"), require_name(role, "role"), image, known["id"])
     tx.execute("UPDATE member SET name = ?, role = ?, image = ? WHERE id = ?", row)
     return get_member(tx, member_id)
-
-
-def _wire(id: str, user_id: str, name: str, email: str, image: str | None, role: str, created_at: int) -> dict[str, Any]:
-    return {
-        "id": id,
-        "role": role,
-        "createdAt": to_wire(created_at),
-        "user": {"id": user_id, "name": name, "email": email, "image": image},
-    }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
 from crmctl.service.store import record_tables
@@ -17,12 +17,40 @@ from crmctl.service.values.choices import canonical_uuid
 
 STANDARD, CUSTOM = "standard", "custom"
 
-_COLUMNS = "id, type, plural_name, singular_name, description, slug, is_active, created_at, updated_at"
+
+class _Row(NamedTuple):
+    """The columns of an object."""
+
+    id: str
+    type: str
+    plural_name: str
+    singular_name: str
+    description: str
+    slug: str
+    is_active: int
+    created_at: int
+    updated_at: int
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "type": self.type,
+            "pluralName": self.plural_name,
+            "singularName": self.singular_name,
+            "description": self.description,
+            "slug": self.slug,
+            "isActive": bool(self.is_active),
+            "createdAt": to_wire(self.created_at),
+            "updatedAt": to_wire(self.updated_at),
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 
 def list_objects(tx: Tx) -> list[dict[str, Any]]:
     """Active objects, oldest first."""
-    return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM crm_object WHERE is_active = 1 ORDER BY number")]
+    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM crm_object WHERE is_active = 1 ORDER BY number")]
 
 
 def get_object(tx: Tx, object_id: str) -> dict[str, Any]:
@@ -34,7 +62,7 @@ def get_object(tx: Tx, object_id: str) -> dict[str, Any]:
 def find_object_by_slug(tx: Tx, slug: str) -> dict[str, Any] | None:
     """Without attributes; inactive objects too."""
     row = tx.one(f"SELECT {_COLUMNS} FROM crm_object WHERE slug = ?", (slug,))
-    return None if row is None else _wire(*row)
+    return None if row is None else _Row(*row).wire()
 
 
 def create_object(
@@ -63,7 +91,7 @@ def create_object(
     number = required(tx.one(f"INSERT INTO crm_object ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number", row))[0]
     tx.execute("INSERT INTO record_total (object_id, total) VALUES (?, 0)", (row[0],))
     record_tables.create_table(tx, number)
-    return _wire(*row)
+    return _Row(*row).wire()
 
 
 _UPDATABLE: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
@@ -110,7 +138,7 @@ def _get(tx: Tx, object_id: str) -> dict[str, Any]:
     row = tx.one(f"SELECT {_COLUMNS} FROM crm_object WHERE id = ?", (canonical_uuid(object_id) or "",))
     if row is None:
         raise NotFound(f"there is no object with the id {object_id}")
-    return _wire(*row)
+    return _Row(*row).wire()
 
 
 def _get_custom(tx: Tx, object_id: str, action: str) -> dict[str, Any]:
@@ -118,27 +146,3 @@ def _get_custom(tx: Tx, object_id: str, action: str) -> dict[str, Any]:
     if found["type"] == STANDARD:
         raise Forbidden(f"{found['slug']} is a standard object and cannot be {action}")
     return found
-
-
-def _wire(
-    id: str,
-    type: str,
-    plural_name: str,
-    singular_name: str,
-    description: str,
-    slug: str,
-    is_active: int,
-    created_at: int,
-    updated_at: int,
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "type": type,
-        "pluralName": plural_name,
-        "singularName": singular_name,
-        "description": description,
-        "slug": slug,
-        "isActive": bool(is_active),
-        "createdAt": to_wire(created_at),
-        "updatedAt": to_wire(updated_at),
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
@@ -19,8 +19,53 @@ COMPLETED, FAILED = "completed", "failed"
 
 Ids = Callable[[], str]
 
-_COLUMNS = "id, name, description, last_run_at, created_at, creator"
-_RUN_COLUMNS = "id, status, result_count, error, started_at, completed_at"
+
+class _Row(NamedTuple):
+    """The columns of a report in a list."""
+
+    id: str
+    name: str
+    description: str
+    last_run_at: int | None
+    created_at: int
+    creator: str
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "description": self.description,
+            "lastRunAt": optional_to_wire(self.last_run_at),
+            "createdAt": to_wire(self.created_at),
+            "creator": jsontext.loads(self.creator),
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
+
+
+class _RunRow(NamedTuple):
+    """The columns of a run, its results left out."""
+
+    id: str
+    status: str
+    result_count: int
+    error: str | None
+    started_at: int
+    completed_at: int
+
+    def wire(self) -> dict[str, Any]:
+        wire = {
+            "id": self.id,
+            "status": self.status,
+            "resultCount": self.result_count,
+            "startedAt": to_wire(self.started_at),
+            "completedAt": to_wire(self.completed_at),
+        }
+        return wire if self.error is None else wire | {"error": self.error}
+
+
+_RUN_COLUMNS = ", ".join(_RunRow._fields)
 
 
 @dataclass(frozen=True)
@@ -53,7 +98,7 @@ def create_tables(tx: Tx) -> None:
 
 def list_reports(tx: Tx) -> list[dict[str, Any]]:
     """Oldest first."""
-    return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM report ORDER BY number")]
+    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM report ORDER BY number")]
 
 
 def get_report(tx: Tx, report_id: str) -> dict[str, Any]:
@@ -62,7 +107,7 @@ def get_report(tx: Tx, report_id: str) -> dict[str, Any]:
     object_id, question, *row = tx.all(f"SELECT object_id, question, {_COLUMNS} FROM report WHERE id = ?", (known_id,))[0]
     named = tx.one("SELECT id, plural_name, slug FROM crm_object WHERE id = ?", (object_id,))
     known = None if named is None else dict(zip(("id", "pluralName", "slug"), named, strict=True))
-    return _wire(*row) | {"object": known, "definition": jsontext.loads(question)}
+    return _Row(*row).wire() | {"object": known, "definition": jsontext.loads(question)}
 
 
 def save_report(
@@ -103,14 +148,14 @@ def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float
         (known_id, int(outcome.truncated), jsontext.dumps(outcome.columns), outcome.results, *row),
     )
     tx.execute("UPDATE report SET last_run_at = ? WHERE id = ?", (row[-1], known_id))
-    return _run(*row)
+    return _RunRow(*row).wire()
 
 
 def list_runs(tx: Tx, report_id: str, limit: int = 20, offset: int = 0) -> list[dict[str, Any]]:
     """Newest first, without results. Raises NotFound."""
     known_id = _known(tx, report_id)
     sql = f"SELECT {_RUN_COLUMNS} FROM report_run WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_run(*row) for row in tx.all(sql, (known_id, limit, offset))]
+    return [_RunRow(*row).wire() for row in tx.all(sql, (known_id, limit, offset))]
 
 
 def get_run(tx: Tx, report_id: str, run_id: str) -> dict[str, Any]:
@@ -123,7 +168,7 @@ def get_run(tx: Tx, report_id: str, run_id: str) -> dict[str, Any]:
     if row is None:
         raise NotFound(f"there is no run with the id {run_id} of this report")
     truncated, columns, results, *run = row
-    return _run(*run) | {"truncated": bool(truncated), "columns": jsontext.loads(columns), "results": jsontext.loads(results)}
+    return _RunRow(*run).wire() | {"truncated": bool(truncated), "columns": jsontext.loads(columns), "results": jsontext.loads(results)}
 
 
 def _known(tx: Tx, report_id: str) -> str:
@@ -131,25 +176,3 @@ def _known(tx: Tx, report_id: str) -> str:
     if tx.one("SELECT 1 FROM report WHERE id = ?", (known_id,)) is None:
         raise NotFound(f"there is no report with the id {report_id}")
     return known_id
-
-
-def _wire(id: str, name: str, description: str, last_run_at: int | None, created_at: int, creator: str) -> dict[str, Any]:
-    return {
-        "id": id,
-        "name": name,
-        "description": description,
-        "lastRunAt": optional_to_wire(last_run_at),
-        "createdAt": to_wire(created_at),
-        "creator": jsontext.loads(creator),
-    }
-
-
-def _run(id: str, status: str, result_count: int, error: str | None, started_at: int, completed_at: int) -> dict[str, Any]:
-    wire = {
-        "id": id,
-        "status": status,
-        "resultCount": result_count,
-        "startedAt": to_wire(started_at),
-        "completedAt": to_wire(completed_at),
-    }
-    return wire if error is None else wire | {"error": error}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
@@ -57,22 +57,32 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
     )
     if not rows:
         raise NotFound(f"there is no object with the id {object_id}")
-    active, inactive = ({row[4]: _attribute(*row[2:]) for row in rows if row[1] == flag} for flag in (1, 0))
+    active, inactive = ({row[4]: _Row(*row[2:]).attribute() for row in rows if row[1] == flag} for flag in (1, 0))
     return Schema(known_id, rows[0][0], active, inactive)
 
 
-def _attribute(
-    id: str, number: int, slug: str, type: str, is_required: int, is_unique: int, is_list: int, config: str | None
-) -> StoredAttribute:
-    settings: dict[str, Any] = jsontext.loads(config) if config else {}
-    return StoredAttribute(
-        id=id,
-        number=number,
-        slug=slug,
-        type=AttributeType(type),
-        is_required=bool(is_required),
-        is_unique=bool(is_unique),
-        is_list=bool(is_list),
-        options=tuple(settings.get("options", ())),
-        target_id=settings.get("allowed_object_id"),
-    )
+class _Row(NamedTuple):
+    """What is read of an attribute."""
+
+    id: str
+    number: int
+    slug: str
+    type: str
+    is_required: int
+    is_unique: int
+    is_list: int
+    config: str | None
+
+    def attribute(self) -> StoredAttribute:
+        settings: dict[str, Any] = jsontext.loads(self.config) if self.config else {}
+        return StoredAttribute(
+            id=self.id,
+            number=self.number,
+            slug=self.slug,
+            type=AttributeType(self.type),
+            is_required=bool(self.is_required),
+            is_unique=bool(self.is_unique),
+            is_list=bool(self.is_list),
+            options=tuple(settings.get("options", ())),
+            target_id=settings.get("allowed_object_id"),
+        )

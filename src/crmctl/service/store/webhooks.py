@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.models.signatures import new_secret
@@ -21,7 +21,39 @@ ROTATION_SECONDS = 24 * 3600.0
 
 Ids = Callable[[], str]
 
-_COLUMNS = "id, url, description, event_types, enabled, created_at, updated_at, tried_at, succeeded_at, failing_since, problem"
+
+class _Row(NamedTuple):
+    """The columns of an endpoint, its secrets left out."""
+
+    id: str
+    url: str
+    description: str
+    event_types: str | None
+    enabled: int
+    created_at: int
+    updated_at: int
+    tried_at: int | None
+    succeeded_at: int | None
+    failing_since: int | None
+    problem: str | None
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "url": self.url,
+            "description": self.description,
+            "eventTypes": None if self.event_types is None else jsontext.loads(self.event_types),
+            "enabled": bool(self.enabled),
+            "health": "untried" if self.tried_at is None else "working" if self.failing_since is None else "failing",
+            "succeededAt": optional_to_wire(self.succeeded_at),
+            "failingSince": optional_to_wire(self.failing_since),
+            "problem": self.problem,
+            "createdAt": to_wire(self.created_at),
+            "updatedAt": to_wire(self.updated_at),
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 
 def create_tables(tx: Tx) -> None:
@@ -39,7 +71,7 @@ def list_endpoints(tx: Tx) -> list[dict[str, Any]]:
 
     `health` is `untried`, `working` or `failing`: what the last try says; `problem` is why that failed.
     """
-    return [_wire(*row) for row in tx.all(f"SELECT {_COLUMNS} FROM webhook_endpoint ORDER BY number")]
+    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM webhook_endpoint ORDER BY number")]
 
 
 def get_endpoint(tx: Tx, endpoint_id: str) -> dict[str, Any]:
@@ -47,7 +79,7 @@ def get_endpoint(tx: Tx, endpoint_id: str) -> dict[str, Any]:
     row = tx.one(f"SELECT {_COLUMNS} FROM webhook_endpoint WHERE id = ?", (canonical_uuid(endpoint_id) or "",))
     if row is None:
         raise NotFound(f"there is no webhook endpoint with the id {endpoint_id}")
-    return _wire(*row)
+    return _Row(*row).wire()
 
 
 def create_endpoint(
@@ -120,31 +152,3 @@ def _types(value: Any) -> str | None:
     if unknown or not value:
         raise BadRequest(f"eventTypes must name some of: {', '.join(EVENT_TYPES)}", {"field": "eventTypes", "unknown": unknown})
     return jsontext.dumps([name for name in EVENT_TYPES if name in value])
-
-
-def _wire(
-    id: str,
-    url: str,
-    description: str,
-    event_types: str | None,
-    enabled: int,
-    created_at: int,
-    updated_at: int,
-    tried_at: int | None,
-    succeeded_at: int | None,
-    failing_since: int | None,
-    problem: str | None,
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "url": url,
-        "description": description,
-        "eventTypes": None if event_types is None else jsontext.loads(event_types),
-        "enabled": bool(enabled),
-        "health": "untried" if tried_at is None else "working" if failing_since is None else "failing",
-        "succeededAt": optional_to_wire(succeeded_at),
-        "failingSince": optional_to_wire(failing_since),
-        "problem": problem,
-        "createdAt": to_wire(created_at),
-        "updatedAt": to_wire(updated_at),
-    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
@@ -23,7 +23,33 @@ PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed"
 
 Ids = Callable[[], str]
 
-_COLUMNS = "id, status, title, trigger_event, error, started_at, completed_at, created_at"
+
+class _Row(NamedTuple):
+    """The columns of a run in a list."""
+
+    id: str
+    status: str
+    title: str
+    trigger_event: str
+    error: str | None
+    started_at: int | None
+    completed_at: int | None
+    created_at: int
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "status": self.status,
+            "title": self.title,
+            "triggerEvent": self.trigger_event,
+            "error": self.error,
+            "startedAt": optional_to_wire(self.started_at),
+            "completedAt": optional_to_wire(self.completed_at),
+            "createdAt": to_wire(self.created_at),
+        }
+
+
+_COLUMNS = ", ".join(_Row._fields)
 
 
 class LeaseLostError(Exception):
@@ -105,7 +131,7 @@ def list_runs(tx: Tx, workflow_id: str, limit: int = 20, offset: int = 0) -> lis
     """Newest first. Raises NotFound."""
     workflow = load_workflow(tx, workflow_id)
     sql = f"SELECT {_COLUMNS} FROM workflow_run WHERE workflow_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_wire(*row) for row in tx.all(sql, (workflow.id, limit, offset))]
+    return [_Row(*row).wire() for row in tx.all(sql, (workflow.id, limit, offset))]
 
 
 def get_run(tx: Tx, run_id: str) -> dict[str, Any]:
@@ -114,7 +140,7 @@ def get_run(tx: Tx, run_id: str) -> dict[str, Any]:
     if row is None:
         raise NotFound(f"there is no run with the id {run_id}")
     workflow_id, given, steps, *rest = row
-    return _wire(*rest) | {"workflowId": workflow_id, "input": jsontext.loads(given), "steps": jsontext.loads(steps)}
+    return _Row(*rest).wire() | {"workflowId": workflow_id, "input": jsontext.loads(given), "steps": jsontext.loads(steps)}
 
 
 def is_waiting(tx: Tx, per_workflow: int, *, now: float) -> bool:
@@ -136,7 +162,7 @@ def claim(tx: Tx, limit: int, per_workflow: int, lease_seconds: float, *, now: f
                 f"AND r.completed_at IS NULL AND r.lease_until <= ? ORDER BY r.number LIMIT ?{tx.dialect.for_claim('r')}",
                 (workflow_id, at, most),
             )
-            claimed += [_claimed(*row) for row in rows]
+            claimed += [_ClaimedRow(*row).claimed() for row in rows]
     tx.execute_many(
         "UPDATE workflow_run SET status = ?, attempts = ?, lease_until = ?, started_at = coalesce(started_at, ?) WHERE id = ?",
         [(RUNNING, run.attempt, to_micros(now + lease_seconds), at, run.id) for run in claimed],
@@ -176,7 +202,7 @@ def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, *, ids: Ids, 
         )
     )
     tx.execute("UPDATE workflow_run SET started_at = ? WHERE id = ?", (to_micros(now), run_id))
-    _finish(tx, _claimed(*row), status, error, ids, now)
+    _finish(tx, _ClaimedRow(*row).claimed(), status, error, ids, now)
 
 
 def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
@@ -240,40 +266,31 @@ def _update(tx: Tx, run: Claimed, assignments: str, *values: Any) -> None:
         raise LeaseLostError(run.id)
 
 
-def _claimed(
-    id: str,
-    workflow_id: str,
-    workflow_name: str,
-    trigger: str,
-    actions: str,
-    given: str,
-    steps: str,
-    step: int,
-    is_calling: int,
-    attempts: int,
-    created_at: int,
-) -> Claimed:
-    lists = (jsontext.loads(actions), jsontext.loads(given), jsontext.loads(steps))
-    return Claimed(id, workflow_id, workflow_name, trigger, *lists, step, bool(is_calling), attempts + 1, created_at / 1_000_000)
+class _ClaimedRow(NamedTuple):
+    """What is read of a run to execute it."""
 
+    id: str
+    workflow_id: str
+    workflow_name: str
+    trigger: str
+    actions: str
+    given: str
+    steps: str
+    step: int
+    is_calling: int
+    attempts: int
+    created_at: int
 
-def _wire(
-    id: str,
-    status: str,
-    title: str,
-    trigger: str,
-    error: str | None,
-    started_at: int | None,
-    completed_at: int | None,
-    created_at: int,
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "status": status,
-        "title": title,
-        "triggerEvent": trigger,
-        "error": error,
-        "startedAt": optional_to_wire(started_at),
-        "completedAt": optional_to_wire(completed_at),
-        "createdAt": to_wire(created_at),
-    }
+    def claimed(self) -> Claimed:
+        lists = (jsontext.loads(self.actions), jsontext.loads(self.given), jsontext.loads(self.steps))
+        return Claimed(
+            self.id,
+            self.workflow_id,
+            self.workflow_name,
+            self.trigger,
+            *lists,
+            self.step,
+            bool(self.is_calling),
+            self.attempts + 1,
+            self.created_at / 1_000_000,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
@@ -17,7 +17,33 @@ from crmctl.service.values.choices import canonical_uuid
 
 Ids = Callable[[], str]
 
-_COLUMNS = "id, name, trigger_event, object_id, plan, cron, timezone, next_due_at"
+
+class _Row(NamedTuple):
+    """The columns of a workflow that the machinery needs."""
+
+    id: str
+    name: str
+    trigger_event: str
+    object_id: str | None
+    plan: str
+    cron: str | None
+    timezone: str | None
+    next_due_at: int | None
+
+    def workflow(self) -> StoredWorkflow:
+        return StoredWorkflow(
+            self.id,
+            self.name,
+            self.trigger_event,
+            self.object_id,
+            jsontext.loads(self.plan),
+            self.cron,
+            self.timezone,
+            None if self.next_due_at is None else self.next_due_at / 1_000_000,
+        )
+
+
+_COLUMNS = ", ".join(_Row._fields)
 _WIRE = (
     "w.id, w.name, w.description, w.trigger_event, w.enabled, w.created_at, w.created_by, o.id, o.plural_name, o.slug "
     "FROM workflow AS w LEFT JOIN crm_object AS o ON o.id = w.object_id"
@@ -52,7 +78,7 @@ def create_tables(tx: Tx) -> None:
 
 def list_workflows(tx: Tx) -> list[dict[str, Any]]:
     """Oldest first."""
-    return [_wire(*row) for row in tx.all(f"SELECT {_WIRE} ORDER BY w.number")]
+    return [_WireRow(*row).wire() for row in tx.all(f"SELECT {_WIRE} ORDER BY w.number")]
 
 
 def get_workflow(tx: Tx, workflow_id: str) -> dict[str, Any]:
@@ -63,7 +89,7 @@ def get_workflow(tx: Tx, workflow_id: str) -> dict[str, Any]:
     plan, cron, timezone = required(tx.one("SELECT plan, cron, timezone FROM workflow WHERE id = ?", (row[0],)))
     schedule = {"cron": cron, "timezone": timezone} if cron else {}
     decided: dict[str, Any] = jsontext.loads(plan)
-    return _wire(*row) | schedule | decided
+    return _WireRow(*row).wire() | schedule | decided
 
 
 def load_workflow(tx: Tx, workflow_id: str) -> StoredWorkflow:
@@ -71,13 +97,13 @@ def load_workflow(tx: Tx, workflow_id: str) -> StoredWorkflow:
     row = tx.one(f"SELECT {_COLUMNS} FROM workflow WHERE id = ?", (canonical_uuid(workflow_id) or "",))
     if row is None:
         raise NotFound(f"there is no workflow with the id {workflow_id}")
-    return _workflow(*row)
+    return _Row(*row).workflow()
 
 
 def triggered_by(tx: Tx, event: str) -> list[StoredWorkflow]:
     """The enabled ones with this trigger, oldest first."""
     rows = tx.all(f"SELECT {_COLUMNS} FROM workflow WHERE trigger_event = ? AND enabled = 1 ORDER BY number", (event,))
-    return [_workflow(*row) for row in rows]
+    return [_Row(*row).workflow() for row in rows]
 
 
 def next_due(tx: Tx) -> float | None:
@@ -89,7 +115,7 @@ def next_due(tx: Tx) -> float | None:
 def claim_due(tx: Tx, *, now: float) -> list[StoredWorkflow]:
     """The schedules that are due and that no other process is taking. The caller says when they are due next."""
     sql = f"SELECT {_COLUMNS} FROM workflow WHERE enabled = 1 AND next_due_at <= ? ORDER BY number{tx.dialect.for_claim('workflow')}"
-    return [_workflow(*row) for row in tx.all(sql, (to_micros(now),))]
+    return [_Row(*row).workflow() for row in tx.all(sql, (to_micros(now),))]
 
 
 def set_next_due(tx: Tx, workflow_id: str, at: float | None) -> None:
@@ -145,33 +171,28 @@ def save_workflow(
     return "created" if known is None else "updated"
 
 
-def _workflow(
-    id: str, name: str, trigger: str, object_id: str | None, plan: str, cron: str | None, timezone: str | None, due_at: int | None
-) -> StoredWorkflow:
-    return StoredWorkflow(
-        id, name, trigger, object_id, jsontext.loads(plan), cron, timezone, None if due_at is None else due_at / 1_000_000
-    )
+class _WireRow(NamedTuple):
+    """What is read of a workflow and its object to show it: see _WIRE."""
 
+    id: str
+    name: str
+    description: str
+    trigger: str
+    enabled: int
+    created_at: int
+    created_by: str
+    object_id: str | None
+    plural_name: str | None
+    slug: str | None
 
-def _wire(
-    id: str,
-    name: str,
-    description: str,
-    trigger: str,
-    enabled: int,
-    created_at: int,
-    created_by: str,
-    object_id: str | None,
-    plural_name: str | None,
-    slug: str | None,
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "name": name,
-        "description": description,
-        "trigger": trigger,
-        "enabled": bool(enabled),
-        "createdAt": to_wire(created_at),
-        "object": None if object_id is None else {"id": object_id, "pluralName": plural_name, "slug": slug},
-        "createdBy": jsontext.loads(created_by),
-    }
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "description": self.description,
+            "trigger": self.trigger,
+            "enabled": bool(self.enabled),
+            "createdAt": to_wire(self.created_at),
+            "object": None if self.object_id is None else {"id": self.object_id, "pluralName": self.plural_name, "slug": self.slug},
+            "createdBy": jsontext.loads(self.created_by),
+        }
