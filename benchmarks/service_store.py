@@ -196,7 +196,9 @@ def main(count: int, name: str) -> None:
         for title, conditions, paging, scan in LISTS:
             read: list[Condition] = [read_condition(*condition) for condition in conditions]
             page = {key: int(share * count) for key, share in paging.items()}
-            ours = median_ms(lambda read=read, page=page: engine.read(lambda tx: records.list_records(tx, people, read, **page)))  # type: ignore[misc]
+            ours = median_ms(
+                lambda read=read, page=page: engine.read(lambda tx: records.list_records(tx, people, read, records.Page(**page)))
+            )  # type: ignore[misc]
             total = engine.read(lambda tx, read=read: records.count_records(tx, people, read))  # type: ignore[misc]
             sql = database.scan(scan)
             scanned = median_ms(lambda sql=sql: database.connection.execute(sql).fetchone(), 3)  # type: ignore[misc]

@@ -43,9 +43,9 @@ class Store:
 
     def object(self, slug: str = "things", *definitions: dict[str, Any]) -> str:
         """A custom object with these attributes; its id."""
-        made = self.write(objects.create_object, plural_name=slug, slug=slug)["id"]
+        made = self.write(objects.create_object, objects.NewObject(plural_name=slug, slug=slug))["id"]
         for definition in definitions:
-            self.write(attributes.create_attribute, made, **{"name": definition.get("slug", "field")} | definition)
+            self.write(attributes.create_attribute, made, attributes.NewAttribute(**{"name": definition.get("slug", "field")} | definition))
         return str(made)
 
     def attribute(self, object_id: str, slug: str) -> dict[str, Any]:
@@ -63,7 +63,9 @@ class Store:
     def find(self, object_id: str, *conditions: tuple[str, str, Any], **paging: Any) -> list[dict[str, Any]]:
         """The data of what matches, oldest first unless asked otherwise."""
         read: list[Condition] = [read_condition(*condition) for condition in conditions]
-        found, total = self.read(lambda tx: records.list_records(tx, object_id, read, **{"order": "asc", "limit": 10_000} | paging))
+        found, total = self.read(
+            lambda tx: records.list_records(tx, object_id, read, records.Page(**{"order": "asc", "limit": 10_000} | paging))
+        )
         if not paging:
             assert total == len(found)
         return found

@@ -126,7 +126,7 @@ def test_an_unknown_object_is_not_found(store: Store) -> None:
 def test_an_attribute_made_later_is_empty_on_older_records(store: Store) -> None:
     things = store.object("things")
     old = store.create(things)
-    store.write(attributes.create_attribute, things, name="Late", type="number", is_required=True)
+    store.write(attributes.create_attribute, things, attributes.NewAttribute(name="Late", type="number", is_required=True))
     new = store.create(things, late=1)
     assert store.find(things, ("late", "isEmpty", "true")) == [old]
     assert store.find(things, ("late", "equals", "1.0")) == [new]

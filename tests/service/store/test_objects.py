@@ -33,7 +33,9 @@ def test_a_new_organisation_has_an_owner_and_every_type_of_attribute(store: Stor
 
 
 def test_an_object_in_wire_form(store: Store) -> None:
-    made = store.write(objects.create_object, plural_name="Big Projects", singular_name="Big Project", description="What we build")
+    made = store.write(
+        objects.create_object, objects.NewObject(plural_name="Big Projects", singular_name="Big Project", description="What we build")
+    )
     assert made == {
         "id": made["id"],
         "type": "custom",
@@ -53,25 +55,25 @@ def test_an_object_in_wire_form(store: Store) -> None:
 @pytest.mark.parametrize("slug", ["", "Upper", "a b", "a[b]", "-a", "ä", "x" * 65, "11111111-1111-4111-8111-111111111111", 5, "a\n"])
 def test_a_slug_that_cannot_be_is_refused(store: Store, slug: Any) -> None:
     with pytest.raises(BadRequest, match="slug"):
-        store.write(objects.create_object, plural_name="Things", slug=slug)
+        store.write(objects.create_object, objects.NewObject(plural_name="Things", slug=slug))
     with pytest.raises(BadRequest, match="slug"):
-        store.write(attributes.create_attribute, store.standard("people"), name="x", type="text", slug=slug)
+        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="x", type="text", slug=slug))
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 3, "x" * 201, "a\x00b"])
 def test_a_name_that_cannot_be_is_refused(store: Store, name: Any) -> None:
     with pytest.raises(BadRequest, match="pluralName"):
-        store.write(objects.create_object, plural_name=name)
+        store.write(objects.create_object, objects.NewObject(plural_name=name))
     with pytest.raises(BadRequest, match="name"):
-        store.write(attributes.create_attribute, store.standard("people"), name=name, type="text")
+        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name=name, type="text"))
 
 
 def test_a_slug_is_taken_once(store: Store) -> None:
     things = store.object("things", {"slug": "field", "type": "text"})
     with pytest.raises(Conflict, match="things"):
-        store.write(objects.create_object, plural_name="Things")
+        store.write(objects.create_object, objects.NewObject(plural_name="Things"))
     with pytest.raises(Conflict, match="field"):
-        store.write(attributes.create_attribute, things, name="Field", type="text")
+        store.write(attributes.create_attribute, things, attributes.NewAttribute(name="Field", type="text"))
     store.object("others", {"slug": "field", "type": "text"})
 
 
@@ -96,14 +98,16 @@ def test_standard_objects_stay_but_their_attributes_may_change(store: Store) -> 
         store.write(lambda tx, now, **_: objects.update_object(tx, people, {"description": "x"}, now=now))
     with pytest.raises(Forbidden):
         store.engine.write(lambda tx: objects.delete_object(tx, people))
-    made = store.write(attributes.create_attribute, people, name="Shoe size", type="number")
+    made = store.write(attributes.create_attribute, people, attributes.NewAttribute(name="Shoe size", type="number"))
     assert made["slug"] == "shoe_size"
     store.engine.write(lambda tx: attributes.delete_attribute(tx, people, made["id"]))
 
 
 def test_deleting_an_object_leaves_nothing(store: Store) -> None:
     things = store.object("things", {"slug": "code", "type": "text", "is_unique": True})
-    store.write(attributes.create_attribute, things, name="Parent", type="reference", config={"allowed_object_id": things})
+    store.write(
+        attributes.create_attribute, things, attributes.NewAttribute(name="Parent", type="reference", config={"allowed_object_id": things})
+    )
     store.create(things, code="a")
     before = store.rows("SELECT count(*) FROM unique_value")[0][0]
     other = store.object("others", {"slug": "thing", "type": "reference", "config": {"allowed_object_id": things}})
@@ -141,7 +145,7 @@ def test_deleting_an_object_leaves_nothing(store: Store) -> None:
 )
 def test_config_belongs_to_its_type(store: Store, type: str, config: Any) -> None:
     with pytest.raises(BadRequest, match="config"):
-        store.write(attributes.create_attribute, store.standard("people"), name="x", type=type, config=config)
+        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="x", type=type, config=config))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,9 @@ def test_config_belongs_to_its_type(store: Store, type: str, config: Any) -> Non
 )
 def test_wrong_attributes_are_refused_by_name(store: Store, arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(BadRequest, match=named):
-        store.write(attributes.create_attribute, store.standard("people"), **{"name": "x", "type": "text"} | arguments)
+        store.write(
+            attributes.create_attribute, store.standard("people"), attributes.NewAttribute(**{"name": "x", "type": "text"} | arguments)
+        )
 
 
 @pytest.mark.parametrize(
@@ -164,15 +170,15 @@ def test_wrong_attributes_are_refused_by_name(store: Store, arguments: dict[str,
     [("Größe (cm)", "groe_cm"), ("Ünïcode", "unicode"), ("A--B", "a_b"), ("名前", "attribute_1"), ("Created by", "created_by")],
 )
 def test_a_slug_comes_from_the_name(store: Store, name: str, slug: str) -> None:
-    made = store.write(attributes.create_attribute, store.object("things"), name=name, type="text")
+    made = store.write(attributes.create_attribute, store.object("things"), attributes.NewAttribute(name=name, type="text"))
     assert (made["slug"], made["name"], made["displayOrder"]) == (slug, name, 1)
 
 
 def test_slugs_of_record_fields_are_reserved(store: Store) -> None:
     with pytest.raises(BadRequest, match="created_at"):
-        store.write(attributes.create_attribute, store.standard("people"), name="Created at", type="date")
+        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="Created at", type="date"))
     with pytest.raises(BadRequest, match="id"):
-        store.write(attributes.create_attribute, store.standard("people"), name="Number", slug="id", type="text")
+        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="Number", slug="id", type="text"))
 
 
 def test_only_the_name_of_an_attribute_changes(store: Store) -> None:
@@ -201,7 +207,7 @@ def test_deleting_an_attribute_takes_its_data_along(store: Store) -> None:
     assert store.rows("SELECT * FROM unique_value") == []
     with pytest.raises(BadRequest, match="code"):
         store.create(things, code="x")
-    store.write(attributes.create_attribute, things, name="Code", slug="code", type="number", is_unique=True)
+    store.write(attributes.create_attribute, things, attributes.NewAttribute(name="Code", slug="code", type="number", is_unique=True))
     again = store.create(things, code=1, size=2)
     assert store.find(things, ("code", "isNotEmpty", "true")) == [again]
     assert store.find(things, ("size", "equals", str(10**30 + 1)))[0]["id"] == made[1]["id"]
@@ -213,11 +219,11 @@ def test_an_object_has_a_largest_number_of_attributes(store: Store) -> None:
 
     def fill(tx: Any, **named: Any) -> None:
         for n in range(attributes.MAX_ATTRIBUTES):
-            attributes.create_attribute(tx, things, name=f"a{n}", type="text", **named)
+            attributes.create_attribute(tx, things, attributes.NewAttribute(name=f"a{n}", type="text", **named))
 
     store.write(fill)
     assert store.create(things, a0="x", **{f"a{attributes.MAX_ATTRIBUTES - 1}": "y"})["data"]["a0"] == "x"
     with pytest.raises(BadRequest, match="at most"):
-        store.write(attributes.create_attribute, things, name="one more", type="text")
+        store.write(attributes.create_attribute, things, attributes.NewAttribute(name="one more", type="text"))
     with pytest.raises(NotFound):
-        store.write(attributes.create_attribute, new_id(), name="x", type="text")
+        store.write(attributes.create_attribute, new_id(), attributes.NewAttribute(name="x", type="text"))

@@ -135,14 +135,18 @@ def test_attributes_come_and_go_while_others_write_and_read(two: Stores) -> None
 
     def read() -> None:
         while not stop.is_set():
-            found, total = other.read(lambda tx: records.list_records(tx, things, limit=5))
+            found, total = other.read(lambda tx: records.list_records(tx, things, page=records.Page(limit=5)))
             assert len(found) == min(5, total)
 
     with ThreadPoolExecutor(4) as pool:
         busy = [pool.submit(write), pool.submit(write), pool.submit(read)]
         try:
             for n in range(8):
-                one.write(attributes.create_attribute, things, name=f"Late {n}", slug=f"late_{n}", type="number", is_unique=n % 2 == 0)
+                one.write(
+                    attributes.create_attribute,
+                    things,
+                    attributes.NewAttribute(name=f"Late {n}", slug=f"late_{n}", type="number", is_unique=n % 2 == 0),
+                )
                 one.create(things, **{f"late_{n}": n})
                 late = one.attribute(things, f"late_{n}")["id"]
                 one.engine.write(lambda tx, late=late: attributes.delete_attribute(tx, things, late))
@@ -175,7 +179,7 @@ def test_prepared_statements_survive_a_change_of_their_table(two: Stores) -> Non
         for _ in range(8):
             other.create(things)
             assert len(other.rows(f"SELECT * FROM record_{number} LIMIT 1")[0]) == 5 + 2 * n
-        one.write(attributes.create_attribute, things, name=f"a{n}", type="text")
+        one.write(attributes.create_attribute, things, attributes.NewAttribute(name=f"a{n}", type="text"))
 
 
 def test_numbers_are_kept_to_the_letter_when_an_attribute_goes(two: Stores) -> None:

@@ -97,16 +97,19 @@ def _add_confirmations(pages: Pages) -> None:
     @pages.get("/webhooks/{endpointId:uuid}/rotate")
     def confirm_rotate(tx: Tx, visit: Visit) -> ConsolePage:
         text = "A new secret signs from now on. The present one signs along for a day, so that your receiver can change over."
-        return _confirmation(tx, visit, "Rotate the signing secret", text, "rotate", "Rotate the secret")
+        return _confirmation(_known(tx, visit), "rotate", "Rotate the signing secret", text, "Rotate the secret")
 
     @pages.get("/webhooks/{endpointId:uuid}/delete")
     def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
         text = "Its delivery history goes with it, and what waits to be delivered is not sent. To pause an endpoint, disable it instead."
-        return _confirmation(tx, visit, "Delete this endpoint", text, "delete", "Delete the endpoint")
+        return _confirmation(_known(tx, visit), "delete", "Delete this endpoint", text, "Delete the endpoint")
 
 
-def _confirmation(tx: Tx, visit: Visit, title: str, text: str, action: str, button: str) -> ConsolePage:
-    endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
+def _known(tx: Tx, visit: Visit) -> dict[str, Any]:
+    return webhooks.get_endpoint(tx, visit.id("endpointId"))
+
+
+def _confirmation(endpoint: dict[str, Any], action: str, title: str, text: str, button: str) -> ConsolePage:
     path = f"/webhooks/{endpoint['id']}"
     values = {
         "section": "webhooks",

@@ -24,6 +24,7 @@ from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.http.endpoints import read_body
 from crmctl.service.http.errors import Refusal, answer_for
 from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, find_session, open_session
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.tx import Tx
 
 FORM_LIMIT = 64 * 1024
@@ -92,7 +93,7 @@ class Visit:
     def now(self) -> float:
         return self.context.clock.now()
 
-    def stamp(self) -> dict[str, Any]:
+    def stamp(self) -> Stamp:
         return {"ids": self.context.ids, "now": self.now()}
 
 

@@ -18,6 +18,7 @@ from crmctl.service.reports.definition import ReportDefinition, plan_report
 from crmctl.service.store import attributes, members, objects, reports, workflows
 from crmctl.service.store.engine import Engine, rehearse
 from crmctl.service.store.schema import load_schema
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.cron import next_due
 from crmctl.service.workflows.definition import WorkflowDefinition, check_workflow
@@ -42,7 +43,7 @@ def load_document(engine: Engine, document: Document, *, clock: Clock, ids: Ids,
 class _Loading:
     def __init__(self, tx: Tx, ids: Ids, now: float) -> None:
         self.tx = tx
-        self.stamp: dict[str, Any] = {"ids": ids, "now": now}
+        self.stamp: Stamp = {"ids": ids, "now": now}
         self.now = now
 
     def load(self, document: Document) -> Summary:
@@ -88,7 +89,7 @@ class _Loading:
                 "singular_name": wanted.singular_name,
                 "description": wanted.description,
             }
-            objects.create_object(self.tx, slug=wanted.slug, **names, **self.stamp)
+            objects.create_object(self.tx, objects.NewObject(slug=wanted.slug, **names), **self.stamp)
             return "created"
         if wanted.singular_name is not None and wanted.singular_name != found["singularName"]:
             raise Conflict(f"singularName is {found['singularName']!r} and cannot be changed")
@@ -108,7 +109,8 @@ class _Loading:
         }
         fixed["config"] = self._config(wanted)
         if found is None:
-            made = attributes.create_attribute(self.tx, object_id, name=wanted.name, slug=wanted.slug, **fixed, **self.stamp)
+            new = attributes.NewAttribute(name=wanted.name, slug=wanted.slug, **fixed)
+            made = attributes.create_attribute(self.tx, object_id, new, **self.stamp)
             if not wanted.is_active:
                 attributes.set_active(self.tx, object_id, made["id"], False, now=self.now)
             return "created"
@@ -125,15 +127,12 @@ class _Loading:
     def _report(self, wanted: ReportDefinition) -> str:
         object_id = self._object_id(wanted.object)
         plan_report(self.tx, wanted, load_schema(self.tx, object_id))
-        question = wanted.question()
-        return reports.save_report(
-            self.tx, name=wanted.name, description=wanted.description, object_id=object_id, question=question, **self.stamp
-        )
+        draft = reports.ReportDraft(wanted.name, wanted.description, object_id, wanted.question())
+        return reports.save_report(self.tx, draft, **self.stamp)
 
     def _workflow(self, wanted: WorkflowDefinition) -> str:
         object_id = check_workflow(self.tx, wanted, self.now)
-        return workflows.save_workflow(
-            self.tx,
+        draft = workflows.WorkflowDraft(
             name=wanted.name,
             description=wanted.description,
             trigger=wanted.trigger,
@@ -143,8 +142,8 @@ class _Loading:
             timezone=None if wanted.cron is None else wanted.timezone or "UTC",
             enabled=wanted.enabled,
             due_at=None if wanted.cron is None else next_due(wanted.cron, wanted.timezone, self.now),
-            **self.stamp,
         )
+        return workflows.save_workflow(self.tx, draft, **self.stamp)
 
     def _object_id(self, slug: str) -> str:
         found = objects.find_object_by_slug(self.tx, slug)

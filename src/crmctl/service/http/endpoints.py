@@ -27,6 +27,7 @@ from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
 from crmctl.service.shapes import Body
 from crmctl.service.store.keys import ApiKey
+from crmctl.service.store.stamp import Stamp
 
 PREFIX = "/api/v1"
 
@@ -74,7 +75,7 @@ class Call:
         """The body's fields as the arguments of a store function."""
         return {to_snake(name): value for name, value in self.body.items()}
 
-    def stamp(self) -> dict[str, Any]:
+    def stamp(self) -> Stamp:
         """What store functions that create things take besides: where ids come from and what time it is."""
         return {"ids": self.context.ids, "now": self.now()}
 

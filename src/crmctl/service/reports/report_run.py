@@ -50,7 +50,7 @@ def _compute(tx: Tx, report_id: str) -> reports.ReportOutcome:
 
 def _listed(tx: Tx, plan: Plan) -> tuple[Iterator[dict[str, Any]], bool]:
     """One result per record, with its values as they are stored."""
-    found = scanning.first_sequences(tx, plan.schema, plan.conditions, plan.sort, plan.descending, plan.limit + 1)
+    found = scanning.first_sequences(tx, plan.schema, plan.conditions, (plan.sort, plan.descending), plan.limit + 1)
     records = scanning.records_at(tx, plan.schema, found[: plan.limit])
     return ({column: record.get(column) for column in plan.columns} for record in records), len(found) > plan.limit
 

@@ -43,7 +43,7 @@ def router(context: Context) -> Endpoints:
     )
     def create_attribute(tx: Tx, call: Call) -> Any:
         """Create an attribute."""
-        return attributes.create_attribute(tx, call.id("objectId"), **call.fields(), **call.stamp())
+        return attributes.create_attribute(tx, call.id("objectId"), attributes.NewAttribute(**call.fields()), **call.stamp())
 
     @api.add("PATCH", ONE, answers=schemas.Attribute, scope="attributes:write", body=schemas.AttributeUpdate)
     def update_attribute(tx: Tx, call: Call) -> Any:

@@ -28,7 +28,7 @@ def router(context: Context) -> Endpoints:
     @api.add("POST", "/objects", answers=schemas.Object, scope="objects:write", status=201, body=schemas.ObjectCreate, conflicts=True)
     def create_object(tx: Tx, call: Call) -> Any:
         """Create a custom object."""
-        return objects.create_object(tx, **call.fields(), **call.stamp())
+        return objects.create_object(tx, objects.NewObject(**call.fields()), **call.stamp())
 
     @api.add("PATCH", "/objects/{objectId:uuid}", answers=schemas.Object, scope="objects:write", body=schemas.ObjectUpdate)
     def update_object(tx: Tx, call: Call) -> Any:

@@ -7,7 +7,7 @@ A record that is deleted later stays named in the activity: the history of who m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import BadRequest, NotFound
@@ -15,6 +15,7 @@ from crmctl.service.store import outbox, record_tables
 from crmctl.service.store.checks import invalid, require_description, require_name
 from crmctl.service.store.members import author
 from crmctl.service.store.organisation import organisation_id
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import micros_of, to_micros, to_wire
 from crmctl.service.store.tx import Tx, all_in, required
 from crmctl.service.values.choices import canonical_uuid
@@ -93,15 +94,15 @@ def get_activity(tx: Tx, activity_id: str) -> dict[str, Any]:
     return _Row(*_row(tx, _COLUMNS, activity_id)).wire()
 
 
-def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, ids: Ids, now: float) -> dict[str, Any]:
+def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """`fields` as in the specification 4.4; only the title is needed, the date defaults to now. `created_by` is a member's id.
 
     Raises BadRequest naming the field, also for a link or participant that does not exist.
     """
-    values = _checked(tx, {"title": None, "activityDate": None} | dict(fields), {}, now)
+    values = _checked(tx, {"title": None, "activityDate": None} | dict(fields), {}, stamp["now"])
     made_by = jsontext.dumps(author(tx, created_by))
-    at = to_micros(now)
-    row: dict[str, Any] = {"id": ids(), "summary": "", "linked_records": "[]", "participants": "[]"}
+    at = to_micros(stamp["now"])
+    row: dict[str, Any] = {"id": stamp["ids"](), "summary": "", "linked_records": "[]", "participants": "[]"}
     row |= {"created_by": made_by, "created_at": at, "updated_at": at}
     row |= values
     columns = ", ".join(row)
@@ -109,14 +110,14 @@ def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None
     number = required(tx.one(f"INSERT INTO activity ({columns}) VALUES ({marks}) RETURNING number", tuple(row.values())))[0]
     _link(tx, number, jsontext.loads(row["linked_records"]))
     created = get_activity(tx, row["id"])
-    _announce(tx, "activity.created", created, ids, now)
+    _announce(tx, "activity.created", created, **stamp)
     return created
 
 
-def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], *, ids: Ids, now: float) -> dict[str, Any]:
+def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """Changes only the fields given. A link that was there already may point at a record deleted since. Raises NotFound, BadRequest."""
     known = get_activity(tx, activity_id)
-    columns = _checked(tx, fields, known, now) | {"updated_at": to_micros(now)}
+    columns = _checked(tx, fields, known, stamp["now"]) | {"updated_at": to_micros(stamp["now"])}
     assignments = ", ".join(f"{column} = ?" for column in columns)
     tx.execute(f"UPDATE activity SET {assignments} WHERE id = ?", (*columns.values(), known["id"]))
     if "linkedRecords" in fields:
@@ -124,18 +125,18 @@ def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], *, ids:
         tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
         _link(tx, number, fields["linkedRecords"])
     updated = get_activity(tx, activity_id)
-    _announce(tx, "activity.updated", updated, ids, now)
+    _announce(tx, "activity.updated", updated, **stamp)
     return updated
 
 
-def delete_activity(tx: Tx, activity_id: str, *, ids: Ids, now: float) -> None:
+def delete_activity(tx: Tx, activity_id: str, **stamp: Unpack[Stamp]) -> None:
     """Raises NotFound."""
     known = get_activity(tx, activity_id)
     number = _row(tx, "number", activity_id)[0]
     if tx.execute("DELETE FROM activity WHERE number = ?", (number,)) == 0:
         raise NotFound(f"the activity {activity_id} has just been deleted")
     tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
-    _announce(tx, "activity.deleted", known, ids, now)
+    _announce(tx, "activity.deleted", known, **stamp)
 
 
 def _checked(tx: Tx, fields: Mapping[str, Any], known: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -220,14 +221,14 @@ def _link(tx: Tx, number: int, links: Pairs) -> None:
     tx.execute_many("INSERT INTO activity_link (record_id, object_id, activity) VALUES (?, ?, ?)", rows)
 
 
-def _announce(tx: Tx, event_type: str, activity: Mapping[str, Any], ids: Ids, now: float) -> None:
+def _announce(tx: Tx, event_type: str, activity: Mapping[str, Any], **stamp: Unpack[Stamp]) -> None:
     payload = {
         "organizationId": organisation_id(tx),
         "activityId": activity["id"],
         "title": activity["title"],
         "linkedRecords": activity["linkedRecords"],
     }
-    outbox.append(tx, event_type, payload, ids=ids, now=now)
+    outbox.append(tx, event_type, payload, **stamp)
 
 
 def _row(tx: Tx, columns: str, activity_id: str) -> tuple[Any, ...]:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
@@ -12,6 +12,7 @@ from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import record_tables
 from crmctl.service.store.checks import RESERVED_SLUGS, invalid, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.schema import load_schema
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
@@ -60,6 +61,19 @@ class _Row(NamedTuple):
 _COLUMNS = ", ".join(_Row._fields)
 
 
+@dataclass(frozen=True)
+class NewAttribute:
+    """As a caller describes it; nothing of it is checked yet."""
+
+    name: str
+    type: str
+    slug: str | None = None
+    is_required: bool = False
+    is_unique: bool = False
+    is_list: bool = False
+    config: dict[str, Any] | None = None
+
+
 def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> list[dict[str, Any]]:
     """In display order. Raises NotFound for an unknown object."""
     schema = load_schema(tx, object_id)
@@ -77,38 +91,26 @@ def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> dict[str, Any]:
     return _Row(*row).wire()
 
 
-def create_attribute(
-    tx: Tx,
-    object_id: str,
-    *,
-    name: str,
-    type: str,
-    slug: str | None = None,
-    is_required: bool = False,
-    is_unique: bool = False,
-    is_list: bool = False,
-    config: dict[str, Any] | None = None,
-    ids: Callable[[], str],
-    now: float,
-) -> dict[str, Any]:
+def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """Existing records start without a value, also for a required attribute. Raises NotFound, BadRequest, Conflict for a slug in use."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
-    known_name = require_name(name, "name")
-    known_type = _require_type(type)
+    known_name = require_name(new.name, "name")
+    known_type = _require_type(new.type)
     count, last = required(
         tx.one("SELECT count(*), coalesce(max(display_order), 0) FROM attribute WHERE object_id = ?", (schema.object_id,))
     )
     if count >= MAX_ATTRIBUTES:
         raise BadRequest(f"an object can have at most {MAX_ATTRIBUTES} attributes")
-    known_slug = slug_from(known_name, f"attribute_{last + 1}") if slug is None else require_slug(slug)
+    known_slug = slug_from(known_name, f"attribute_{last + 1}") if new.slug is None else require_slug(new.slug)
     if known_slug in RESERVED_SLUGS:
-        raise invalid("slug" if slug is not None else "name", f"must not give the slug {known_slug!r}, a field of every record")
+        raise invalid("slug" if new.slug is not None else "name", f"must not give the slug {known_slug!r}, a field of every record")
     if tx.one("SELECT 1 FROM attribute WHERE object_id = ? AND slug = ?", (schema.object_id, known_slug)):
         raise Conflict(f"the object has an attribute with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
-    settings = _require_config(tx, known_type, config)
-    flags = [int(require_flag(flag, field)) for flag, field in ((is_required, "isRequired"), (is_unique, "isUnique"), (is_list, "isList"))]
-    at = to_micros(now)
-    row = (ids(), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
+    settings = _require_config(tx, known_type, new.config)
+    given = ((new.is_required, "isRequired"), (new.is_unique, "isUnique"), (new.is_list, "isList"))
+    flags = [int(require_flag(flag, field)) for flag, field in given]
+    at = to_micros(stamp["now"])
+    row = (stamp["ids"](), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
     tx.execute(f"INSERT INTO attribute ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug])
     return _Row(*row).wire()

@@ -7,10 +7,11 @@ The body is the outbox event's frozen bytes; the event's id stays the same over 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.store.webhooks import get_endpoint, list_endpoints
@@ -72,30 +73,30 @@ def create_tables(tx: Tx) -> None:
         tx.execute(statement)
 
 
-def fan_out(tx: Tx, event_id: str, event_type: str, *, ids: Ids, now: float) -> int:
+def fan_out(tx: Tx, event_id: str, event_type: str, **stamp: Unpack[Stamp]) -> int:
     """Make the deliveries of one event: one for each enabled endpoint that wants its type. Returns how many."""
     wanted = [
         endpoint["id"]
         for endpoint in list_endpoints(tx)
         if endpoint["enabled"] and (endpoint["eventTypes"] is None or event_type in endpoint["eventTypes"])
     ]
-    _insert_deliveries(tx, [(endpoint_id, event_id, event_type) for endpoint_id in wanted], ids, now)
+    _insert_deliveries(tx, [(endpoint_id, event_id, event_type) for endpoint_id in wanted], stamp["ids"], stamp["now"])
     return len(wanted)
 
 
-def send_test(tx: Tx, endpoint_id: str, *, ids: Ids, now: float) -> str:
+def send_test(tx: Tx, endpoint_id: str, **stamp: Unpack[Stamp]) -> str:
     """A test event for one endpoint, enabled or not; returns the delivery's id. Raises NotFound."""
     endpoint = get_endpoint(tx, endpoint_id)
-    event_id = ids()
+    event_id = stamp["ids"]()
     payload = jsontext.dumps({"message": "This is a test of your webhook endpoint.", "endpointId": endpoint["id"]})
     tx.execute(
         "INSERT INTO outbox (id, type, payload, created_at, dispatched) VALUES (?, ?, ?, ?, 1)",
-        (event_id, TEST_EVENT, payload.encode(), to_micros(now)),
+        (event_id, TEST_EVENT, payload.encode(), to_micros(stamp["now"])),
     )
-    return _insert_deliveries(tx, [(endpoint["id"], event_id, TEST_EVENT)], ids, now)[0]
+    return _insert_deliveries(tx, [(endpoint["id"], event_id, TEST_EVENT)], stamp["ids"], stamp["now"])[0]
 
 
-def replay(tx: Tx, delivery_id: str, *, ids: Ids, now: float) -> tuple[str, bool]:
+def replay(tx: Tx, delivery_id: str, **stamp: Unpack[Stamp]) -> tuple[str, bool]:
     """Deliver the same event to the same endpoint again, with a window of its own; the delivery's id, and whether it is a new one.
 
     While a delivery of the event still waits, no other is made: that one is tried now. Raises NotFound.
@@ -107,12 +108,12 @@ def replay(tx: Tx, delivery_id: str, *, ids: Ids, now: float) -> tuple[str, bool
         (known["eventId"], known["endpointId"]),
     )
     if waiting is not None:
-        _try_now(tx, known["endpointId"], [known["eventId"]], now)
+        _try_now(tx, known["endpointId"], [known["eventId"]], stamp["now"])
         return str(waiting[0]), False
-    return _insert_deliveries(tx, [(known["endpointId"], known["eventId"], known["eventType"])], ids, now)[0], True
+    return _insert_deliveries(tx, [(known["endpointId"], known["eventId"], known["eventType"])], stamp["ids"], stamp["now"])[0], True
 
 
-def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_failed: bool, ids: Ids, now: float) -> int:
+def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_failed: bool, **stamp: Unpack[Stamp]) -> int:
     """Replay every event delivered to an endpoint between two Unix times, once each; with `only_failed`, those that never succeeded.
 
     Those that still wait are tried now and not made again. Returns how many events it concerned. Raises NotFound.
@@ -129,8 +130,8 @@ def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_f
         (endpoint, to_micros(since), to_micros(until)),
     )
     waiting = {row[0] for row in tx.all("SELECT event_id FROM webhook_delivery WHERE endpoint_id = ? AND state = 'pending'", (endpoint,))}
-    _try_now(tx, endpoint, [event[1] for event in events if event[1] in waiting], now)
-    _insert_deliveries(tx, [event for event in events if event[1] not in waiting], ids, now)
+    _try_now(tx, endpoint, [event[1] for event in events if event[1] in waiting], stamp["now"])
+    _insert_deliveries(tx, [event for event in events if event[1] not in waiting], stamp["ids"], stamp["now"])
     return len(events)
 
 

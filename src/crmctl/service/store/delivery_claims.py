@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.service.store.deliveries import FAILED, PENDING, SUCCEEDED, TEST_EVENT
@@ -121,7 +121,7 @@ def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
             )
     until = to_micros(now + terms.lease_seconds)
     tx.execute_many("UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id = ?", [(until, row[0]) for row in found])
-    return [_due(*row, at=at) for row in found]
+    return [_DueRow(*row).due(at) for row in found]
 
 
 def settle(tx: Tx, due: Due, attempt: Attempt, next_try_at: float | None) -> None:
@@ -200,20 +200,22 @@ def _note_health(tx: Tx, due: Due, attempt: Attempt, at: int) -> None:
     )
 
 
-def _due(
-    delivery: str,
-    endpoint: str,
-    event_id: str,
-    event_type: str,
-    url: str,
-    secret: str,
-    old_secret: str | None,
-    old_until: int | None,
-    body: bytes,
-    attempts: int,
-    created_at: int,
-    *,
-    at: int,
-) -> Due:
-    secrets = [secret, old_secret] if old_secret and (old_until or 0) > at else [secret]
-    return Due(delivery, endpoint, event_id, event_type, url, secrets, bytes(body), attempts + 1, created_at / 1_000_000)
+class _DueRow(NamedTuple):
+    """What is read of a delivery to send it."""
+
+    delivery: str
+    endpoint: str
+    event_id: str
+    event_type: str
+    url: str
+    secret: str
+    old_secret: str | None
+    old_until: int | None
+    body: bytes
+    attempts: int
+    created_at: int
+
+    def due(self, at: int) -> Due:
+        secrets = [self.secret, self.old_secret] if self.old_secret and (self.old_until or 0) > at else [self.secret]
+        about = (self.delivery, self.endpoint, self.event_id, self.event_type, self.url)
+        return Due(*about, secrets, bytes(self.body), self.attempts + 1, self.created_at / 1_000_000)

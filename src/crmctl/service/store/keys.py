@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store.checks import require_name
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
@@ -78,8 +78,7 @@ def create_key(
     scopes: frozenset[str] | None,
     expires_at: float | None = None,
     created_by: str | None = None,
-    ids: Callable[[], str],
-    now: float,
+    **stamp: Unpack[Stamp],
 ) -> tuple[ApiKey, str]:
     """A new key and its secret, which nothing can show again. `expires_at` in Unix seconds. Raises BadRequest."""
     require_name(name, "name")
@@ -90,10 +89,12 @@ def create_key(
         )
     if scopes is not None and not scopes:
         raise BadRequest("scopes must name at least one scope", {"field": "scopes"})
-    if expires_at is not None and expires_at <= now:
+    if expires_at is not None and expires_at <= stamp["now"]:
         raise BadRequest("expiresAt must be in the future", {"field": "expiresAt"})
     secret = PREFIX + secrets.token_urlsafe(32)
-    key = ApiKey(ids(), name, scopes, created_by, to_micros(now), None if expires_at is None else to_micros(expires_at), None)
+    key = ApiKey(
+        stamp["ids"](), name, scopes, created_by, to_micros(stamp["now"]), None if expires_at is None else to_micros(expires_at), None
+    )
     tx.execute(
         "INSERT INTO api_key (id, name, secret_hash, scopes, created_by, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (

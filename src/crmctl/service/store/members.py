@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store.checks import require_name
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
@@ -66,7 +66,7 @@ def author(tx: Tx, member_id: str | None = None) -> dict[str, Any]:
 
 
 def create_member(
-    tx: Tx, *, name: str, email: str, role: str = "member", image: str | None = None, ids: Callable[[], str], now: float
+    tx: Tx, *, name: str, email: str, role: str = "member", image: str | None = None, **stamp: Unpack[Stamp]
 ) -> dict[str, Any]:
     """Raises BadRequest, and Conflict when the email address is a member's already."""
     require_name(name, "name")
@@ -79,7 +79,7 @@ def create_member(
         raise BadRequest("email must not be empty", {"field": "email"})
     if find_member_by_email(tx, email) is not None:
         raise Conflict(f"{email} is a member already", {"field": "email"})
-    row = (ids(), ids(), name, email, image, role, to_micros(now))
+    row = (stamp["ids"](), stamp["ids"](), name, email, image, role, to_micros(stamp["now"]))
     tx.execute(f"INSERT INTO member ({_COLUMNS}, email_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, fold(email)))
     return _Row(*row).wire()
 

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
 from crmctl.service.store import record_tables
 from crmctl.service.store.attributes import list_attributes, referring_attributes
 from crmctl.service.store.checks import require_description, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.schema import load_schema
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
@@ -48,6 +50,17 @@ class _Row(NamedTuple):
 _COLUMNS = ", ".join(_Row._fields)
 
 
+@dataclass(frozen=True)
+class NewObject:
+    """As a caller describes it; nothing of it is checked yet."""
+
+    plural_name: str
+    singular_name: str | None = None
+    description: str | None = None
+    slug: str | None = None
+    type: str = CUSTOM
+
+
 def list_objects(tx: Tx) -> list[dict[str, Any]]:
     """Active objects, oldest first."""
     return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM crm_object WHERE is_active = 1 ORDER BY number")]
@@ -65,29 +78,19 @@ def find_object_by_slug(tx: Tx, slug: str) -> dict[str, Any] | None:
     return None if row is None else _Row(*row).wire()
 
 
-def create_object(
-    tx: Tx,
-    *,
-    plural_name: str,
-    singular_name: str | None = None,
-    description: str | None = None,
-    slug: str | None = None,
-    type: str = CUSTOM,
-    ids: Callable[[], str],
-    now: float,
-) -> dict[str, Any]:
+def create_object(tx: Tx, new: NewObject, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """A new object without attributes. The singular name defaults to the plural one, the slug is derived from that.
 
     Raises BadRequest, and Conflict for a slug in use.
     """
-    plural = require_name(plural_name, "pluralName")
-    singular = plural if singular_name is None else require_name(singular_name, "singularName")
-    text = require_description(description)
-    known_slug = slug_from(plural, "object") if slug is None else require_slug(slug)
+    plural = require_name(new.plural_name, "pluralName")
+    singular = plural if new.singular_name is None else require_name(new.singular_name, "singularName")
+    text = require_description(new.description)
+    known_slug = slug_from(plural, "object") if new.slug is None else require_slug(new.slug)
     if find_object_by_slug(tx, known_slug) is not None:
         raise Conflict(f"there is an object with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
-    at = to_micros(now)
-    row = (ids(), type, plural, singular, text, known_slug, 1, at, at)
+    at = to_micros(stamp["now"])
+    row = (stamp["ids"](), new.type, plural, singular, text, known_slug, 1, at, at)
     number = required(tx.one(f"INSERT INTO crm_object ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number", row))[0]
     tx.execute("INSERT INTO record_total (object_id, total) VALUES (?, 0)", (row[0],))
     record_tables.create_table(tx, number)

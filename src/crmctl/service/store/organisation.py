@@ -8,7 +8,7 @@ from typing import Any
 
 from crmctl.service.store.attributes import create_attribute
 from crmctl.service.store.members import create_member
-from crmctl.service.store.objects import STANDARD, create_object
+from crmctl.service.store.objects import STANDARD, NewObject, create_object
 from crmctl.service.store.standard_objects import STANDARD_OBJECTS
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
@@ -35,32 +35,24 @@ def initialise(
     tx: Tx,
     ids: Callable[[], str],
     now: float,
-    *,
     name: str = "My organization",
-    owner_name: str = "Owner",
-    owner_email: str = "owner@localhost",
+    owner: tuple[str, str] = ("Owner", "owner@localhost"),
 ) -> dict[str, Any] | None:
-    """Set up an empty database. Returns the organisation with its `owner` (a member), or None when it was set up before."""
+    """Set up an empty database; `owner` is a name and an email address. Returns the organisation with its `owner` (a member).
+
+    None when it was set up before.
+    """
     if get_organisation(tx) is not None:
         return None
     tx.execute("INSERT INTO organisation (singleton, id, name, created_at) VALUES (1, ?, ?, ?)", (ids(), name, to_micros(now)))
-    owner = create_member(tx, name=owner_name, email=owner_email, role="owner", ids=ids, now=now)
+    made = create_member(tx, name=owner[0], email=owner[1], role="owner", ids=ids, now=now)
     object_ids: dict[str, str] = {}
     # All objects first, so that references may point to any of them.
     for slug, definition in STANDARD_OBJECTS.items():
-        created = create_object(
-            tx,
-            plural_name=definition.plural_name,
-            singular_name=definition.singular_name,
-            description=definition.description,
-            slug=slug,
-            type=STANDARD,
-            ids=ids,
-            now=now,
-        )
-        object_ids[slug] = created["id"]
+        new = NewObject(definition.plural_name, definition.singular_name, definition.description, slug, STANDARD)
+        object_ids[slug] = create_object(tx, new, ids=ids, now=now)["id"]
     for slug, definition in STANDARD_OBJECTS.items():
         for attribute in definition.attributes:
-            create_attribute(tx, object_ids[slug], **attribute.arguments(object_ids), ids=ids, now=now)
+            create_attribute(tx, object_ids[slug], attribute.new(object_ids), ids=ids, now=now)
     organisation = get_organisation(tx)
-    return None if organisation is None else organisation | {"owner": owner}
+    return None if organisation is None else organisation | {"owner": made}

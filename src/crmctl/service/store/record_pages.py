@@ -57,34 +57,44 @@ class _Search:
     everything: int
 
 
+@dataclass(frozen=True)
+class Page:
+    """Which part of a list: `sort` is one of SORTS, `order` one of ORDERS."""
+
+    sort: str = "created_at"
+    order: str = "desc"
+    limit: int = 50
+    offset: int = 0
+
+
+_FIRST = Page()
+
+
 def list_records(
     tx: Tx,
     object_id: str,
     conditions: Sequence[Condition] = (),
-    sort: str = "created_at",
-    order: str = "desc",
-    limit: int = 50,
-    offset: int = 0,
+    page: Page = _FIRST,
 ) -> tuple[list[dict[str, Any]], int]:
     """The records of one page in wire form, and how many match in all. Equal times are ordered by sequence of creation.
 
     Raises NotFound for the object; BadRequest naming the slug, operator, sort or order that is wrong.
     """
-    if sort not in SORTS:
+    if page.sort not in SORTS:
         raise BadRequest(f"sort must be one of: {', '.join(SORTS)}", {"field": "sort", "valid": list(SORTS)})
-    if order not in ORDERS:
+    if page.order not in ORDERS:
         raise BadRequest(f"order must be one of: {', '.join(ORDERS)}", {"field": "order", "valid": list(ORDERS)})
-    if limit < 0 or offset < 0:
-        raise BadRequest("limit and offset must not be negative", {"field": "limit" if limit < 0 else "offset"})
+    if page.limit < 0 or page.offset < 0:
+        raise BadRequest("limit and offset must not be negative", {"field": "limit" if page.limit < 0 else "offset"})
     search = _prepare(tx, load_schema(tx, object_id), conditions)
-    window, is_backwards = _Window(sort, order == "desc", limit, offset).nearest(search.total)
+    window, is_backwards = _Window(page.sort, page.order == "desc", page.limit, page.offset).nearest(search.total)
     records = _page(tx, search, window) if window.limit else []
     return (records[::-1] if is_backwards else records), search.total
 
 
 def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) -> int:
     """Exact. Raises as list_records does."""
-    return list_records(tx, object_id, conditions, limit=0)[1]
+    return list_records(tx, object_id, conditions, Page(limit=0))[1]
 
 
 def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search:

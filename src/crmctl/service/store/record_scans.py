@@ -48,10 +48,12 @@ def scan(tx: Tx, schema: Schema, conditions: Sequence[Condition], expressions: S
         after = last
 
 
-def first_sequences(
-    tx: Tx, schema: Schema, conditions: Sequence[Condition], sort: str | None, descending: bool, limit: int
-) -> Sequence[int]:
-    """Which records come first, at most `limit`: sorted by an attribute or a time, those without a value last; newest first by default."""
+def first_sequences(tx: Tx, schema: Schema, conditions: Sequence[Condition], sorting: tuple[str | None, bool], limit: int) -> Sequence[int]:
+    """Which records come first, at most `limit`: sorted by an attribute or a time, those without a value last; newest first by default.
+
+    `sorting`: by what, and whether descending.
+    """
+    sort, descending = sorting
     where = _where(tx, schema, conditions)
     direction = "DESC" if descending or sort is None else "ASC"
     if sort is None or sort in SORTS:

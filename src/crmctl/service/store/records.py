@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.records import BULK_LIMIT
 from crmctl.service.faults import BadRequest, Fault, NotFound
-from crmctl.service.store.record_pages import count_records, list_records
+from crmctl.service.store.record_pages import Page, count_records, list_records
 from crmctl.service.store.record_writes import RecordChange, Writing, check
 from crmctl.service.store.schema import load_schema
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
 
 __all__ = [
+    "Page",
     "bulk_delete",
     "bulk_write",
     "count_records",
@@ -43,23 +45,23 @@ def get_record(tx: Tx, object_id: str, record_id: str) -> dict[str, Any]:
     return wire | {"createdAt": to_wire(created_at), "updatedAt": to_wire(updated_at)}
 
 
-def create_record(tx: Tx, object_id: str, data: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+def create_record(tx: Tx, object_id: str, data: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """Raises NotFound for the object, BadRequest naming every wrong attribute, Conflict (details: slug) for a unique value in use."""
-    return _write_one(tx, object_id, None, data, ids=ids, now=now)
+    return _write_one(tx, object_id, None, data, **stamp)
 
 
-def update_record(tx: Tx, object_id: str, record_id: str, data: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+def update_record(tx: Tx, object_id: str, record_id: str, data: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """Merges `data` into the record, attribute by attribute; null clears. Raises as create_record, and NotFound for the record."""
-    return _write_one(tx, object_id, record_id, data, ids=ids, now=now)
+    return _write_one(tx, object_id, record_id, data, **stamp)
 
 
-def delete_record(tx: Tx, object_id: str, record_id: str, *, ids: Ids, now: float) -> None:
+def delete_record(tx: Tx, object_id: str, record_id: str, **stamp: Unpack[Stamp]) -> None:
     """References to the record stay as they are. Raises NotFound."""
-    if bulk_delete(tx, object_id, [record_id], ids=ids, now=now) == 0:
+    if bulk_delete(tx, object_id, [record_id], **stamp) == 0:
         raise _no_record(record_id)
 
 
-def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """Create, or update the items that have an id (`upsert`). A bad item fails alone; later items see what earlier ones did.
 
     Returns `{created, updated, failed: [{index, error}]}`. Raises NotFound for the object, BadRequest for the request as a whole.
@@ -76,7 +78,7 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, *, ids: Ids, now: 
             changes[index] = check(schema, data, record_id)
         except Fault as fault:
             failed[index] = fault.message
-    writing = Writing(tx, schema, ids=ids, now=now)
+    writing = Writing(tx, schema, **stamp)
     writing.prepare(list(changes.values()))
     counts = {"created": 0, "updated": 0}
     for index, change in changes.items():
@@ -90,13 +92,13 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, *, ids: Ids, now: 
     return counts | {"failed": [{"index": index, "error": failed[index]} for index in sorted(failed)]}
 
 
-def bulk_delete(tx: Tx, object_id: str, record_ids: Any, *, ids: Ids, now: float) -> int:
+def bulk_delete(tx: Tx, object_id: str, record_ids: Any, **stamp: Unpack[Stamp]) -> int:
     """How many were there to be deleted; unknown ids do nothing. Raises NotFound for the object, BadRequest."""
     _require_batch(record_ids, "ids")
     if not all(isinstance(record_id, str) for record_id in record_ids):
         raise BadRequest("ids must be an array of record ids (UUIDs)", {"field": "ids"})
     schema = load_schema(tx, object_id, tx.dialect.share_object)
-    writing = Writing(tx, schema, ids=ids, now=now)
+    writing = Writing(tx, schema, **stamp)
     known = (canonical_uuid(record_id) for record_id in record_ids)
     found = list(writing.load(record_id for record_id in known if record_id).values())
     for record in found:
@@ -105,14 +107,14 @@ def bulk_delete(tx: Tx, object_id: str, record_ids: Any, *, ids: Ids, now: float
     return len(found)
 
 
-def _write_one(tx: Tx, object_id: str, record_id: str | None, data: Any, *, ids: Ids, now: float) -> dict[str, Any]:
+def _write_one(tx: Tx, object_id: str, record_id: str | None, data: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     known_id = None
     if record_id is not None:
         known_id = canonical_uuid(record_id)
         if known_id is None:
             raise _no_record(record_id)
-    writing = Writing(tx, schema, ids=ids, now=now)
+    writing = Writing(tx, schema, **stamp)
     if known_id is not None and known_id not in writing.load([known_id]):
         raise _no_record(known_id)
     change = check(schema, data, known_id)

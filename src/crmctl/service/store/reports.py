@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
 from crmctl.service.store.checks import require_description, require_name
 from crmctl.service.store.members import author
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
@@ -69,6 +70,16 @@ _RUN_COLUMNS = ", ".join(_RunRow._fields)
 
 
 @dataclass(frozen=True)
+class ReportDraft:
+    """What a report is to ask."""
+
+    name: str
+    description: str | None
+    object_id: str
+    question: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ReportOutcome:
     """What a run gave. `results` is a JSON array of objects with the `columns` as keys; `error` is there when the run failed."""
 
@@ -110,39 +121,30 @@ def get_report(tx: Tx, report_id: str) -> dict[str, Any]:
     return _Row(*row).wire() | {"object": known, "definition": jsontext.loads(question)}
 
 
-def save_report(
-    tx: Tx,
-    *,
-    name: str,
-    description: str | None,
-    object_id: str,
-    question: Mapping[str, Any],
-    created_by: str | None = None,
-    ids: Ids,
-    now: float,
-) -> str:
+def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
     """Create the report of this name, or make it ask this. Says `created`, `updated` or `unchanged`. Raises BadRequest."""
-    values = (require_description(description), object_id, jsontext.dumps(dict(question), sort_keys=True))
-    known = tx.one("SELECT description, object_id, question FROM report WHERE name = ?", (require_name(name, "name"),))
+    values = (require_description(draft.description), draft.object_id, jsontext.dumps(dict(draft.question), sort_keys=True))
+    known = tx.one("SELECT description, object_id, question FROM report WHERE name = ?", (require_name(draft.name, "name"),))
     if known == values:
         return "unchanged"
-    at = to_micros(now)
+    at = to_micros(stamp["now"])
     if known is not None:
-        tx.execute("UPDATE report SET description = ?, object_id = ?, question = ?, updated_at = ? WHERE name = ?", (*values, at, name))
+        assignments = "description = ?, object_id = ?, question = ?, updated_at = ?"
+        tx.execute(f"UPDATE report SET {assignments} WHERE name = ?", (*values, at, draft.name))
         return "updated"
     creator = jsontext.dumps(author(tx, created_by))
     tx.execute(
         "INSERT INTO report (id, name, description, object_id, question, creator, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (ids(), name, *values, creator, at, at),
+        (stamp["ids"](), draft.name, *values, creator, at, at),
     )
     return "created"
 
 
-def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, ids: Ids, now: float) -> dict[str, Any]:
+def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """Store a run that has just ended; the run's metadata. Raises NotFound."""
     known_id = _known(tx, report_id)
     status = COMPLETED if outcome.error is None else FAILED
-    row = (ids(), status, outcome.count, outcome.error, to_micros(started_at), to_micros(now))
+    row = (stamp["ids"](), status, outcome.count, outcome.error, to_micros(started_at), to_micros(stamp["now"]))
     tx.execute(
         f"INSERT INTO report_run (report_id, truncated, columns, results, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (known_id, int(outcome.truncated), jsontext.dumps(outcome.columns), outcome.results, *row),

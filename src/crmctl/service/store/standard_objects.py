@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from crmctl.service.store.attributes import NewAttribute
+
 
 @dataclass(frozen=True)
 class StandardAttribute:
@@ -20,15 +22,13 @@ class StandardAttribute:
     options: tuple[str, ...] = ()
     target: str | None = None
 
-    def arguments(self, object_ids: Mapping[str, str]) -> dict[str, Any]:
-        """As create_attribute takes them."""
+    def new(self, object_ids: Mapping[str, str]) -> NewAttribute:
         config: dict[str, Any] | None = None
         if self.options:
             config = {"options": list(self.options)}
         elif self.target:
             config = {"allowed_object_id": object_ids[self.target]}
-        flags = {"is_required": self.is_required, "is_unique": self.is_unique, "is_list": self.is_list}
-        return {"name": self.name, "slug": self.slug, "type": self.type, "config": config} | flags
+        return NewAttribute(self.name, self.type, self.slug, self.is_required, self.is_unique, self.is_list, config)
 
 
 @dataclass(frozen=True)

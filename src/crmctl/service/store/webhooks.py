@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.signatures import new_secret
 from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store.checks import invalid, require_description, require_flag
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
@@ -83,11 +84,11 @@ def get_endpoint(tx: Tx, endpoint_id: str) -> dict[str, Any]:
 
 
 def create_endpoint(
-    tx: Tx, *, url: str, description: str = "", event_types: Sequence[str] | None = None, ids: Ids, now: float
+    tx: Tx, *, url: str, description: str = "", event_types: Sequence[str] | None = None, **stamp: Unpack[Stamp]
 ) -> dict[str, Any]:
     """A new, enabled endpoint with a fresh secret; `event_types` None means all. The caller has vetted the URL. Raises BadRequest."""
-    at = to_micros(now)
-    row = (ids(), _url(url), require_description(description), _types(event_types), 1, at, at)
+    at = to_micros(stamp["now"])
+    row = (stamp["ids"](), _url(url), require_description(description), _types(event_types), 1, at, at)
     tx.execute(
         "INSERT INTO webhook_endpoint (id, url, description, event_types, enabled, created_at, updated_at, secret) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
 from crmctl.service.store import outbox
 from crmctl.service.store.organisation import organisation_id
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx, all_in, required
 from crmctl.service.store.workflows import StoredWorkflow, load_workflow
@@ -76,6 +77,17 @@ class Claimed:
     created_at: float
 
 
+@dataclass(frozen=True)
+class Cause:
+    """What sets a run off: an event, after the runs of the workflows in `chain`; a schedule that was due (Unix seconds); or a request."""
+
+    title: str
+    trigger: str
+    event_id: str | None = None
+    due_at: float | None = None
+    chain: Sequence[str] = ()
+
+
 def create_tables(tx: Tx) -> None:
     """The migration that brings the runs of workflows."""
     text = tx.dialect.text
@@ -101,28 +113,16 @@ def create_places(tx: Tx) -> None:
     tx.execute("DROP INDEX workflow_run_open")
 
 
-def add_run(
-    tx: Tx,
-    workflow: StoredWorkflow,
-    given: Mapping[str, Any],
-    *,
-    title: str,
-    trigger: str,
-    event_id: str | None = None,
-    due_at: float | None = None,
-    chain: Sequence[str] = (),
-    ids: Ids,
-    now: float,
-) -> str | None:
+def add_run(tx: Tx, workflow: StoredWorkflow, given: Mapping[str, Any], cause: Cause, **stamp: Unpack[Stamp]) -> str | None:
     """A run that waits; its id, None when this event or due time has started one already."""
-    at = to_micros(now)
-    due = None if due_at is None else to_micros(due_at)
-    texts = [jsontext.dumps(value) for value in (list(chain), workflow.plan["actions"], dict(given))]
+    at = to_micros(stamp["now"])
+    due = None if cause.due_at is None else to_micros(cause.due_at)
+    texts = [jsontext.dumps(value) for value in (list(cause.chain), workflow.plan["actions"], dict(given))]
     row = tx.one(
         "INSERT INTO workflow_run (id, workflow_id, status, title, trigger_event, event_id, due_at, chain, actions, input, steps, step, "
         "is_calling, attempts, lease_until, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '[]', 0, 0, 0, 0, ?) "
         "ON CONFLICT DO NOTHING RETURNING id",
-        (ids(), workflow.id, PENDING, title, trigger, event_id, due, *texts, at),
+        (stamp["ids"](), workflow.id, PENDING, cause.title, cause.trigger, cause.event_id, due, *texts, at),
     )
     return None if row is None else str(row[0])
 
@@ -176,23 +176,23 @@ def begin_call(tx: Tx, run: Claimed, lease_seconds: float, *, now: float) -> Cla
     return replace(run, is_calling=True)
 
 
-def advance(tx: Tx, run: Claimed, result: Mapping[str, Any], lease_seconds: float, *, ids: Ids, now: float) -> Claimed:
+def advance(tx: Tx, run: Claimed, result: Mapping[str, Any], lease_seconds: float, **stamp: Unpack[Stamp]) -> Claimed:
     """Note what a step gave; after the last one the run is completed and says so in an event. Raises LeaseLostError."""
     steps = [*run.steps, dict(result)]
     after = replace(run, steps=steps, step=run.step + 1, is_calling=False)
-    until = to_micros(now + lease_seconds)
+    until = to_micros(stamp["now"] + lease_seconds)
     _update(tx, run, "steps = ?, step = ?, is_calling = 0, lease_until = ?", jsontext.dumps(steps), after.step, until)
     if after.step == len(run.actions):
-        _finish(tx, after, COMPLETED, None, ids, now)
+        _finish(tx, after, COMPLETED, None, **stamp)
     return after
 
 
-def fail(tx: Tx, run: Claimed, error: str, *, ids: Ids, now: float) -> None:
+def fail(tx: Tx, run: Claimed, error: str, **stamp: Unpack[Stamp]) -> None:
     """End the run with an error and its event. Raises LeaseLostError."""
-    _finish(tx, run, FAILED, error, ids, now)
+    _finish(tx, run, FAILED, error, **stamp)
 
 
-def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, *, ids: Ids, now: float) -> None:
+def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, **stamp: Unpack[Stamp]) -> None:
     """End a run that was just added and must not be executed: `failed`, with its event, or `skipped`."""
     row = required(
         tx.one(
@@ -201,8 +201,8 @@ def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, *, ids: Ids, 
             (run_id,),
         )
     )
-    tx.execute("UPDATE workflow_run SET started_at = ? WHERE id = ?", (to_micros(now), run_id))
-    _finish(tx, _ClaimedRow(*row).claimed(), status, error, ids, now)
+    tx.execute("UPDATE workflow_run SET started_at = ? WHERE id = ?", (to_micros(stamp["now"]), run_id))
+    _finish(tx, _ClaimedRow(*row).claimed(), status, error, **stamp)
 
 
 def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
@@ -240,8 +240,8 @@ def _free_places(tx: Tx, per_workflow: int, now: float) -> list[tuple[str, int]]
     return [(workflow_id, per_workflow - under_way) for workflow_id, under_way in rows]
 
 
-def _finish(tx: Tx, run: Claimed, status: str, error: str | None, ids: Ids, now: float) -> None:
-    at = to_micros(now)
+def _finish(tx: Tx, run: Claimed, status: str, error: str | None, **stamp: Unpack[Stamp]) -> None:
+    at = to_micros(stamp["now"])
     _update(tx, run, "status = ?, error = ?, is_calling = 0, completed_at = ?", status, error, at)
     if status == SKIPPED:
         return
@@ -257,7 +257,7 @@ def _finish(tx: Tx, run: Claimed, status: str, error: str | None, ids: Ids, now:
         "startedAt": to_wire(started_at),
         "completedAt": to_wire(at),
     }
-    outbox.append(tx, f"workflow.{status}", payload, ids=ids, now=now)
+    outbox.append(tx, f"workflow.{status}", payload, **stamp)
 
 
 def _update(tx: Tx, run: Claimed, assignments: str, *values: Any) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
 from crmctl.service.store.checks import require_description, require_name
 from crmctl.service.store.members import author
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
@@ -62,6 +63,21 @@ class StoredWorkflow:
     cron: str | None
     timezone: str | None
     due_at: float | None
+
+
+@dataclass(frozen=True)
+class WorkflowDraft:
+    """What a workflow is to be. `timezone` goes with `cron`; `due_at`, Unix seconds, is when its schedule is due next."""
+
+    name: str
+    description: str | None
+    trigger: str
+    object_id: str | None
+    plan: Mapping[str, Any]
+    cron: str | None = None
+    timezone: str | None = None
+    enabled: bool = True
+    due_at: float | None = None
 
 
 def create_tables(tx: Tx) -> None:
@@ -129,45 +145,31 @@ def set_enabled(tx: Tx, workflow_id: str, enabled: bool, *, due_at: float | None
     set_next_due(tx, workflow.id, due_at if enabled else None)
 
 
-def save_workflow(
-    tx: Tx,
-    *,
-    name: str,
-    description: str | None,
-    trigger: str,
-    object_id: str | None,
-    plan: Mapping[str, Any],
-    cron: str | None,
-    timezone: str | None,
-    enabled: bool,
-    due_at: float | None,
-    created_by: str | None = None,
-    ids: Ids,
-    now: float,
-) -> str:
+def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
     """Create the workflow of this name, or make it do this. Says `created`, `updated` or `unchanged`. Raises BadRequest.
 
-    `due_at` counts where the schedule is new or has changed; an unchanged one keeps its next time.
+    The draft's `due_at` counts where the schedule is new or has changed; an unchanged one keeps its next time.
     """
-    schedule = (cron, timezone, int(enabled))
-    values = (require_description(description), trigger, object_id, jsontext.dumps(dict(plan), sort_keys=True))
+    schedule = (draft.cron, draft.timezone, int(draft.enabled))
+    plan = jsontext.dumps(dict(draft.plan), sort_keys=True)
+    values = (require_description(draft.description), draft.trigger, draft.object_id, plan)
     columns = ("description", "trigger_event", "object_id", "plan", "cron", "timezone", "enabled")
-    known = tx.one(f"SELECT {', '.join(columns)} FROM workflow WHERE name = ?", (require_name(name, "name"),))
+    known = tx.one(f"SELECT {', '.join(columns)} FROM workflow WHERE name = ?", (require_name(draft.name, "name"),))
     if known == (*values, *schedule):
         return "unchanged"
-    at = to_micros(now)
+    at = to_micros(stamp["now"])
     if known is None:
         tx.execute(
             f"INSERT INTO workflow (id, name, {', '.join(columns)}, created_by, created_at, updated_at) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (ids(), name, *values, *schedule, jsontext.dumps(author(tx, created_by)), at, at),
+            (stamp["ids"](), draft.name, *values, *schedule, jsontext.dumps(author(tx, created_by)), at, at),
         )
     else:
         assignments = ", ".join(f"{column} = ?" for column in columns)
-        tx.execute(f"UPDATE workflow SET {assignments}, updated_at = ? WHERE name = ?", (*values, *schedule, at, name))
+        tx.execute(f"UPDATE workflow SET {assignments}, updated_at = ? WHERE name = ?", (*values, *schedule, at, draft.name))
     if known is None or known[4:] != schedule:
-        due = to_micros(due_at) if due_at is not None and enabled else None
-        tx.execute("UPDATE workflow SET next_due_at = ? WHERE name = ?", (due, name))
+        due = to_micros(draft.due_at) if draft.due_at is not None and draft.enabled else None
+        tx.execute("UPDATE workflow SET next_due_at = ? WHERE name = ?", (due, draft.name))
     return "created" if known is None else "updated"
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import event_conditions, outbox, records, workflow_runs, workflows
 from crmctl.service.store.schema import load_schema
+from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
-from crmctl.service.store.workflow_runs import FAILED, SKIPPED
+from crmctl.service.store.workflow_runs import FAILED, SKIPPED, Cause
 from crmctl.service.store.workflows import Ids, StoredWorkflow
 from crmctl.service.values.choices import canonical_uuid
 from crmctl.service.values.conditions import read_condition
@@ -34,7 +34,8 @@ def start_for_event(tx: Tx, event: outbox.Event, *, ids: Ids, now: float) -> Non
     for workflow in workflows.triggered_by(tx, trigger):
         given = _given(event, jsontext.loads(event.payload))
         if _concerns(workflow, given):
-            _start_if_wanted(tx, workflow, event, given, chain, ids, now)
+            cause = Cause(workflow.name, workflow.trigger, event.id, chain=chain)
+            _start_if_wanted(tx, workflow, given, cause, ids=ids, now=now)
 
 
 def start_by_hand(tx: Tx, workflow_id: str, data: dict[str, Any] | None, *, ids: Ids, now: float) -> StoredWorkflow:
@@ -49,7 +50,7 @@ def start_by_hand(tx: Tx, workflow_id: str, data: dict[str, Any] | None, *, ids:
     if len(jsontext.dumps(data).encode()) > MOST_DATA:
         raise BadRequest(f"data must have at most {MOST_DATA:,} bytes", {"field": "data"})
     given: dict[str, Any] = {} if data is None else {"data": data, "record": _record(tx, workflow, data)}
-    workflow_runs.add_run(tx, workflow, given, title=f"API: {workflow.name}", trigger=API, ids=ids, now=now)
+    workflow_runs.add_run(tx, workflow, given, Cause(f"API: {workflow.name}", API), ids=ids, now=now)
     return workflow
 
 
@@ -86,30 +87,25 @@ class Schedules:
             due_at = latest_due(workflow.cron, workflow.timezone, now)
             if due_at is not None:
                 given = {"schedule": {"dueAt": to_wire(to_micros(due_at))}}
-                workflow_runs.add_run(
-                    tx, workflow, given, title=workflow.name, trigger=workflow.trigger, due_at=due_at, ids=self._context.ids, now=now
-                )
+                cause = Cause(workflow.name, workflow.trigger, due_at=due_at)
+                workflow_runs.add_run(tx, workflow, given, cause, ids=self._context.ids, now=now)
             workflows.set_next_due(tx, workflow.id, next_due(workflow.cron, workflow.timezone, now))
 
 
-def _start_if_wanted(
-    tx: Tx, workflow: StoredWorkflow, event: outbox.Event, given: dict[str, Any], chain: Sequence[str], ids: Ids, now: float
-) -> None:
+def _start_if_wanted(tx: Tx, workflow: StoredWorkflow, given: dict[str, Any], cause: Cause, **stamp: Unpack[Stamp]) -> None:
     ending = None
     try:
         if not _conditions_hold(tx, workflow, given):
             return
-        if workflow.id in chain:
+        if workflow.id in cause.chain:
             ending = (SKIPPED, "not run: the event was caused by this workflow itself, which would go on for ever")
-        elif len(chain) >= LONGEST_CHAIN:
-            ending = (FAILED, f"not run: {len(chain)} workflows have set off one another already; this looks like a loop")
+        elif len(cause.chain) >= LONGEST_CHAIN:
+            ending = (FAILED, f"not run: {len(cause.chain)} workflows have set off one another already; this looks like a loop")
     except (BadRequest, NotFound) as fault:
         ending = (FAILED, f"conditions: {fault.message}")
-    run_id = workflow_runs.add_run(
-        tx, workflow, given, title=workflow.name, trigger=workflow.trigger, event_id=event.id, chain=chain, ids=ids, now=now
-    )
+    run_id = workflow_runs.add_run(tx, workflow, given, cause, **stamp)
     if ending is not None and run_id is not None:
-        workflow_runs.settle_unstarted(tx, run_id, *ending, ids=ids, now=now)
+        workflow_runs.settle_unstarted(tx, run_id, *ending, **stamp)
 
 
 def _given(event: outbox.Event, payload: dict[str, Any]) -> dict[str, Any]:
