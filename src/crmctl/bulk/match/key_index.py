@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from crmctl.bulk.match.keys import KeyRule
 from crmctl.bulk.rows.validation import Payload
+from crmctl.bulk.spill import Spill
 from crmctl.models import jsontext
 from crmctl.models.composites import NO_PARTS, Parts
 from crmctl.models.records import Record
@@ -37,23 +36,15 @@ class Wanted(NamedTuple):
     parts: Mapping[str, Parts] = NO_PARTS
 
 
-class KeyIndex:
-    """Gone when closed."""
+class KeyIndex(Spill):
+    """Of one key rule."""
+
+    TABLES = _TABLES
+    CACHE_KIB = 16_000
 
     def __init__(self, rule: KeyRule) -> None:
+        super().__init__()
         self.rule = rule
-        # An empty name is a temporary file of SQLite's own; nothing in it has to survive a crash.
-        self._db = sqlite3.connect("", isolation_level=None)
-        for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16000"):
-            self._db.execute(f"PRAGMA {setting}")
-        self._db.executescript(_TABLES)
-        self._db.execute("BEGIN")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._db.close()
 
     # -- rows ------------------------------------------------------------------------------------------------------------------------
 

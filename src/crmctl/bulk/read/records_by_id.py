@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple
 
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.spill import Spill
 from crmctl.errors import NotFoundError
+from crmctl.models import jsontext
 from crmctl.models.records import PAGE_LIMIT, Record
 
 PAGE_STEP = PAGE_LIMIT - 1
@@ -54,6 +57,36 @@ def fetch(reader: Reader, wanted: SeenIds) -> Iterator[list[Record]]:
                 return
         for chunk in wanted.chunks(PAGE_LIMIT):
             yield from ([record] for record_id in chunk if record_id not in found and (record := _one(reader, record_id)) is not None)
+
+
+class AwaitedRecords(Spill):
+    """Records that are to be read, each with the JSON value that is kept until it comes."""
+
+    TABLES = "CREATE TABLE awaited (id TEXT PRIMARY KEY, kept TEXT NOT NULL) WITHOUT ROWID"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids = SeenIds()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ids.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, record_id: str, kept: Any) -> None:
+        """The first value of an id counts."""
+        if self._ids.add(record_id.lower()):
+            self._db.execute("INSERT INTO awaited VALUES (?, ?)", (record_id.lower(), jsontext.dumps(kept)))
+
+    def pages(self, reader: Reader) -> Iterator[list[tuple[Any, Record]]]:
+        """Every record that is there, with its value, as `fetch` reads them."""
+        for page in fetch(reader, self._ids):
+            yield [(self._kept(record), record) for record in page]
+
+    def _kept(self, record: Record) -> Any:
+        return jsontext.loads(self._db.execute("SELECT kept FROM awaited WHERE id = ?", (record.id.lower(),)).fetchone()[0])
 
 
 def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list[Record]]:

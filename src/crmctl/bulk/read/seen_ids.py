@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Self
+
+from crmctl.bulk.spill import Spill
 
 
-class SeenIds:
-    """An ordered set of ids in a temporary database that vanishes with the process."""
+class SeenIds(Spill):
+    """An ordered set of ids."""
+
+    TABLES = """
+CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
+"""
 
     def __init__(self) -> None:
-        # An empty name is SQLite's own temporary file: in memory while it is small, deleted when closed.
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.execute("PRAGMA synchronous = OFF")
-        self._db.execute("CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        self._db.execute("CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL)")
+        super().__init__()
         self._count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._db.close()
 
     def __len__(self) -> int:
         return self._count

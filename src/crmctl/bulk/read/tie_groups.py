@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 
 from crmctl.bulk.read.sorted_lists import NoProgress, Slice
+from crmctl.bulk.spill import open_spill
 from crmctl.models.records import Record
 
 WALKS = 40
@@ -36,8 +37,7 @@ class GroupWalk:
 
     def pages(self) -> Generator[list[Record], None, bool]:
         """Every page that was read. Returns whether the group is known to be complete; `end` is the offset behind it."""
-        with closing(sqlite3.connect("", isolation_level=None)) as db:
-            db.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, page INTEGER NOT NULL) WITHOUT ROWID")
+        with closing(open_spill("CREATE TABLE seen (id TEXT PRIMARY KEY, page INTEGER NOT NULL) WITHOUT ROWID")) as db:
             while self.walks < WALKS:
                 self.walks += 1
                 if (yield from self._walk(db)):
@@ -52,9 +52,7 @@ class GroupWalk:
         while True:
             self._pages += 1
             inside = slice(bisect_left(page.keys, self._key), bisect_right(page.keys, self._key))
-            db.execute("BEGIN")
             db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", ((row.id, self._pages) for row in page.rows[inside]))
-            db.execute("COMMIT")
             yield page.rows
             if any(self._count(db, since) >= bound for since, bound in self._bounds.items()):
                 return True

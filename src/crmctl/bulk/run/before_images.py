@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
 from enum import StrEnum
 from typing import Any
 
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.records_by_id import fetch
-from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.records_by_id import AwaitedRecords
 from crmctl.bulk.rows.batches import Entry
 
 Later = Callable[[int], Collection[str]]
@@ -47,22 +44,14 @@ def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], prog
 
     Of a record that is not there nothing is kept: its row will be refused.
     """
-    # An empty name is SQLite's own temporary file: in memory while it is small, deleted when closed.
-    with closing(sqlite3.connect("", isolation_level=None)) as db, SeenIds() as ids:
-        db.execute("PRAGMA journal_mode = OFF")
-        db.execute("CREATE TABLE given (id TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, record BLOB NOT NULL) WITHOUT ROWID")
-        db.execute("BEGIN")
+    with AwaitedRecords() as awaited:
         for entry in entries:
-            if entry.id is not None and ids.add(entry.id.lower()):
-                db.execute("INSERT INTO given VALUES (?, ?, ?)", (entry.id.lower(), entry.ordinal, entry.encoded))
-        progress.start("reading", len(ids))
+            if entry.id is not None:
+                awaited.add(entry.id, (entry.ordinal, entry.data))
+        progress.start("reading", len(awaited))
         try:
-            for page in fetch(reader, ids):
-                given = [db.execute("SELECT ordinal, record FROM given WHERE id = ?", (record.id.lower(),)).fetchone() for record in page]
-                journal.keep_before(
-                    (ordinal, before_image(Entry(ordinal, encoded).data, record.data, later(ordinal)))
-                    for (ordinal, encoded), record in zip(given, page, strict=True)
-                )
+            for page in awaited.pages(reader):
+                journal.keep_before((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
                 progress.advance(len(page))
         finally:
             progress.finish()

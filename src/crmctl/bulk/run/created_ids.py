@@ -16,6 +16,7 @@ from crmctl.bulk.read.read_back import Baseline, Reader, Unusable, Walk, is_afte
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
 from crmctl.bulk.send.methods import recognitions
+from crmctl.bulk.spill import open_spill
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import Record
@@ -48,11 +49,7 @@ def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[
     `edited`: somebody changed the record since. Raises what reading raises, and Unusable when the service's lists cannot be read through.
     """
     recognition = _recognition(journal)
-    # An empty name is SQLite's own temporary file: in memory while it is small, deleted when closed.
-    with closing(sqlite3.connect("", isolation_level=None)) as db:
-        db.execute("PRAGMA journal_mode = OFF")
-        db.executescript(_TABLES)
-        db.execute("BEGIN")
+    with closing(open_spill(_TABLES)) as db:
         _gather(db, journal, again, recognition)
         if db.execute("SELECT EXISTS (SELECT 1 FROM wanted)").fetchone()[0]:
             _see(db, journal, reader, recognition)

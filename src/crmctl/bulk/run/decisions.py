@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
 from crmctl.bulk.match.keys import is_unchanged
@@ -17,6 +16,7 @@ from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction
+from crmctl.bulk.spill import Spill
 from crmctl.models import jsontext
 
 INVALID, AMBIGUOUS_ROW = "invalid", "ambiguous"
@@ -52,24 +52,21 @@ class Decision(NamedTuple):
         return cls(**{**document, "changes": None if changes is None else tuple(changes)})
 
 
-class Decisions:
-    """The decisions of one import, gathered in any order and given in the order of the rows; gone when closed."""
+class Decisions(Spill):
+    """The decisions of one import, gathered in any order and given in the order of the rows."""
+
+    TABLES = """
+CREATE TABLE decision (row INTEGER PRIMARY KEY, id TEXT, document TEXT NOT NULL);
+CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+"""
 
     def __init__(self) -> None:
-        # An empty name is SQLite's own temporary file: in memory while it is small, deleted when closed.
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.execute("CREATE TABLE decision (row INTEGER PRIMARY KEY, id TEXT, document TEXT NOT NULL)")
-        self._db.execute("CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID")
-        self._db.execute("BEGIN")
+        super().__init__()
         self._ids = SeenIds()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ids.__exit__(kind, error, trace)
-        self._db.close()
+        super().__exit__(kind, error, trace)
 
     def add_row(self, payload: Payload, *, with_id: bool) -> None:
         """A row that finds its record by its own id, or needs none; or that is invalid by itself.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.records_by_id import fetch
-from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.records_by_id import AwaitedRecords
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import Later, before_image, nothing_later
 from crmctl.bulk.send.update_replay_check import MERGED
@@ -91,32 +89,25 @@ class MergeRun:
 
         Of a record that is not there nothing is kept: its row will be refused.
         """
-        # An empty name is SQLite's own temporary file: in memory while it is small, deleted when closed.
-        with closing(sqlite3.connect("", isolation_level=None)) as db, SeenIds() as ids:
-            db.execute("PRAGMA journal_mode = OFF")
-            db.execute("CREATE TABLE given (id TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID")
-            db.execute("BEGIN")
+        with AwaitedRecords() as awaited:
             for row in rows:
                 record_id = target(row)
-                if record_id is not None and (row.parts or keeps_all) and ids.add(record_id.lower()):
-                    facts = (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts))
-                    db.execute("INSERT INTO given VALUES (?, ?)", (record_id.lower(), jsontext.dumps(facts)))
-            if not len(ids):
+                if record_id is not None and (row.parts or keeps_all):
+                    awaited.add(record_id, (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts)))
+            if not len(awaited):
                 return False
-            self.progress.start("reading", len(ids))
+            self.progress.start("reading", len(awaited))
             try:
-                return self._read(db, ids)
+                return self._read(awaited)
             finally:
                 self.progress.finish()
 
-    def _read(self, db: sqlite3.Connection, ids: SeenIds) -> bool:
+    def _read(self, awaited: AwaitedRecords) -> bool:
         rejected = False
-        for page in fetch(self.reader, ids):
+        for page in awaited.pages(self.reader):
             whole: list[tuple[int, dict[str, Any] | None]] = []
             images: list[tuple[int, dict[str, Any]]] = []
-            for record in page:
-                (text,) = db.execute("SELECT row FROM given WHERE id = ?", (record.id.lower(),)).fetchone()
-                facts = jsontext.loads(text)
+            for facts, record in page:
                 try:
                     values = self.merger.merge_all(facts[-1], record.data)
                 except RejectedError as error:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.reference_resolution import ParentGroup
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.records_by_id import AwaitedRecords
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.run.created_ids import is_edited
 from crmctl.bulk.run.job_start import ImportJob
@@ -98,17 +97,14 @@ class Parents:
     def _look(self, service: ImportService, group: _Group, phase: Journal) -> None:
         references = self.job.input.references
         assert references is not None
-        made: dict[str, dict[str, Any]] = {}
-        for number, data, record_id in references.parents(group.parents):
-            row = phase.rows(number, number).get(number)
-            if record_id is not None and row is not None and row.state is RowState.CREATED and not phase.is_undone(record_id):
-                made[record_id.lower()] = data
-        with SeenIds() as ids:
-            for record_id in made:
-                ids.add(record_id)
-            for page in fetch(Reader(service, group.parents.reference.object_id), ids):
-                for record in page:
-                    edited = is_edited(record, jsontext.dumps(made[record.id.lower()]), None)
+        with AwaitedRecords() as awaited:
+            for number, data, record_id in references.parents(group.parents):
+                row = phase.rows(number, number).get(number)
+                if record_id is not None and row is not None and row.state is RowState.CREATED and not phase.is_undone(record_id):
+                    awaited.add(record_id, data)
+            for page in awaited.pages(Reader(service, group.parents.reference.object_id)):
+                for made, record in page:
+                    edited = is_edited(record, jsontext.dumps(made), None)
                     (self.edited if edited else group.ids).append(record.id)
         if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):
             phase.remember(FILTER_WORKS, True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import RowState
@@ -16,6 +14,7 @@ from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.timestamps import micros_of
 from crmctl.bulk.rows.batches import Entry
+from crmctl.bulk.spill import Spill
 from crmctl.bulk.undo.update_status import UpdateStatus, as_sent, standing
 from crmctl.client.http.session import encode_json
 from crmctl.models import jsontext
@@ -41,26 +40,18 @@ class UndoConflict(NamedTuple):
     attributes: Sequence[str]
 
 
-class Updates:
-    """A private temporary database, so that memory stays flat; gone when closed. `lost`: rows of which nothing was kept. `unlinked` says
+class Updates(Spill):
+    """`lost`: rows of which nothing was kept. `unlinked` says
     which rows failed only because they could not be linked: they were written."""
 
+    TABLES = _TABLE
+
     def __init__(self, attributes: Sequence[Attribute], unlinked: Callable[[int], bool] = lambda _: False) -> None:
+        super().__init__()
         self._attributes: Mapping[str, Attribute] = {attribute.slug: attribute for attribute in attributes}
         self._unlinked = unlinked
         self.lost = 0
         self._as_of = 0
-        # An empty name is a temporary file of SQLite's own; nothing in it has to survive a crash.
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.executescript(_TABLE)
-        self._db.execute("BEGIN")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._db.close()
 
     def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
         """Take the updated rows of the job that are not undone yet."""
