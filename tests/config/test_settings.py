@@ -33,6 +33,18 @@ def sources(settings: Settings) -> dict[str, tuple[object, str]]:
     return {name: (sourced.value, sourced.source) for name, sourced in settings.items()}
 
 
+def test_nothing_is_forbidden_and_prompts_are_asked_unless_told(tmp_path: Path) -> None:
+    found = sources(load_settings({}, Flags(), Paths(tmp_path, tmp_path, tmp_path)))
+    assert {name: found[name] for name in ("timeout", "max_wait", "color", "no_input", "read_only", "protected")} == {
+        "timeout": (30.0, "default"),
+        "max_wait": (300.0, "default"),
+        "color": ("auto", "default"),
+        "no_input": (False, "default"),
+        "read_only": (False, "default"),
+        "protected": (False, "default"),
+    }
+
+
 def test_every_value_carries_its_source(paths: Paths) -> None:
     found = sources(load_settings({"CRMCTL_OUTPUT": "ids", "CRMCTL_NO_INPUT": "1"}, Flags(max_wait=0, color="ALWAYS"), paths))
     assert found == {

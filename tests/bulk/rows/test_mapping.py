@@ -214,3 +214,10 @@ def test_an_unknown_part_is_refused_with_the_known_ones_unless_records_show_it(o
         build_mapping(header, ATTRIBUTES, MappingOptions(**options))
     assert "address.postalCode" in f"{caught.value.message} {caught.value.hint}"
     assert build_mapping(header, ATTRIBUTES, MappingOptions(**options), samples=[{"address": {"Foo": "x"}}])
+
+
+def test_the_order_of_keys_and_attributes_is_no_change_of_the_schema():
+    one, other = ({"options": ["New"], "default": "New"}, {"default": "New", "options": ["New"]})
+    schema = schema_digest([attribute("stage", "select", config=one), attribute("notes")])
+    assert schema == schema_digest([attribute("notes"), attribute("stage", "select", config=other)])
+    assert schema != schema_digest([attribute("stage", "select", config={**one, "default": None}), attribute("notes")])

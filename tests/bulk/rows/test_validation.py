@@ -250,3 +250,13 @@ def test_a_json_record_fills_nothing_twice(tmp_path, keys):
     early = '{"name": "Ada"}\n' * HEADER_SAMPLE
     late = '{"name": "Ada", ' + ", ".join(f'"{key}": "Rome"' for key in keys) + ', "notes": "x"}\n'
     assert Input(tmp_path, early + late, "people.jsonl").found() == [("duplicate_target", HEADER_SAMPLE + 1, keys[1])]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "codes"),
+    [([], []), ([{"amount": 1, "currency": "EUR"}], ["missing_currency"]), ([{"amount": 1, "currency": "EUR"}, 3], []), ([3], [])],
+)
+def test_an_amount_needs_a_currency_where_every_record_has_one(tmp_path, amounts, codes):
+    values = ValueOptions(samples=[{"amount": amount} for amount in amounts])
+    checked = Input(tmp_path, "name,amount\nAda,5\n", values=values).payloads()
+    assert [finding.code for payload in checked for finding in payload.findings] == codes

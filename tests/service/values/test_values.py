@@ -18,7 +18,7 @@ from crmctl.service.faults import BadRequest, Fault
 from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.conditions import read_condition
 from crmctl.service.values.dates import date_key
-from crmctl.service.values.numbers import number_key, parse_number
+from crmctl.service.values.numbers import number_key, number_of, parse_number
 from crmctl.service.values.projection import EMPTY, Projection, keys_in, project
 from crmctl.service.values.text import Invalid, fold
 
@@ -206,3 +206,30 @@ def test_a_fault_can_always_be_sent() -> None:
     fault = Fault("odd \ud800 " + "x" * 5000)
     assert len(fault.message.encode()) < 2100
     assert fault.error == "internal_error"
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=6) | st.integers(-(10**300), 10**300).map(Decimal))
+def test_a_key_tells_its_number(number: Decimal) -> None:
+    assert number_of(number_key(number)) == number
+
+
+@pytest.mark.parametrize(("count", "shown"), [(2, "o0, o1"), (20, "o18, o19"), (21, "o19, ...")])
+def test_what_is_no_option_is_told_the_first_options(count: int, shown: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        project(attribute("select", options=tuple(f"o{number}" for number in range(count))), "other")
+    assert str(caught.value).endswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("type", "flags", "is_indexed"),
+    [
+        ("email", {}, True),
+        ("number", {}, True),
+        ("text", {}, False),
+        ("text", {"is_unique": True}, True),
+        ("number", {"is_list": True}, False),
+        ("list", {"is_unique": True}, False),
+    ],
+)
+def test_single_values_that_are_looked_up_have_an_index(type: str, flags: dict[str, bool], is_indexed: bool) -> None:
+    assert attribute(type, **flags).is_indexed is is_indexed
