@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Operator
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import records
@@ -180,6 +181,12 @@ def as_operand(type: str, value: Any) -> str:
     if type in ("number", "currency"):
         return str(value["amount"] if isinstance(value, dict) else value)
     return str(plain(type, value)) if type != "date" else value
+
+
+def test_this_model_knows_every_type_and_every_operator() -> None:
+    """A new one fails here until it is in the model, and then below until the service has all its parts."""
+    assert set(VALUES) == {str(each) for each in AttributeType}
+    assert {operator for each in VALUES for operator in operators(each)} == set(Operator)
 
 
 @pytest.fixture(scope="module", params=ENGINES)

@@ -219,7 +219,7 @@ def test_an_object_has_a_largest_number_of_attributes(store: Store) -> None:
 
     def fill(tx: Any, **named: Any) -> None:
         for n in range(attributes.MAX_ATTRIBUTES):
-            attributes.create_attribute(tx, things, attributes.NewAttribute(name=f"a{n}", type="text", **named))
+            attributes.create_attribute(tx, things, attributes.NewAttribute(name=f"a{n}", type="text"), **named)
 
     store.write(fill)
     assert store.create(things, a0="x", **{f"a{attributes.MAX_ATTRIBUTES - 1}": "y"})["data"]["a0"] == "x"

@@ -88,6 +88,7 @@ _KEYS: dict[Family, Callable[[str], Any]] = {
     Family.CHOICE: fold,
     Family.NUMBER: parse_number,
     Family.DATE: date_key,
+    Family.TRUTH: str,
 }
 
 _SYSTEM = {
@@ -125,7 +126,7 @@ def _attribute_field(slug: str, attributes: Mapping[str, StoredAttribute]) -> _F
         attribute.options,
         attribute.holds_many,
         attribute.is_indexed,
-        _KEYS.get(family, str),
+        _KEYS[family],
     )
 
 
@@ -188,7 +189,9 @@ def _predicate(field: _Field, expression: str, operator: Operator, value: str, d
         return dialect.contains(expression), (key,)
     if operator is Operator.ENDS_WITH:
         return dialect.ends_with(expression), (key, key)
-    return _starts_with(expression, key)
+    if operator is Operator.STARTS_WITH:
+        return _starts_with(expression, key)
+    raise NotImplementedError(f"{operator} in SQL")
 
 
 def _starts_with(expression: str, key: str) -> tuple[str, tuple[Any, ...]]:
@@ -230,8 +233,9 @@ def _matches(option: str, operator: Operator, value: str) -> bool:
             return left < right
         case Operator.GREATER_THAN_OR_EQUAL:
             return left >= right
-        case _:
+        case Operator.LESS_THAN_OR_EQUAL:
             return left <= right
+    raise NotImplementedError(f"{operator} among options")
 
 
 def compile_conditions(conditions: Sequence[Condition], attributes: Mapping[str, StoredAttribute], dialect: SqlDialect) -> list[Where]:

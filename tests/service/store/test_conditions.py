@@ -1,0 +1,58 @@
+"""The tables of types, families and operators have no holes: what is in one is in all of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from crmctl.models.attributes import AttributeType
+from crmctl.models.filters import Condition, Operator
+from crmctl.service.faults import BadRequest
+from crmctl.service.store import conditions
+from crmctl.service.store.conditions import compile_condition
+from crmctl.service.store.dialect import SqliteDialect
+from crmctl.service.values.attribute import StoredAttribute
+from crmctl.service.values.kinds import KINDS, Family
+
+ANY = {Operator.EQUALS, Operator.NOT_EQUALS, Operator.IS_EMPTY, Operator.IS_NOT_EMPTY}
+ORDERED = ANY | {
+    Operator.GREATER_THAN,
+    Operator.LESS_THAN,
+    Operator.GREATER_THAN_OR_EQUAL,
+    Operator.LESS_THAN_OR_EQUAL,
+}
+TEXTUAL = ORDERED | {Operator.CONTAINS, Operator.NOT_CONTAINS, Operator.STARTS_WITH, Operator.ENDS_WITH}
+
+TAKEN = {
+    Family.TEXT: TEXTUAL,
+    Family.IDENTITY: TEXTUAL,
+    Family.CHOICE: TEXTUAL,
+    Family.NUMBER: ORDERED,
+    Family.DATE: ORDERED,
+    Family.TRUTH: ANY | {Operator.IS_TRUE, Operator.IS_FALSE},
+}
+OPERANDS = {Family.NUMBER: "1", Family.DATE: "2026-01-31", Family.TRUTH: "true"}
+
+
+def test_every_type_is_of_a_kind_and_every_family_has_all_its_parts() -> None:
+    assert set(KINDS) == set(AttributeType)
+    assert {kind.family for kind in KINDS.values()} == set(Family)
+    assert set(conditions._OPERATORS) == set(conditions._KEYS) == set(TAKEN) == set(Family)
+    assert set.union(*TAKEN.values()) == set(Operator)
+
+
+@pytest.mark.parametrize(("type", "holds_many"), list(itertools.product(AttributeType, (False, True))), ids=str)
+@pytest.mark.parametrize("operator", Operator, ids=str)
+def test_every_operator_is_carried_out_or_refused_by_name(type: AttributeType, holds_many: bool, operator: Operator) -> None:
+    family = KINDS[type].family
+    attributes = {"field": StoredAttribute("id", 1, "field", type, is_list=holds_many, options=("new", "old"))}
+    condition = Condition("field", operator, OPERANDS.get(family, "new") if operator.takes_value else "true")
+    if operator in TAKEN[family]:
+        where = compile_condition(condition, attributes, SqliteDialect())
+        assert where.sql.count("?") == len(where.params)
+        return
+    with pytest.raises(BadRequest, match="does not apply to this type") as refused:
+        compile_condition(condition, attributes, SqliteDialect())
+    named = set(str(refused.value).rpartition("what does is: ")[2].split(", "))
+    assert named == {str(each) for each in TAKEN[family]}
