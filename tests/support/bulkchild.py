@@ -15,8 +15,9 @@ from typing import Any
 
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.summary import exit_code
-from crmctl.bulk.run.import_run import ImportOptions, run_import
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.run.context import ImportRun
+from crmctl.bulk.run.import_run import run_import
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.client.http.transport import HttpxTransport
@@ -56,8 +57,8 @@ def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> 
         Journal.create(folder, header(origin=origin), clock).close()
     journal = KilledJournal(folder, clock)
     crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
-    options = ImportOptions(delivery=DeliveryOptions(concurrency=concurrency, settle=1))
-    result = run_import(crm, journal, lambda: prepared(rows), options, clock, Silent(), lambda _: None)
+    options = DeliveryOptions(concurrency=concurrency, settle=1)
+    result = run_import(ImportRun(crm, journal, options, clock, Silent(), rows=lambda: prepared(rows)))
     return exit_code(journal.counts(), result.error)
 
 

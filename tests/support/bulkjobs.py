@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.journal import Header, Journal
-from crmctl.bulk.run.import_run import ImportOptions, RunResult, run_import
-from crmctl.bulk.run.rows_to_send import ImportService
+from crmctl.bulk.run.context import ImportRun
+from crmctl.bulk.run.import_run import RunResult, run_import
+from crmctl.bulk.send.context import DeliveryOptions, ImportService
 from crmctl.clock import Clock
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock
@@ -64,11 +65,17 @@ def new_journal(folder: Path, *, mode: str = "create", clock: Clock | None = Non
 
 
 def run(
-    writer: ImportService, journal: Journal, rows: Sequence[Prepared], options: ImportOptions | None = None, *, clock: Clock | None = None
+    service: ImportService,
+    journal: Journal,
+    rows: Sequence[Prepared],
+    options: DeliveryOptions | None = None,
+    *,
+    clock: Clock | None = None,
+    stop_on_error: bool = True,
 ) -> RunResult:
     """One run of an import job over prepared rows."""
-
-    def payloads() -> Iterator[Prepared]:
-        return iter(rows)
-
-    return run_import(writer, journal, payloads, options or ImportOptions(), clock or FakeClock(), Silent(), lambda _: None)
+    return run_import(
+        ImportRun(
+            service, journal, options or DeliveryOptions(), clock or FakeClock(), Silent(), rows=lambda: rows, stop_on_error=stop_on_error
+        )
+    )

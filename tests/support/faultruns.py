@@ -18,9 +18,10 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run.audit import audit
+from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.created_ids import capture_ids
-from crmctl.bulk.run.import_run import ImportOptions, rows_of, run_import
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.run.import_run import rows_of, run_import
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.config.credentials import Credential
@@ -154,9 +155,9 @@ def _client(service: FaultService, clock: FakeClock) -> Crm:
 
 def _run(service: FaultService, journal: Journal, rows: list[Prepared], scenario: Scenario, clock: FakeClock) -> bool:
     """Whether the process died."""
-    options = ImportOptions(delivery=DeliveryOptions(concurrency=1, max_rows=BATCH, settle=scenario.settle))
+    options = DeliveryOptions(concurrency=1, max_rows=BATCH, settle=scenario.settle)
     try:
-        run_import(_client(service, clock), journal, lambda: rows, options, clock, Silent(), lambda _: None)
+        run_import(ImportRun(_client(service, clock), journal, options, clock, Silent(), rows=lambda: rows))
     except Killed:
         return True
     return False

@@ -30,7 +30,7 @@ from crmctl.bulk.run.job_run import run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.run.result_files import write_results
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.usecases.resume import reopen
 from crmctl.bulk.usecases.undo import carry_out, plan_undo

@@ -24,7 +24,7 @@ from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.job_run import run_job
 from crmctl.bulk.run.job_start import ImportTarget, start_import
 from crmctl.bulk.run.plan import ImportPlan
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session

@@ -20,9 +20,12 @@ class Interrupt:
 
 
 @contextmanager
-def watch_interrupts() -> Iterator[Interrupt]:
-    """Catch SIGINT and SIGTERM while the block runs. Outside the main thread signals cannot be caught and nothing changes."""
-    interrupt = Interrupt()
+def watch_interrupts(interrupt: Interrupt | None = None) -> Iterator[Interrupt]:
+    """Catch SIGINT and SIGTERM while the block runs, and note them in `interrupt`.
+
+    Outside the main thread signals cannot be caught and nothing changes.
+    """
+    interrupt = interrupt or Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return

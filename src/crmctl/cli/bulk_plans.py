@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crmctl.bulk.run.job_start import ImportTarget
     from crmctl.bulk.run.plan import ImportPlan, PlannedInput
     from crmctl.bulk.run.plan_check import Applicable
-    from crmctl.bulk.send.pipeline import DeliveryOptions
+    from crmctl.bulk.send.context import DeliveryOptions
     from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute

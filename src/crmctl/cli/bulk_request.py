@@ -13,7 +13,7 @@ from crmctl.errors import UsageError
 if TYPE_CHECKING:
     from crmctl.bulk.run.guards import Guard
     from crmctl.bulk.run.plan import ImportPlan
-    from crmctl.bulk.send.pipeline import DeliveryOptions
+    from crmctl.bulk.send.context import DeliveryOptions
 
 _CHOICES = {
     "mode": ("create", "upsert"),
@@ -43,7 +43,7 @@ class ImportRequest:
 def read_request(given: Mapping[str, Any]) -> ImportRequest:
     """From the parameters of the command, by name. Raises UsageError for values, and for combinations, that mean nothing."""
     from crmctl.bulk.run.guards import Guard
-    from crmctl.bulk.send.pipeline import DeliveryOptions
+    from crmctl.bulk.send.context import DeliveryOptions
 
     if given["keys"] and given["mode"] == "create":
         raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")

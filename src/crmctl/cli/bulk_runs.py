@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from crmctl.bulk.run.guards import Guard
     from crmctl.bulk.run.job_run import JobResult
     from crmctl.bulk.run.job_start import ImportJob, ImportTarget
-    from crmctl.bulk.send.pipeline import DeliveryOptions
+    from crmctl.bulk.send.context import DeliveryOptions
     from crmctl.cli.bulk_request import ImportRequest
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: list[str] | None) -> None:
     """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
     from crmctl.bulk.read.seen_ids import SeenIds
-    from crmctl.bulk.send.deletion import DeleteSummary, delete_records
+    from crmctl.bulk.send.deletion import DeletedObject, DeleteSummary, delete_records
 
     if not runtime.dry_run:
         runtime.emitter.check_result(DeleteSummary(object_name).to_document())
@@ -32,9 +32,8 @@ def delete(runtime: Runtime, object_name: str, ids_file: str | None, filters: li
             return
         if len(ids):
             runtime.confirm(f"Delete {counted(len(ids), 'record')} of {object_name}")
-        summary = delete_records(
-            runtime.connect(lane="bulk"), object_name, object_id, ids, runtime.clock, runtime.progress, were_there=ids_file is None
-        )
+        target = DeletedObject(runtime.connect(lane="bulk"), object_name, object_id, were_there=ids_file is None)
+        summary = delete_records(target, ids, runtime.clock, runtime.progress)
     runtime.done(summary.to_document(), f"deleted {counted(summary.deleted, 'record')} of {object_name}")
     _raise_for(summary)
 

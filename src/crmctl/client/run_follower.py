@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
+from crmctl.backoff import Backoff
 from crmctl.client.crm import Crm, Fields
 from crmctl.client.paging import iterate
 from crmctl.client.runs import newest_pages
@@ -25,7 +26,7 @@ FAILED = frozenset(
     {"failed", "failure", "error", "errored", "cancelled", "canceled", "aborted", "terminated", "killed", "rejected"}
     | {"timed_out", "timedout", "timeout", "timed-out", "timed out", "expired", "crashed"}
 )
-FIRST_GAP, LONGEST_GAP = 0.5, 5.0
+GAPS = Backoff(longest=5.0, growth=1.5, jitter=0.0)
 """Seconds between two looks at the list; the gap grows by half each time."""
 
 SKEW = 2.0
@@ -120,7 +121,7 @@ class RunFollower:
     def follow(self, seconds: float) -> Followed:
         """Look at the list until the run has ended, for at most so many seconds."""
         began = self.clock.monotonic()
-        gap = FIRST_GAP
+        looks = 0
         ours: tuple[WorkflowRun, ...] = ()
         while True:
             left = began + seconds - self.clock.monotonic()
@@ -133,8 +134,8 @@ class RunFollower:
             left = began + seconds - self.clock.monotonic()
             if left <= 0:
                 return Followed(ours, ended=False)
-            self.clock.sleep(min(gap, left))
-            gap = min(gap * 1.5, LONGEST_GAP)
+            looks += 1
+            self.clock.sleep(min(GAPS.gap(looks), left))
 
     def sending(self) -> None:
         """An attempt leaves now: what a refused one before it did does not count."""

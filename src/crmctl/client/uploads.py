@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
+from crmctl.backoff import Backoff
 from crmctl.client.crm import Crm
 from crmctl.client.http.answers import Answer
 from crmctl.client.http.retry import retry_after
@@ -31,7 +32,7 @@ _STALE = frozenset({400, 401, 403})
 """What storages answer when a signed address has expired, among other things."""
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_LONGEST_WAIT = 10.0
+_BACKOFF = Backoff(longest=10.0)
 _EXCERPT = 200
 
 
@@ -123,8 +124,7 @@ class Uploader:
                 wait = 0.0 if answer.status in _STALE else retry_after(answer.headers, self._clock.now())
             if attempt == TRIES:
                 raise failed
-            backoff = 0.5 * 2 ** (attempt - 1) * (0.5 + self._random() / 2)
-            self._clock.sleep(min(backoff if wait is None else wait, _LONGEST_WAIT))
+            self._clock.sleep(_BACKOFF.gap(attempt, self._random) if wait is None else min(wait, _BACKOFF.longest))
         raise AssertionError("every try returns or raises")
 
     def _put(self, file: LocalFile, address: str) -> tuple[int, Answer]:

@@ -23,7 +23,7 @@ from crmctl.bulk.run.job_run import JobResult, finished_result, run_job
 from crmctl.bulk.run.job_start import ImportTarget, start_import, temporary_input
 from crmctl.bulk.run.plan import ImportPlan, open_input
 from crmctl.bulk.run.result_files import write_results
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute

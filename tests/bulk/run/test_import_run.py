@@ -16,15 +16,14 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.journal.summary import exit_code
 from crmctl.bulk.rows.batches import Batch, entry_of
-from crmctl.bulk.run.import_run import ImportOptions
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.send.entry_spool import EntrySpool
-from crmctl.bulk.send.pipeline import DeliveryOptions
 from crmctl.errors import RejectedError
 from tests.support.bulkjobs import Prepared, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.clock import FakeClock
 
-ONE = ImportOptions(delivery=DeliveryOptions(concurrency=1))
+ONE = DeliveryOptions(concurrency=1)
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_an_invalid_row_stops_everything_before_anything_is_sent(journal: Journa
 
 def test_continuing_sends_the_valid_rows(journal: Journal) -> None:
     with BulkServer() as server:
-        run(server.crm(), journal, prepared(150, bad=[1, 120]), ImportOptions(stop_on_error=False))
+        run(server.crm(), journal, prepared(150, bad=[1, 120]), stop_on_error=False)
         assert server.values("n") == once(*(n for n in range(1, 151) if n not in (1, 120)))
     assert journal.rows(120, 120)[120].error == "n: not a number"
     assert journal.state is JobState.FINISHED
@@ -92,6 +91,15 @@ def test_one_bad_row_in_a_batch_refused_as_a_whole_is_found_by_halving(journal: 
         assert len(server.writes) <= 2 + 14
     assert journal.rows(42, 42)[42].error == "bad row"
     assert exit_code(journal.counts()) == 10
+
+
+def test_a_refusal_that_is_believed_later_is_not_sent_as_a_whole_again(journal: Journal) -> None:
+    """While more is to come nobody can tell yet that nothing of a refused batch is there: it waits, and then goes on in halves."""
+    with BulkServer() as server:
+        server.refuse_batch = lambda records: (400, "bad row") if any(r["data"]["n"] == 42 for r in records) else None
+        run(server.crm(), journal, prepared(500), ONE)
+        assert server.values("n") == once(*(n for n in range(1, 501) if n != 42))
+        assert len(server.writes) <= 5 + 14
 
 
 def test_requests_that_are_too_large_are_halved_and_later_ones_start_smaller(journal: Journal) -> None:
@@ -162,7 +170,7 @@ def test_a_late_resume_does_not_overwrite_what_somebody_changed_since(tmp_path: 
         run(server.crm(clock), journal, rows, ONE, clock=clock)
         assert [record["data"]["n"] for record in server.records] == [1, 77, 3]
         assert journal.rows(2, 2)[2].state is RowState.IN_DOUBT
-        run(server.crm(clock), journal, rows, ImportOptions(delivery=DeliveryOptions(assume="lost")), clock=clock)
+        run(server.crm(clock), journal, rows, DeliveryOptions(assume="lost"), clock=clock)
         assert [record["data"]["n"] for record in server.records] == [1, 2, 3]
         assert journal.counts()[RowState.UPDATED] == 3
 
@@ -208,7 +216,7 @@ def test_nobody_there_means_nothing_was_sent(journal: Journal) -> None:
 def test_enough_failed_rows_stop_the_sending(journal: Journal) -> None:
     with BulkServer() as server:
         server.refuse_row = lambda data: "no" if data["n"] % 10 == 0 else None
-        result = run(server.crm(), journal, prepared(1000), ImportOptions(delivery=DeliveryOptions(concurrency=1, max_failures=15)))
+        result = run(server.crm(), journal, prepared(1000), DeliveryOptions(concurrency=1, max_failures=15))
         assert len(server.writes) == 2
     assert "max-failures" in result.notes[0]
     assert journal.counts()[RowState.UNSENT] == 800
@@ -299,7 +307,7 @@ def test_requests_in_flight_end_when_another_one_stops_the_job(journal: Journal)
     with BulkServer() as server:
         server.faults[0] = Fault(applies=True, hold=gate, status=200, body={"created": 100, "updated": 0, "failed": []})
         server.refuse_batch = lambda records: gate.set() or (403, "not any more") if len(server.writes) > 3 else None
-        result = run(server.crm(), journal, prepared(2000), ImportOptions(delivery=DeliveryOptions(concurrency=2)))
+        result = run(server.crm(), journal, prepared(2000), DeliveryOptions(concurrency=2))
         assert exit_code(journal.counts(), result.error) == 4
         assert journal.counts()[RowState.CREATED] == len(server.records) >= 300
     assert journal.counts()[RowState.IN_DOUBT] == 0

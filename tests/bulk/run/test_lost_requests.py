@@ -15,15 +15,15 @@ from crmctl.bulk.journal.high_water_mark import FILE_NAME as MARK
 from crmctl.bulk.journal.high_water_mark import HighWaterMark, Mark
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.states import JobState, RowState
-from crmctl.bulk.run.import_run import ImportOptions, RunResult
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.run.import_run import RunResult
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.errors import CrmctlError, StorageError
 from tests.support.bulkjobs import new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.clock import FakeClock
 
 ROWS = 1500
-ONE = ImportOptions(delivery=DeliveryOptions(concurrency=1))
+ONE = DeliveryOptions(concurrency=1)
 
 
 class Desk:

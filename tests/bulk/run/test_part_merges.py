@@ -27,7 +27,7 @@ from crmctl.bulk.run.dry_run import Limit, dry_run
 from crmctl.bulk.run.job_run import JobResult, run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
 from crmctl.bulk.run.plan import ImportPlan, open_input
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.undo.written import written_rows
 from crmctl.bulk.usecases.resume import reopen

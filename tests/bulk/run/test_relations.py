@@ -16,7 +16,7 @@ from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.job_run import JobResult, run_job
 from crmctl.bulk.run.job_start import ImportTarget, start_import
 from crmctl.bulk.run.plan import ImportPlan
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.errors import ExitCode, RejectedError
 from tests.support.bulkfiles import attribute

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.send.deletion import DeleteSummary, collect_ids, delete_records, read_ids
+from crmctl.bulk.send.deletion import DeletedObject, DeleteSummary, collect_ids, delete_records, read_ids
 from crmctl.errors import RejectedError, UsageError
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -111,7 +111,7 @@ def delete(server: BulkServer, wanted: list[str], *, were_there: bool = False) -
     with SeenIds() as ids:
         for each in wanted:
             ids.add(each)
-        return delete_records(server.crm(), "people", OBJECT_ID, ids, FakeClock(), Silent(), were_there=were_there)
+        return delete_records(DeletedObject(server.crm(), "people", OBJECT_ID, were_there), ids, FakeClock(), Silent())
 
 
 def test_ids_go_in_requests_of_100() -> None:
@@ -180,6 +180,6 @@ def test_all_ids_of_a_filter_are_collected_before_anything_is_deleted() -> None:
         collect_ids(server.crm(), OBJECT_ID, [], ids, Silent())
         assert server.deletes == []
         assert sorted(chain.from_iterable(ids.chunks(100))) == sorted(expected)
-        summary = delete_records(server.crm(), "people", OBJECT_ID, ids, FakeClock(), Silent(), were_there=True)
+        summary = delete_records(DeletedObject(server.crm(), "people", OBJECT_ID, were_there=True), ids, FakeClock(), Silent())
         assert server.records == []
     assert json.loads(json.dumps(summary.to_document()))["deleted"] == 350

@@ -12,8 +12,8 @@ import pytest
 
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
-from crmctl.bulk.run.import_run import ImportOptions, RunResult
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.run.import_run import RunResult
+from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.client.http.transport import HttpxTransport, Response
@@ -24,7 +24,7 @@ from tests.support.clock import FakeClock
 from tests.support.faultruns import Scenario, play
 from tests.support.faultservice import FAULTS, READING, Fault, FaultServer, FaultService, Habits
 
-ONE = ImportOptions(delivery=DeliveryOptions(concurrency=1))
+ONE = DeliveryOptions(concurrency=1)
 APPLIED = Fault("drop, applied all", "all", "drop")
 NOT_APPLIED = Fault("drop, applied no", "no", "drop")
 HABITS = {habits.name: habits for habits in READING}
@@ -33,7 +33,7 @@ STOPPED = [habits for habits in READING if habits.stopped is not None]
 AFTER_COMMIT = [fault for fault in FAULTS if fault.reply in ("400", "403", "404", "413", "417", "422") and fault.applies != "no"]
 
 
-def import_over_socket(folder: Path, service: FaultService, rows: int, options: ImportOptions = ONE) -> tuple[RunResult, Counter[RowState]]:
+def import_over_socket(folder: Path, service: FaultService, rows: int, options: DeliveryOptions = ONE) -> tuple[RunResult, Counter[RowState]]:
     """One run; the rows' states afterwards."""
     with closing(new_journal(folder)) as journal, FaultServer(service) as server:
         session = Session(server.origin, Credential("key", "test", server.origin), HttpxTransport(), clock=service.clock)
@@ -120,7 +120,7 @@ class Meeting(FaultService):
 def test_the_last_batch_goes_alone_and_settles_what_is_in_doubt(tmp_path: Path) -> None:
     """Two batches that are under way together show nothing newer than one another."""
     service = Meeting(FakeClock(), {0: NOT_APPLIED})
-    _, states = import_over_socket(tmp_path / "job", service, 150, ImportOptions())
+    _, states = import_over_socket(tmp_path / "job", service, 150, DeliveryOptions())
     assert states == {RowState.CREATED: 150}
     assert values(service) == Counter(range(1, 151))
 
@@ -224,7 +224,7 @@ def test_a_bad_row_in_every_batch_costs_one_or_two_reads_a_refusal(tmp_path: Pat
     clock = FakeClock()
     with BulkServer() as server, closing(Journal.create(tmp_path / "job", header(), clock)) as journal:
         server.refuse_batch = refuse
-        run(server.crm(clock), journal, prepared(1000), ImportOptions(), clock=clock)
+        run(server.crm(clock), journal, prepared(1000), clock=clock)
         assert (journal.counts()[RowState.FAILED], journal.counts()[RowState.CREATED]) == (10, 990)
         assert len(server.reads) <= 2 * len(refused)
     assert sum(clock.slept) < 60

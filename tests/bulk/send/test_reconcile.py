@@ -11,8 +11,7 @@ import pytest
 
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
-from crmctl.bulk.run.import_run import ImportOptions
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.send.context import DeliveryOptions
 from tests.support.bulkjobs import Prepared, header, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.clock import FakeClock
@@ -32,7 +31,7 @@ def test_a_filter_that_finds_nothing_proves_nothing(marked: Journal) -> None:
         add = server.add
         server.add = lambda data, at=None: add({name: value for name, value in data.items() if name != "ref"}, at)  # type: ignore[method-assign]
         server.faults[1] = Fault(applies=True, drop=True)
-        run(server.crm(), marked, prepared(300), ImportOptions(delivery=ONE))
+        run(server.crm(), marked, prepared(300), ONE)
         assert max(server.values("n").values()) == 1
     assert marked.counts()[RowState.CREATED] == 300
 
@@ -40,7 +39,7 @@ def test_a_filter_that_finds_nothing_proves_nothing(marked: Journal) -> None:
 def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(marked: Journal) -> None:
     with BulkServer() as server:
         server.faults[1] = Fault(applies=True, status=502, body=b"<html>")
-        run(server.crm(), marked, prepared(300), ImportOptions(delivery=ONE))
+        run(server.crm(), marked, prepared(300), ONE)
         assert len(server.reads) <= 9
         there = {record["data"]["n"]: record["id"] for record in server.records}
     assert {row: entry.record_id for row, entry in marked.rows(101, 200).items()} == {row: there[row] for row in range(101, 201)}
@@ -53,7 +52,7 @@ def test_what_was_there_before_the_job_is_not_read_again(tmp_path: Path) -> None
         for number in range(5000):
             server.add({"n": -number})
         server.faults[2] = Fault(drop=True)
-        run(server.crm(), journal, prepared(300), ImportOptions(delivery=ONE))
+        run(server.crm(), journal, prepared(300), ONE)
         assert journal.counts()[RowState.CREATED] == 300
         assert len(server.reads) < 50
 
@@ -66,12 +65,12 @@ def rows_alike() -> list[Prepared]:
 def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path, assume: str | None) -> None:
     with BulkServer() as server, closing(Journal.create(tmp_path / "job", header(), FakeClock())) as journal:
         server.faults[1] = Fault(status=500)
-        run(server.crm(), journal, rows_alike(), ImportOptions(delivery=ONE))
+        run(server.crm(), journal, rows_alike(), ONE)
         assert journal.rows(105, 105)[105].state is RowState.IN_DOUBT
         assert "just like" in str(journal.rows(105, 105)[105].error)
         assert journal.counts()[RowState.IN_DOUBT] == 1
         if assume is not None:
-            run(server.crm(), journal, rows_alike(), ImportOptions(delivery=dataclasses.replace(ONE, assume=assume)))
+            run(server.crm(), journal, rows_alike(), dataclasses.replace(ONE, assume=assume))
             assert journal.counts()[RowState.CREATED] == 200
             assert server.values("n")[0] == (1 if assume == "applied" else 2)
 
@@ -80,6 +79,6 @@ def test_without_the_right_to_read_rows_stay_in_doubt(marked: Journal) -> None:
     with BulkServer() as server:
         server.readable = False
         server.faults[1] = Fault(applies=True, drop=True)
-        run(server.crm(), marked, prepared(300), ImportOptions(delivery=ONE))
+        run(server.crm(), marked, prepared(300), ONE)
         assert max(server.values("n").values()) == 1
     assert marked.counts()[RowState.IN_DOUBT] == 100

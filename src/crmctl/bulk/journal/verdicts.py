@@ -35,6 +35,7 @@ class Verdict:
     questionable: bool = False
     fatal: CrmctlError | None = None
     too_large: bool = False
+    deleted: int = 0
 
 
 def judge(

@@ -48,13 +48,14 @@ class KeyIndex(Spill):
 
     # -- rows ------------------------------------------------------------------------------------------------------------------------
 
-    def want(self, ordinal: int, line: int, last_line: int, data: dict[str, Any], parts: Mapping[str, Parts] = NO_PARTS) -> None:
-        row = (ordinal, line, last_line, self.rule.key(data), jsontext.dumps(data), jsontext.dumps(parts) if parts else None)
+    def want(self, ordinal: int, data: dict[str, Any], parts: Mapping[str, Parts] = NO_PARTS, lines: tuple[int, int] = (0, 0)) -> None:
+        """`lines`: the first and the last one of the row."""
+        row = (ordinal, *lines, self.rule.key(data), jsontext.dumps(data), jsontext.dumps(parts) if parts else None)
         self._db.execute("INSERT INTO wanted VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def want_all(self, payloads: Iterable[Payload]) -> None:
         for payload in payloads:
-            self.want(payload.ordinal, payload.first_line, payload.last_line, payload.data, payload.parts)
+            self.want(payload.ordinal, payload.data, payload.parts, (payload.first_line, payload.last_line))
 
     @property
     def key_count(self) -> int:

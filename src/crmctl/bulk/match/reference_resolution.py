@@ -115,7 +115,7 @@ class ReferenceMap:
 
         Raises what reading raises, and RejectedError for parents that cannot be made, or links that cannot wait.
         """
-        requests = sum(self._learn(reference, rule, payloads, lister, own) for reference, rule in self._references)
+        requests = sum(self._learn(reference, payloads, lister, own) for reference, _ in self._references)
         for group in self.groups():
             if group.reference.required:
                 raise RejectedError(
@@ -128,10 +128,8 @@ class ReferenceMap:
             self._plan_later(payloads())
         return requests
 
-    def _learn(
-        self, reference: Reference, rule: KeyRule, payloads: Callable[[], Iterable[Payload]], lister: Lister, own: OwnRows | None
-    ) -> int:
-        slug, among = reference.slug, own if own is not None and own.object_id == reference.object_id else None
+    def _learn(self, reference: Reference, payloads: Callable[[], Iterable[Payload]], lister: Lister, own: OwnRows | None) -> int:
+        slug, rule, among = reference.slug, reference.rule, own if own is not None and own.object_id == reference.object_id else None
         with KeyIndex(rule) as index:
             self._db.execute("BEGIN")
             number = 0
@@ -143,7 +141,7 @@ class ReferenceMap:
                 for value in _values(payload.data.get(slug)):
                     number += 1
                     data = {reference.key: value}
-                    index.want(number, payload.first_line, payload.last_line, data)
+                    index.want(number, data, lines=(payload.first_line, payload.last_line))
                     self._db.execute("INSERT OR IGNORE INTO given VALUES (?, ?, ?)", (slug, rule.key(data) or "", jsontext.dumps(value)))
             lookup = Lookup(lister, reference.object_id)
             lookup.fill(index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -112,6 +112,12 @@ class Batcher:
         self._entries.append(entry)
         self._size += len(entry.encoded)
         return full
+
+    def batches(self, entries: Iterable[Entry]) -> Iterator[Batch]:
+        """All of them, and what is left at the end."""
+        yield from (batch for entry in entries if (batch := self.feed(entry)) is not None)
+        if (last := self.flush()) is not None:
+            yield last
 
     def flush(self) -> Batch | None:
         """What is left, or None."""

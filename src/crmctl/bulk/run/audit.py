@@ -14,9 +14,8 @@ from crmctl.bulk.match.record_match import Recognition, RecordMatch, match
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Reader, Unusable
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
-from crmctl.bulk.run.rows_to_send import ImportService
+from crmctl.bulk.send.context import SETTLE_SECONDS, ImportService
 from crmctl.bulk.send.methods import methods
-from crmctl.bulk.send.reconcile import SETTLE_SECONDS
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.filters import Condition, Operator

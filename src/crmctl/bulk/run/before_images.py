@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import AwaitedRecords
 from crmctl.bulk.rows.batches import Entry
+from crmctl.bulk.send.context import SendContext
 
 Later = Callable[[int], Collection[str]]
 """The attributes that a row gets only after it was written."""
@@ -39,7 +38,7 @@ def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
     return wish == BeforeImages.YES and mode == "upsert" and not keys
 
 
-def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], progress: Progress, later: Later = nothing_later) -> None:
+def read_before(run: SendContext, reader: Reader, entries: Iterable[Entry], later: Later = nothing_later) -> None:
     """Read what the rows with an id will overwrite, also by what is written `later`. Can be repeated; raises what reading raises.
 
     Of a record that is not there nothing is kept: its row will be refused.
@@ -48,10 +47,10 @@ def read_before(journal: Journal, reader: Reader, entries: Iterable[Entry], prog
         for entry in entries:
             if entry.id is not None:
                 awaited.add(entry.id, (entry.ordinal, entry.data))
-        progress.start("reading", len(awaited))
+        run.progress.start("reading", len(awaited))
         try:
             for page in awaited.pages(reader):
-                journal.keep_before((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
-                progress.advance(len(page))
+                run.journal.keep_before((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
+                run.progress.advance(len(page))
         finally:
-            progress.finish()
+            run.progress.finish()

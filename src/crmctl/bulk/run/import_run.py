@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
 
-from crmctl.bulk.findings import Finding, Severity
-from crmctl.bulk.interrupts import Interrupt, watch_interrupts
+from crmctl.bulk.findings import Severity
+from crmctl.bulk.interrupts import watch_interrupts
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.match.key_index import KeyIndex
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.rows.batches import Entry, SendableRow, entry_of
 from crmctl.bulk.rows.markers import Marker
-from crmctl.bulk.run.guards import Guard
-from crmctl.bulk.run.hooks import ROWS_ONLY, Hooks
+from crmctl.bulk.rows.validation import Payload
+from crmctl.bulk.run.context import CheckedRow, ImportRun, InputRows
 from crmctl.bulk.run.row_actions import Resolver
-from crmctl.bulk.run.rows_to_send import ImportService, Rows, chunks, deliver
+from crmctl.bulk.run.rows_to_send import chunks, deliver
+from crmctl.bulk.send.context import Rows
 from crmctl.bulk.send.entry_spool import EntrySpool
-from crmctl.bulk.send.pipeline import DeliveryOptions
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, storage_error
 
 SEAL = "rows kept"
 """The journal's fact: by which the rows that were kept are known to be whole."""
 
 
-class CheckedRow(SendableRow, Protocol):
-    """A validated row and what was found wrong with it; the same each time the same input is read."""
-
-    @property
-    def findings(self) -> Sequence[Finding]: ...
-
-
-Payloads = Callable[[], Iterable[Any]]
-"""Reads the input anew, yielding `CheckedRow`s in input order."""
-
-Keep = Callable[[Sequence[Any]], None]
-"""Takes valid `CheckedRow`s."""
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """`stop_on_error`: one locally invalid row means that nothing is sent. `guard`: how much may change."""
-
-    stop_on_error: bool = True
-    guard: Guard = field(default_factory=Guard)
-    delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
+Keep = Callable[[Sequence[CheckedRow]], None]
+"""Takes valid rows."""
 
 
 @dataclass(frozen=True)
@@ -59,138 +38,108 @@ class RunResult:
     notes: tuple[str, ...] = ()
 
 
-def run_import(
-    service: ImportService,
-    journal: Journal,
-    payloads: Payloads,
-    options: ImportOptions,
-    clock: Clock,
-    progress: Progress,
-    report: Callable[[Finding], None],
-    resolver: Resolver | None = None,
-    stages: Hooks = ROWS_ONLY,
-) -> RunResult:
+def run_import(run: ImportRun) -> RunResult:
     """Do what is left of an import job: check the input where that is not done, then send the rows that may be sent.
 
-    `report` hears every finding of the check, `resolver` says which rows update which records, `stages` is what else there is to do.
     Everything about single rows is in the journal afterwards; an error that ended the run early is returned, not raised, because there is
     a summary all the same. Raises CrmctlError for an input that cannot be read, and UsageError when another process works on the job.
     """
-    started = clock.monotonic()
-    with journal.hold(), watch_interrupts() as interrupt:
+    journal, started = run.journal, run.clock.monotonic()
+    with journal.hold(), watch_interrupts(run.interrupt):
         try:
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
-            if resolver is not None:
-                failure = _resolve(service, journal, payloads, resolver, options, progress, report, interrupt, stages)
-                if failure is not None:
-                    return RunResult(failure)
-            elif journal.state is JobState.CHECKING:
-                with EntrySpool(journal.folder) as spool:
-                    entry = entry_maker(journal)
-                    keep: Keep = lambda rows: spool.add(map(entry, rows))  # noqa: E731
-                    state = _check(journal, payloads, keep, options, progress, report, interrupt)
-                    if state is JobState.OPEN and (failure := stages.approve(spool.since(1), interrupt)) is not None:
-                        return RunResult(failure)
-                    state = JobState.REJECTED if _is_rejected(journal) else state
-                    if state is JobState.OPEN and not stages.changes_rows:
-                        journal.remember(SEAL, spool.keep())
-                    journal.set_state(state)
-                    if not stages.changes_rows:
-                        return _send(service, journal, spool, options, clock, progress, interrupt, stages)
-            elif (kept := EntrySpool.kept(journal.folder, journal.recall(SEAL))) is not None:
-                with kept:
-                    return _send(service, journal, kept, options, clock, progress, interrupt, stages)
-            return _send(service, journal, _Rebuilt(journal, payloads), options, clock, progress, interrupt, stages)
+            return _check_and_send(run)
         except (StorageError, OSError, sqlite3.Error) as error:
             if (full := error if isinstance(error, StorageError) else storage_error(error)) is None:
                 raise
             return RunResult(full)
         finally:
-            journal.add_effort(0, clock.monotonic() - started)
+            journal.add_effort(0, run.clock.monotonic() - started)
 
 
-def _is_rejected(journal: Journal) -> bool:
-    return journal.state is JobState.REJECTED
+def _check_and_send(run: ImportRun) -> RunResult:
+    journal = run.journal
+    if run.resolver is not None:
+        if (failure := _resolve(run, run.resolver)) is not None:
+            return RunResult(failure)
+    elif journal.state is JobState.CHECKING:
+        with EntrySpool(journal.folder) as spool:
+            if (failure := _check_into(run, spool)) is not None:
+                return RunResult(failure)
+            if not run.hooks.changes_rows:
+                return _send(run, spool)
+    elif (kept := EntrySpool.kept(journal.folder, journal.recall(SEAL))) is not None:
+        with kept:
+            return _send(run, kept)
+    return _send(run, _Rebuilt(journal, run.rows))
 
 
-def _check(
-    journal: Journal,
-    payloads: Payloads,
-    keep: Keep,
-    options: ImportOptions,
-    progress: Progress,
-    report: Callable[[Finding], None],
-    interrupt: Interrupt,
-) -> JobState:
+def _check_into(run: ImportRun, spool: EntrySpool) -> CrmctlError | None:
+    """Check the input, and keep the valid rows as they are sent. Returns the error because of which nothing is sent now."""
+    journal, entry = run.journal, entry_maker(run.journal)
+    state = _check(run, lambda rows: spool.add(map(entry, rows)))
+    if state is JobState.OPEN and (failure := run.hooks.approve(run, spool.since(1))) is not None:
+        return failure
+    state = JobState.REJECTED if journal.state is JobState.REJECTED else state
+    if state is JobState.OPEN and not run.hooks.changes_rows:
+        journal.remember(SEAL, spool.keep())
+    journal.set_state(state)
+    return None
+
+
+def _check(run: ImportRun, keep: Keep) -> JobState:
     """Read and validate everything before anything is sent; `keep` gets the valid rows. Returns the state the job is in then: an
     interrupted check starts over the next time. An input that cannot be read rejects the job, and is raised."""
     try:
-        return _read_all(journal, payloads, keep, options, progress, report, interrupt)
+        return _read_all(run, keep)
     except StorageError:
         raise
     except CrmctlError:
-        journal.set_state(JobState.REJECTED)
+        run.journal.set_state(JobState.REJECTED)
         raise
     finally:
-        progress.finish()
+        run.progress.finish()
 
 
-def _read_all(
-    journal: Journal,
-    payloads: Payloads,
-    keep: Keep,
-    options: ImportOptions,
-    progress: Progress,
-    report: Callable[[Finding], None],
-    interrupt: Interrupt,
-) -> JobState:
-    journal.restart_check()
-    progress.start("checking")
+def _read_all(run: ImportRun, keep: Keep) -> JobState:
+    run.journal.restart_check()
+    run.progress.start("checking")
     rejected = fatal = False
-    for chunk in chunks(payloads()):
-        remarkable = [payload for payload in chunk if payload.findings]
-        errors = {payload.ordinal: text for payload in remarkable if (text := rejection(payload)) is not None}
-        for finding in (finding for payload in remarkable for finding in payload.findings):
-            report(finding)
+    for chunk in chunks(run.rows()):
+        remarkable = [row for row in chunk if row.findings]
+        errors = {row.ordinal: text for row in remarkable if (text := rejection(row)) is not None}
+        for finding in (finding for row in remarkable for finding in row.findings):
+            run.report(finding)
             fatal = fatal or finding.severity is Severity.FATAL
-        journal.record_check(len(chunk), errors.items())
-        keep([payload for payload in chunk if payload.ordinal not in errors] if errors else chunk)
+        run.journal.record_check(len(chunk), errors.items())
+        keep([row for row in chunk if row.ordinal not in errors] if errors else chunk)
         rejected = rejected or bool(errors)
-        progress.advance(len(chunk))
-        if interrupt.requested:
+        run.progress.advance(len(chunk))
+        if run.interrupt.requested:
             return JobState.CHECKING
-    return JobState.REJECTED if fatal or (rejected and options.stop_on_error) else JobState.OPEN
+    return JobState.REJECTED if fatal or (rejected and run.stop_on_error) else JobState.OPEN
 
 
-def _resolve(
-    service: ImportService,
-    journal: Journal,
-    payloads: Payloads,
-    resolver: Resolver,
-    options: ImportOptions,
-    progress: Progress,
-    report: Callable[[Finding], None],
-    interrupt: Interrupt,
-    stages: Hooks,
-) -> CrmctlError | None:
+def _resolve(run: ImportRun, resolver: Resolver) -> CrmctlError | None:
     """Check the input and find the record of every row; for a job that was begun, of those that are still to be created.
 
     Returns the error that kept the service from being read: then nothing is sent.
     """
-    lookup = resolver.lookup(service, lambda: interrupt.requested, progress)
+    journal = run.journal
+    lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
     try:
         with KeyIndex(resolver.rule) as index:
             if journal.state is not JobState.CHECKING:
-                resolver.refresh(journal, index, lookup, _unsettled(journal, payloads))
+                resolver.refresh(journal, index, lookup, _unsettled(run))
                 return None
-            state = _check(journal, payloads, index.want_all, options, progress, report, interrupt)
+            state = _check(run, lambda rows: index.want_all(cast("Sequence[Payload]", rows)))
             if state is JobState.OPEN:
-                progress.start("looking up")
+                run.progress.start("looking up")
                 lookup.fill(index)
-                if (refusal := stages.approve_keys(resolver, index)) is not None:
+                if (refusal := run.hooks.approve_keys(run, index)) is not None:
                     return refusal
-                if resolver.resolve(journal, index, lookup, report) and options.stop_on_error:
+                if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:
                     state = JobState.REJECTED
             journal.set_state(state)
     except (ServiceError, RejectedError, DeniedError, InterruptedByUser) as failure:
@@ -198,49 +147,41 @@ def _resolve(
             raise
         return failure
     finally:
-        progress.finish()
+        run.progress.finish()
         journal.add_effort(lookup.requests, 0.0)
     return None
 
 
-def _unsettled(journal: Journal, payloads: Payloads) -> Iterator[Any]:
+def _unsettled(run: ImportRun) -> Iterator[Payload]:
     """Valid rows that were not sent yet."""
-    if journal.state is not JobState.OPEN:
+    if run.journal.state is not JobState.OPEN:
         return
-    for chunk in chunks(payloads()):
-        taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
-        yield from (payload for payload in chunk if payload.ordinal not in taken)
+    for chunk in chunks(run.rows()):
+        taken = run.journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
+        yield from (cast("Payload", row) for row in chunk if row.ordinal not in taken)
 
 
-def _send(
-    service: ImportService,
-    journal: Journal,
-    rows: Rows,
-    options: ImportOptions,
-    clock: Clock,
-    progress: Progress,
-    interrupt: Interrupt,
-    stages: Hooks,
-) -> RunResult:
+def _send(run: ImportRun, rows: Rows) -> RunResult:
+    journal = run.journal
     if journal.state is not JobState.OPEN:
-        return RunResult(InterruptedByUser("interrupted") if interrupt.requested else None)
+        return RunResult(InterruptedByUser("interrupted") if run.interrupt.requested else None)
     counts = journal.counts()
     if not journal.has_sent:
         try:
-            options.guard.check(counts[RowState.UNSENT], sum(counts.values()))
+            run.guard.check(counts[RowState.UNSENT], sum(counts.values()))
         except RejectedError as refusal:
             EntrySpool.discard(journal.folder)
             journal.set_state(JobState.REJECTED)
             return RunResult(refusal)
-    if (failure := stages.before_rows(interrupt)) is not None:
+    if (failure := run.hooks.before_rows(run)) is not None:
         return RunResult(failure)
-    error, notes = deliver(service, journal, rows, options.delivery, clock, progress, interrupt)
-    if error is None and stages.frees_rows(interrupt):
-        error, more = deliver(service, journal, rows, options.delivery, clock, progress, interrupt)
+    error, notes = deliver(run, rows)
+    if error is None and run.hooks.frees_rows(run):
+        error, more = deliver(run, rows)
         notes = [*notes, *more]
     counts = journal.counts()
     if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT]:
-        failure = stages.after_rows(interrupt)
+        failure = run.hooks.after_rows(run)
         error = error or failure
         if failure is None:
             EntrySpool.discard(journal.folder)
@@ -258,12 +199,12 @@ def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
     return lambda row: entry_of(row, with_id=True, marker=marker, target=journal.target(row.ordinal))
 
 
-def rows_of(journal: Journal, payloads: Payloads) -> Callable[[], Iterator[Entry]]:
+def rows_of(journal: Journal, rows: InputRows) -> Callable[[], Iterator[Entry]]:
     """Reads all valid rows of a job anew, as they are sent."""
 
     def again() -> Iterator[Entry]:
         entry = entry_maker(journal)
-        return (entry(payload) for payload in payloads() if not payload.findings or rejection(payload) is None)
+        return (entry(row) for row in rows() if not row.findings or rejection(row) is None)
 
     return again
 
@@ -273,13 +214,13 @@ class _Rebuilt:
     """Rows read and typed anew, where they were not kept."""
 
     journal: Journal
-    payloads: Payloads
+    rows: InputRows
 
     def since(self, ordinal: int) -> Iterator[Entry]:
-        return (entry for entry in rows_of(self.journal, self.payloads)() if entry.ordinal >= ordinal)
+        return (entry for entry in rows_of(self.journal, self.rows)() if entry.ordinal >= ordinal)
 
 
-def rejection(payload: CheckedRow) -> str | None:
+def rejection(row: CheckedRow) -> str | None:
     """Why a row is not sent, in one line; None for a row that is."""
-    rejecting = (finding for finding in payload.findings if finding.rejects)
+    rejecting = (finding for finding in row.findings if finding.rejects)
     return "; ".join(finding.message if finding.column is None else f"{finding.column}: {finding.message}" for finding in rejecting) or None

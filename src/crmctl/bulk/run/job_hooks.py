@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from crmctl.bulk.findings import Finding
-from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.match.key_index import KeyIndex
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import Later, must_be_read, read_before
+from crmctl.bulk.run.context import Hooks, ImportRun
 from crmctl.bulk.run.import_run import rows_of
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.key_conflicts import RIVALS_UNKNOWN, KeyConflicts
 from crmctl.bulk.run.links import link_rows
 from crmctl.bulk.run.parents import make_parents
 from crmctl.bulk.run.part_merges import MergedRows, MergeRun, Target
-from crmctl.bulk.run.phases import RunContext
 from crmctl.bulk.run.plan_check import Expectation
-from crmctl.bulk.run.row_actions import Resolver, resolver_of
-from crmctl.bulk.run.rows_to_send import ImportService, chunks
-from crmctl.bulk.send.pipeline import DeliveryOptions
-from crmctl.clock import Clock
+from crmctl.bulk.run.rows_to_send import chunks
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 
 
 @dataclass(frozen=True)
-class JobHooks:
-    """The `Stages` of a job in a folder."""
+class JobHooks(Hooks):
+    """The steps of a job in a folder."""
 
-    service: ImportService
     job: ImportJob
-    options: DeliveryOptions
-    clock: Clock
-    progress: Progress
-    report: Callable[[Finding], None]
 
     @property
     def changes_rows(self) -> bool:
@@ -56,46 +45,47 @@ class JobHooks:
         references = self.job.input.references
         return references.unlinked_count if references is not None else 0
 
-    def approve(self, entries: Iterable[Entry], interrupt: Interrupt) -> CrmctlError | None:
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
         journal = self.job.journal
         header = journal.header
-        reader = Reader(self.service, header.object_id, lambda: interrupt.requested)
+        reader = run.reader()
         try:
             refusal = Expectation.of(journal).refuse_rows(self.job.input, reader)
             keeps_all = must_be_read(header.before_images, header.mode, header.keys)
             if refusal is None and self.job.input.merged is not None:
-                self._merge(reader, keeps_all=keeps_all)
+                self._merge(run, reader, keeps_all=keeps_all)
             elif refusal is None and keeps_all:
-                read_before(journal, reader, entries, self.progress, *self._later)
+                read_before(run, reader, entries, *self._later)
         except CrmctlError as failure:
             return failure
         finally:
             journal.add_effort(reader.requests, 0.0)
         return self._refused(refusal)
 
-    def approve_keys(self, resolver: Resolver, index: KeyIndex) -> CrmctlError | None:
+    def approve_keys(self, run: ImportRun, index: KeyIndex) -> CrmctlError | None:
+        assert run.resolver is not None
         if self.job.input.merged is not None:
             self.job.input.merged.restart()
-        return self._refused(Expectation.of(self.job.journal).refuse_by_key(resolver, index))
+        return self._refused(Expectation.of(self.job.journal).refuse_by_key(run.resolver, index))
 
-    def before_rows(self, interrupt: Interrupt) -> CrmctlError | None:
+    def before_rows(self, run: ImportRun) -> CrmctlError | None:
         references = self.job.input.references
         if references is not None and self._makes_parents:
-            failure = make_parents(self._crew(interrupt), references)
+            failure = make_parents(run, references)
             if failure is not None:
                 return failure
-        return self._merge_anew(interrupt)
+        return self._merge_anew(run)
 
-    def _merge(self, reader: Reader, *, keeps_all: bool) -> None:
+    def _merge(self, run: ImportRun, reader: Reader, *, keeps_all: bool) -> None:
         """Make parts whole for the first time; where a row is refused for it that means the job, as for any invalid row."""
         journal, merged = self.job.journal, self.job.input.merged
         assert merged is not None
         merged.restart()
-        rejected = self._merging(reader, merged).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
+        rejected = self._merging(run, reader, merged).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
         if rejected and journal.header.plan["stop_on_error"]:
             journal.set_state(JobState.REJECTED)
 
-    def _merge_anew(self, interrupt: Interrupt) -> CrmctlError | None:
+    def _merge_anew(self, run: ImportRun) -> CrmctlError | None:
         """When a job goes on, rows that are not sent yet are merged into what their records hold now."""
         journal, merged = self.job.journal, self.job.input.merged
         if merged is None and self.job.input.may_merge:
@@ -106,10 +96,10 @@ class JobHooks:
             )
         if merged is None or merged.is_current:
             return None
-        reader = Reader(self.service, journal.header.object_id, lambda: interrupt.requested)
+        reader = run.reader()
         target: Target = (lambda row: journal.target(row.ordinal)) if journal.header.keys else (lambda row: row.id)
         try:
-            self._merging(reader, merged).merge(self._unsent(), target)
+            self._merging(run, reader, merged).merge(self._unsent(), target)
             merged.is_current = True
         except CrmctlError as failure:
             return failure
@@ -117,8 +107,8 @@ class JobHooks:
             journal.add_effort(reader.requests, 0.0)
         return None
 
-    def _merging(self, reader: Reader, merged: MergedRows) -> MergeRun:
-        return MergeRun(self.job.journal, reader, self.job.input.merger, merged, self.progress, self.report, *self._later)
+    def _merging(self, run: ImportRun, reader: Reader, merged: MergedRows) -> MergeRun:
+        return MergeRun(run, reader, self.job.input.merger, merged, run.report, *self._later)
 
     def _valid(self) -> Iterator[Payload]:
         return (row for row in self.job.input.payloads() if not row.rejected)
@@ -128,21 +118,21 @@ class JobHooks:
             taken = self.job.journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
             yield from (row for row in chunk if row.parts and row.ordinal not in taken)
 
-    def frees_rows(self, interrupt: Interrupt) -> bool:
-        with self._afterwards(interrupt) as afterwards:
+    def frees_rows(self, run: ImportRun) -> bool:
+        with self._afterwards(run) as afterwards:
             try:
                 return afterwards is not None and afterwards.free_refused() > 0
             except CrmctlError as failure:
                 self.job.journal.note("not looked again", failure.message)
                 return False
 
-    def after_rows(self, interrupt: Interrupt) -> CrmctlError | None:
+    def after_rows(self, run: ImportRun) -> CrmctlError | None:
         references = self.job.input.references
         if references is not None and references.link_count:
             again = rows_of(self.job.journal, self.job.input.to_send)
-            if (failure := link_rows(self._crew(interrupt), references, again)) is not None:
+            if (failure := link_rows(run, references, again)) is not None:
                 return failure
-        with self._afterwards(interrupt) as afterwards:
+        with self._afterwards(run) as afterwards:
             try:
                 if afterwards is not None:
                     afterwards.find_rivals()
@@ -153,13 +143,12 @@ class JobHooks:
         return None
 
     @contextmanager
-    def _afterwards(self, interrupt: Interrupt) -> Iterator[KeyConflicts | None]:
+    def _afterwards(self, run: ImportRun) -> Iterator[KeyConflicts | None]:
         """The second look at an import by key."""
         journal = self.job.journal
-        resolver = resolver_of(self.job.input, journal.header.object_id)
-        reader = Reader(self.service, journal.header.object_id, lambda: interrupt.requested)
+        reader = run.reader()
         try:
-            yield KeyConflicts(resolver, journal, reader, self.job.input.payloads) if resolver is not None else None
+            yield KeyConflicts(run.resolver, journal, reader, self.job.input.payloads) if run.resolver is not None else None
         finally:
             journal.add_effort(reader.requests, 0.0)
 
@@ -167,9 +156,6 @@ class JobHooks:
     def _later(self) -> Sequence[Later]:
         references = self.job.input.references
         return [references.later_slugs] if references is not None else []
-
-    def _crew(self, interrupt: Interrupt) -> RunContext:
-        return RunContext(self.service, self.job, self.options, self.clock, self.progress, interrupt)
 
     def _refused(self, refusal: CrmctlError | None) -> CrmctlError | None:
         if refusal is not None:

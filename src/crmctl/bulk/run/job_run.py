@@ -17,17 +17,17 @@ from crmctl.bulk.journal.summary import Summary, exit_code
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader, Unusable
 from crmctl.bulk.run.audit import audit, audit_due, known_duplicates
+from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.created_ids import capture_ids
 from crmctl.bulk.run.guards import Guard
-from crmctl.bulk.run.import_run import ImportOptions, RunResult, rows_of, run_import
+from crmctl.bulk.run.import_run import RunResult, rows_of, run_import
 from crmctl.bulk.run.job_hooks import JobHooks
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.key_conflicts import RIVALS_UNKNOWN
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.run.row_actions import resolver_of
-from crmctl.bulk.run.rows_to_send import ImportService
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.send.context import DeliveryOptions, ImportService
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 
@@ -79,12 +79,15 @@ def run_job(
         if failed_copy is not None:
             _check_place(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
-        wishes = ImportOptions(plan.stop_on_error, guard, options)
-        resolver = resolver_of(job.input, journal.header.object_id)
-        stages = JobHooks(service, job, options, clock, progress, report)
+        hooks = JobHooks(job)
+        run = ImportRun(
+            service, journal, options, clock, progress,
+            rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id), hooks=hooks,
+            stop_on_error=plan.stop_on_error, guard=guard,
+        )  # fmt: skip
         try:
             journal.remember(RESULTS_DUE, True)
-            result = run_import(service, journal, job.input.to_send, wishes, clock, progress, report, resolver, stages)
+            result = run_import(run)
         except StorageError as failure:
             result = RunResult(failure)
         notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
@@ -92,7 +95,7 @@ def run_job(
         error = result.error or unwritten
         summary = summarize(journal)
         code = exit_code(summary.counts, error)
-        if (unlinked := stages.unlinked) and code is ExitCode.REJECTED:
+        if (unlinked := hooks.unlinked) and code is ExitCode.REJECTED:
             code = ExitCode.PARTIAL
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
         duplicates, rivals = known_duplicates(journal), known_rivals(journal)

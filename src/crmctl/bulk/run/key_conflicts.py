@@ -45,7 +45,7 @@ class KeyConflicts:
             return 0
         with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as there:
             for row, target in self._rows(RowState.FAILED):
-                index.want(row.ordinal, 0, 0, row.data, row.parts)
+                index.want(row.ordinal, row.data, row.parts)
                 if target is not None:
                     updated.add(target.lower())
             if not index.key_count:
@@ -77,7 +77,7 @@ class KeyConflicts:
         with KeyIndex(self.resolver.rule) as index:
             for row, target in self._rows(RowState.CREATED):
                 if target is None:
-                    index.want(row.ordinal, 0, 0, row.data)
+                    index.want(row.ordinal, row.data)
             self._look(index)
             found = self._found(index)
             while chunk := list(islice(found, CHUNK_ROWS)):

@@ -8,10 +8,11 @@ from typing import Any
 from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.match.reference_resolution import Links, ReferenceMap, RowLink
-from crmctl.bulk.read.read_back import Reader, Unusable
+from crmctl.bulk.read.read_back import Unusable
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.created_ids import capture_ids
-from crmctl.bulk.run.phases import RunContext, failures, phase_journal, send_phase
+from crmctl.bulk.run.phases import begin_phase, failures, phase_context, send_phase
+from crmctl.bulk.send.context import SendContext
 from crmctl.client.http.session import encode_json
 from crmctl.errors import CrmctlError, ServiceError
 
@@ -23,41 +24,39 @@ class _CannotLink(Exception):
     """Why a row is not linked."""
 
 
-def link_rows(crew: RunContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> CrmctlError | None:
+def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> CrmctlError | None:
     """Set the references between rows of the job, or what is left of that. Returns why it is not over.
 
     A row that cannot be linked fails, although its record is there: the error names it.
     """
-    journal = crew.job.journal
-    with phase_journal(crew, FOLDER, mode="upsert") as phase:
-        if phase.state is JobState.FINISHED:
+    journal = run.journal
+    with phase_context(run, FOLDER, mode="upsert") as phase:
+        if phase.journal.state is JobState.FINISHED:
             return None
-        if phase.state is JobState.CHECKING:
+        if phase.journal.state is JobState.CHECKING:
             try:
-                _learn_ids(crew, references, again)
+                _learn_ids(run, references, again)
             except CrmctlError as error:
                 return error
             _fail_unlinkable(references, journal)
-            phase.restart_check()
-            phase.record_check(sum(1 for _ in second_writes(references, journal)), ())
-            phase.set_state(JobState.OPEN)
-        count = sum(phase.counts().values())
-        failure = send_phase(crew, phase, count, lambda: second_writes(references, journal), "links between rows")
+            begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
+        count = sum(phase.journal.counts().values())
+        failure = send_phase(phase, count, lambda: second_writes(references, journal), "links between rows")
         if failure is not None:
             return failure
-        for ordinal, why in failures(phase, (ordinal for ordinal, _ in references.links())).items():
+        for ordinal, why in failures(phase.journal, (ordinal for ordinal, _ in references.links())).items():
             _fail(references, journal, ordinal, why)
-        phase.set_state(JobState.FINISHED)
+        phase.journal.set_state(JobState.FINISHED)
     return None
 
 
-def _learn_ids(crew: RunContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
+def _learn_ids(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
     """The ids of the records that are linked, where the service has not told them. Raises what reading raises."""
-    journal = crew.job.journal
+    journal = run.journal
     entries = (_row(journal, row) for ordinal, links in references.links() for row in (ordinal, *_rows_in(links)))
     if all(entry.record_id is not None for entry in entries if entry.state is RowState.CREATED):
         return
-    reader = Reader(crew.service, journal.header.object_id, lambda: crew.interrupt.requested)
+    reader = run.reader()
     try:
         capture_ids(journal, reader, again)
     except Unusable as failure:

@@ -14,11 +14,11 @@ from typing import Any
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import AwaitedRecords
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import Later, before_image, nothing_later
+from crmctl.bulk.send.context import SendContext
 from crmctl.bulk.send.update_replay_check import MERGED
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
@@ -75,11 +75,10 @@ class MergedRows:
 class MergeRun:
     """Makes the values of rows whole by what their records hold now. `later`: the attributes that a row gets only after it was written."""
 
-    journal: Journal
+    context: SendContext
     reader: Reader
     merger: Merger
     merged: MergedRows
-    progress: Progress
     report: Callable[[Finding], None]
     later: Later = nothing_later
 
@@ -96,11 +95,11 @@ class MergeRun:
                     awaited.add(record_id, (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts)))
             if not len(awaited):
                 return False
-            self.progress.start("reading", len(awaited))
+            self.context.progress.start("reading", len(awaited))
             try:
                 return self._read(awaited)
             finally:
-                self.progress.finish()
+                self.context.progress.finish()
 
     def _read(self, awaited: AwaitedRecords) -> bool:
         rejected = False
@@ -116,10 +115,10 @@ class MergeRun:
                     continue
                 whole += [(facts[0], values)] if values else []
                 images.append(self._image(facts, values, record))
-            self.merged.keep(whole, self.journal)
-            if self.journal.header.before_images != "no":
-                self.journal.keep_before(images)
-            self.progress.advance(len(page))
+            self.merged.keep(whole, self.context.journal)
+            if self.context.journal.header.before_images != "no":
+                self.context.journal.keep_before(images)
+            self.context.progress.advance(len(page))
         return rejected
 
     def _image(self, facts: Sequence[Any], values: dict[str, Any], record: Record) -> tuple[int, dict[str, Any]]:
@@ -129,7 +128,7 @@ class MergeRun:
     def _reject(self, facts: Sequence[Any], error: RejectedError) -> None:
         finding = finding_of_merge(error).at(*facts[:3])
         self.report(finding)
-        self.journal.conclude([(facts[0], RowState.REJECTED, None, finding.message)])
+        self.context.journal.conclude([(facts[0], RowState.REJECTED, None, finding.message)])
 
 
 def finding_of_merge(error: RejectedError) -> Finding:

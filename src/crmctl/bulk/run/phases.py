@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.database import damaged
 from crmctl.bulk.journal.high_water_mark import HighWaterMark
 from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.journal.states import JobState, RowState
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.rows.batches import Entry
-from crmctl.bulk.run.job_start import ImportJob
-from crmctl.bulk.run.rows_to_send import ImportService, deliver
-from crmctl.bulk.send.pipeline import DeliveryOptions
+from crmctl.bulk.run.rows_to_send import deliver
+from crmctl.bulk.send.context import SendContext
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError
 
@@ -29,18 +26,6 @@ class Entries(Protocol):
 
 
 @dataclass(frozen=True)
-class RunContext:
-    """What every phase of a run needs."""
-
-    service: ImportService
-    job: ImportJob
-    options: DeliveryOptions
-    clock: Clock
-    progress: Progress
-    interrupt: Interrupt
-
-
-@dataclass(frozen=True)
 class _Sent:
     entries: Entries
 
@@ -49,28 +34,26 @@ class _Sent:
 
 
 @contextmanager
-def phase_journal(crew: RunContext, name: str, **facts: Any) -> Iterator[Journal]:
-    """The journal of a phase, made where there is none yet. `facts` are what its header has otherwise than the job's."""
-    main = crew.job.journal
+def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendContext]:
+    """The run with the journal of a phase, made where there is none yet. `facts` are what its header has otherwise than the job's."""
+    main = run.journal
     folder = main.folder / name
     journal: Journal | None = None
     if not (folder / FILE_NAME).exists():
         _clear(folder)
         plain: dict[str, Any] = {"mapping": "", "plan": {}, "marker": None, "unique": None, "keys": [], "before_images": "no"}
-        header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=crew.clock.now(), **{**plain, **facts})
-        journal = Journal.create(folder, header, crew.clock)
-    with closing(journal or Journal(folder, crew.clock)) as journal:
+        header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=run.clock.now(), **{**plain, **facts})
+        journal = Journal.create(folder, header, run.clock)
+    with closing(journal or Journal(folder, run.clock)) as journal:
         journal.recover()
-        yield journal
+        yield replace(run, journal=journal)
 
 
-def send_phase(crew: RunContext, journal: Journal, count: int, entries: Entries, what: str) -> CrmctlError | None:
+def send_phase(phase: SendContext, count: int, entries: Entries, what: str) -> CrmctlError | None:
     """Send what is left of a phase. Returns why it is not over; `what` says what its rows are."""
-    if journal.state is JobState.CHECKING:
-        journal.restart_check()
-        journal.record_check(count, ())
-        journal.set_state(JobState.OPEN)
-    error, notes = deliver(crew.service, journal, _Sent(entries), crew.options, crew.clock, crew.progress, crew.interrupt)
+    journal = phase.journal
+    begin_phase(journal, count)
+    error, notes = deliver(phase, _Sent(entries))
     if error is not None:
         return error
     counts = journal.counts()
@@ -79,6 +62,14 @@ def send_phase(crew: RunContext, journal: Journal, count: int, entries: Entries,
         return None
     why = f": {notes[0]}" if notes else ""
     return PartialError(f"{left:,} of {count:,} {what} are not settled{why}", code="phase_unsettled")
+
+
+def begin_phase(journal: Journal, count: int) -> None:
+    """What a phase sends is known from now on: so many rows."""
+    if journal.state is JobState.CHECKING:
+        journal.restart_check()
+        journal.record_check(count, ())
+        journal.set_state(JobState.OPEN)
 
 
 def failures(journal: Journal, ordinals: Iterable[int]) -> dict[int, str]:

@@ -108,7 +108,7 @@ class Resolver:
 
     def _outcome(self, row: Wanted, index: KeyIndex, known: dict[str, Attribute]) -> Resolution:
         if row.key is None:
-            return self._reject(row, "blank_key", "the key is blank", "fill it, or leave the row out")
+            return self._reject(row, Finding("blank_key", "the key is blank", hint="fill it, or leave the row out"))
         first = index.first(row.key)
         if self.duplicates is DuplicateKeys.LAST:
             if (last := index.last(row.key)).ordinal != row.ordinal:
@@ -117,12 +117,12 @@ class Resolver:
             message = f"line {first.line} has the same {self.rule.label}"
             if self.duplicates is DuplicateKeys.FIRST:
                 return Resolution(row.ordinal, RowAction.SKIP, reason=message)
-            return self._reject(row, "duplicate_key", message, "keep one of the rows, or --on-duplicate-key first|last")
+            return self._reject(row, Finding("duplicate_key", message, hint="keep one of the rows, or --on-duplicate-key first|last"))
         found = index.found(row.key)
         if len(found) > 1:
             ids = ", ".join(record_id for record_id, _ in found[:NAMED_IDS]) + (", ..." if len(found) > NAMED_IDS else "")
             message = f"ambiguous: {len(found)} records have this {self.rule.label}: {ids}"
-            return self._reject(row, AMBIGUOUS, message, "merge or delete the duplicates, or give a further --key")
+            return self._reject(row, Finding(AMBIGUOUS, message, hint="merge or delete the duplicates, or give a further --key"))
         try:
             whole = self.merger.merge_all(row.parts, found[0][1] if found else {}) if row.parts else None
         except RejectedError as error:
@@ -132,15 +132,15 @@ class Resolver:
             if missing is None:
                 return Resolution(row.ordinal, RowAction.CREATE, whole=whole)
             message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
-            return self._reject(row, "required_missing", message, f"fill the cell, or give --set {missing}=VALUE", missing)
+            return self._reject(row, Finding("required_missing", message, hint=f"fill the cell, or give --set {missing}=VALUE"), missing)
         record_id, current = found[0]
         data, later = row.data | (whole or {}), self.later(row.ordinal)
         if is_unchanged(data, current, known) and not later:
             return Resolution(row.ordinal, RowAction.UNCHANGED, record_id, whole=whole)
         return Resolution(row.ordinal, RowAction.UPDATE, record_id, before=before_image(data, current, later), whole=whole)
 
-    def _reject(self, row: Wanted, code: str, message: str, hint: str, column: str | None = None) -> Resolution:
-        finding = Finding(code, message, hint=hint).at(row.ordinal, row.line, row.last_line)
+    def _reject(self, row: Wanted, why: Finding, column: str | None = None) -> Resolution:
+        finding = why.at(row.ordinal, row.line, row.last_line)
         value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
         return Resolution(row.ordinal, RowAction.REJECT, finding=finding.on(column or self.rule.label, "" if column else value))
 

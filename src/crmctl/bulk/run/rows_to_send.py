@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.journal import Doubt, Journal
 from crmctl.bulk.journal.states import BatchState, RowState
-from crmctl.bulk.progress import Progress
-from crmctl.bulk.read.read_back import Baseline, Getter, Reader
+from crmctl.bulk.read.read_back import Baseline, Reader
 from crmctl.bulk.rows.batches import Batch, Entry
 from crmctl.bulk.run.lost_requests import LostRequests
-from crmctl.bulk.send.pipeline import Delivery, DeliveryOptions
+from crmctl.bulk.send.context import Rows, SendContext
+from crmctl.bulk.send.evidence import Sent
+from crmctl.bulk.send.pipeline import Delivery
 from crmctl.bulk.send.reconcile import Reconciler
-from crmctl.bulk.send.sender import Writer
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError, RejectedError, ServiceError, StorageError
 from crmctl.models.records import BULK_LIMIT
 
@@ -26,75 +23,43 @@ R = TypeVar("R")
 CHUNK_ROWS = 500
 
 
-class ImportService(Writer, Getter, Protocol):
-    """The calls of the client that an import makes."""
-
-
-class Rows(Protocol):
-    """The valid rows of a job as they are sent, in input order, from one of them on; any number of times."""
-
-    def since(self, ordinal: int) -> Iterator[Entry]: ...
-
-
-def deliver(
-    service: ImportService,
-    journal: Journal,
-    rows: Rows,
-    wishes: DeliveryOptions,
-    clock: Clock,
-    progress: Progress,
-    interrupt: Interrupt,
-) -> tuple[CrmctlError | None, Sequence[str]]:
+def deliver(context: SendContext, rows: Rows) -> tuple[CrmctlError | None, Sequence[str]]:
     """Send the rows of an open job that are left, and settle those in doubt: the error that ended it early, and notes for the user."""
     said: list[str] = []
-    lost = LostRequests(journal, rows, wishes.settle, clock, interrupt, said.append)
-    shipment = _Shipment(service, journal, rows, wishes, clock, progress, interrupt)
     try:
-        for last in lost.parts():
-            error, notes = shipment.deliver(last)
-            if error is not None or interrupt.requested:
+        for last in LostRequests(context, rows, said.append).parts():
+            error, notes = _deliver_up_to(context, rows, last)
+            if error is not None or context.interrupt.requested:
                 return error, [*said, *notes]
-        error, notes = shipment.deliver()
+        error, notes = _deliver_up_to(context, rows, None)
     except StorageError as failure:
         return failure, said
     return error, [*said, *notes]
 
 
-@dataclass(frozen=True)
-class _Shipment:
-    """The rows of an open job, and what carries them."""
-
-    service: ImportService
-    journal: Journal
-    rows: Rows
-    wishes: DeliveryOptions
-    clock: Clock
-    progress: Progress
-    interrupt: Interrupt
-
-    def deliver(self, last: int | None = None) -> tuple[CrmctlError | None, Sequence[str]]:
-        """Send what is left, of the rows up to `last` where that is given."""
-        journal, interrupt, wishes = self.journal, self.interrupt, self.wishes
-        counts = journal.counts()
-        left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
-        if not left:
-            return None, ()
-        reader = Reader(self.service, journal.header.object_id, lambda: interrupt.requested)
-        try:
-            _take_baseline(journal, reader)
-        except CrmctlError as failure:
-            return failure, ()
-        reconciler = Reconciler(reader, journal, lambda: self.rows.since(1), self.clock, wishes.settle, wishes.assume)
-        delivery = Delivery(self.service, journal, reconciler, wishes, self.clock, self.progress, interrupt)
-        self.progress.start("importing", left, BULK_LIMIT)
-        try:
-            reconciler.evidence.accepts_older_lists = last is not None
-            delivery.run(_left(journal, self.rows, reconciler, last))
-            counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None
-        finally:
-            self.progress.finish()
-            journal.add_effort(reader.requests, 0.0)
-        return delivery.error, [*delivery.notes, *([counted] if counted else [])]
+def _deliver_up_to(context: SendContext, rows: Rows, last: int | None) -> tuple[CrmctlError | None, Sequence[str]]:
+    """Send what is left, of the rows up to `last` where that is given."""
+    journal = context.journal
+    counts = journal.counts()
+    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    if not left:
+        return None, ()
+    reader = context.reader()
+    try:
+        _take_baseline(journal, reader)
+    except CrmctlError as failure:
+        return failure, ()
+    reconciler = Reconciler(context, reader, lambda: rows.since(1))
+    delivery = Delivery(context, reconciler)
+    context.progress.start("importing", left, BULK_LIMIT)
+    try:
+        reconciler.evidence.accepts_older_lists = last is not None
+        delivery.run(_left(journal, rows, reconciler, last))
+        counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None
+    finally:
+        context.progress.finish()
+        journal.add_effort(reader.requests, 0.0)
+    return delivery.error, [*delivery.notes, *([counted] if counted else [])]
 
 
 def _take_baseline(journal: Journal, reader: Reader) -> None:
@@ -149,7 +114,7 @@ def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
     batch = Batch(tuple(entries))
     if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
         raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
-    reconciler.park(doubt.number, batch, 0, doubt.sent_at, live=False)
+    reconciler.park(Sent(doubt.number, batch, doubt.sent_at, known_at=doubt.sent_at))
 
 
 def chunks(rows: Iterable[R]) -> Iterator[list[R]]:

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from crmctl.bulk.interrupts import watch_interrupts
+from crmctl.bulk.journal.states import BatchState
+from crmctl.bulk.journal.verdicts import Verdict
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.send.bisection import RepeatableSender
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Format, Source, SourceOptions
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, UsageError, reason
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition
 from crmctl.models.ids import is_uuid
@@ -100,99 +102,80 @@ def collect_ids(lister: Lister, object_id: str, conditions: Sequence[Condition],
     return statistics
 
 
-def delete_records(
-    deleter: Deleter, object_slug: str, object_id: str, ids: SeenIds, clock: Clock, progress: Progress, *, were_there: bool = False
-) -> DeleteSummary:
-    """Delete every id. `were_there` says that they were just read from the service, so that what is gone was deleted.
+@dataclass(frozen=True)
+class DeletedObject:
+    """Whose records are deleted. `were_there` says that they were just read from the service, so that what is gone was deleted."""
 
-    Never raises for what the service answers: an error that ended it early is the summary's `error`.
-    """
-    summary = DeleteSummary(object_slug)
+    deleter: Deleter
+    slug: str
+    id: str
+    were_there: bool = False
+
+
+def delete_records(target: DeletedObject, ids: SeenIds, clock: Clock, progress: Progress) -> DeleteSummary:
+    """Delete every id. Never raises for what the service answers: an error that ended it early is the summary's `error`."""
+    summary = DeleteSummary(target.slug)
     started = clock.monotonic()
-    run = _Run(deleter, object_id, summary, clock, were_there=were_there)
     progress.start("deleting", len(ids), BULK_LIMIT)
-    with watch_interrupts() as interrupt:
-        for chunk in ids.chunks(BULK_LIMIT):
-            if summary.error is None and interrupt.requested:
-                summary.error = InterruptedByUser("interrupted")
-            if summary.error is None:
-                run.delete(chunk)
-                progress.advance(len(chunk))
-            else:
-                summary.unsent += len(chunk)
-    progress.finish()
+    RepeatableSender(_Deletion(target, summary), summary, clock, progress).send_all(ids.chunks(BULK_LIMIT))
     summary.elapsed = clock.monotonic() - started
     return summary
 
 
 @dataclass
-class _Run:
-    deleter: Deleter
-    object_id: str
+class _Deletion:
+    """One request of up to 100 ids."""
+
+    target: DeletedObject
     summary: DeleteSummary
-    clock: Clock
-    were_there: bool
-    object_exists: bool = False
+    attempts: int = ATTEMPTS
+    _object_exists: bool = False
 
-    def delete(self, chunk: Sequence[str]) -> None:
-        """One request; where it is refused as a whole its halves, down to the single id."""
-        doubted = False
-        for attempt in range(ATTEMPTS):
-            try:
-                self.summary.requests += 1
-                gone = self.deleter.bulk_delete(self.object_id, chunk)
-            except CrmctlError as error:
-                if not error.outcome_unknown:
-                    self._refused(chunk, error, doubted=doubted)
-                    return
-                doubted = True
-                failure = error
-                self.clock.sleep(2.0**attempt)
-            else:
-                self._count(len(chunk), len(chunk) if gone is None else min(gone, len(chunk)), doubted=doubted)
-                return
-        self.summary.in_doubt += len(chunk)
-        self.summary.error = failure
+    def send(self, ids: Sequence[str]) -> Verdict:
+        try:
+            gone = self.target.deleter.bulk_delete(self.target.id, ids)
+        except CrmctlError as error:
+            return self._refusal(ids, error)
+        return Verdict(BatchState.CONFIRMED, deleted=len(ids) if gone is None else min(gone, len(ids)))
 
-    def _count(self, asked: int, gone: int, *, doubted: bool) -> None:
+    def settle(self, ids: Sequence[str], verdict: Verdict, *, doubted: bool) -> None:
         """After a doubtful try the last answer counts only what that try had left."""
-        self.summary.deleted += gone
-        if doubted and self.were_there:
-            self.summary.deleted += asked - gone
+        absent = len(ids) - verdict.deleted - len(verdict.failures)
+        self.summary.deleted += verdict.deleted
+        self.summary.failed += len(verdict.failures)
+        if doubted and self.target.were_there:
+            self.summary.deleted += absent
         elif doubted:
-            self.summary.uncertain += asked - gone
+            self.summary.uncertain += absent
         else:
-            self.summary.not_found += asked - gone
+            self.summary.not_found += absent
 
-    def _refused(self, chunk: Sequence[str], error: CrmctlError, *, doubted: bool) -> None:
-        if isinstance(error, NotFoundError) and not self._has_object(chunk):
-            return
-        if not isinstance(error, NotFoundError | RejectedError):
-            self.summary.error = error
-            self.summary.unsent += len(chunk)
-        elif len(chunk) > 1:
-            middle = len(chunk) // 2
-            self.delete(chunk[:middle])
-            if self.summary.error is None:
-                self.delete(chunk[middle:])
-            else:
-                self.summary.unsent += len(chunk) - middle
-        elif isinstance(error, NotFoundError):
-            self._count(1, 0, doubted=doubted)
-        else:
-            self.summary.failed += 1
+    @staticmethod
+    def halves(ids: Sequence[str]) -> Sequence[Sequence[str]]:
+        middle = len(ids) // 2
+        return ids[:middle], ids[middle:]
 
-    def _has_object(self, chunk: Sequence[str]) -> bool:
-        """Whether a 404 is about the ids: asked once."""
-        if not self.object_exists:
+    def _refusal(self, ids: Sequence[str], error: CrmctlError) -> Verdict:
+        if error.outcome_unknown:
+            return Verdict(BatchState.IN_DOUBT, reason=error.message, repeatable=True, fatal=error)
+        is_absent = isinstance(error, NotFoundError)
+        if is_absent and (failure := self._look_for_object()) is not None:
+            return Verdict(BatchState.PLANNED, reason=failure.message, fatal=failure)
+        if not is_absent and not isinstance(error, RejectedError):
+            return Verdict(BatchState.PLANNED, reason=error.message, fatal=error)
+        if len(ids) > 1:
+            return Verdict(BatchState.BISECT, reason=error.message)
+        return Verdict(BatchState.CONFIRMED, failures={} if is_absent else {0: error.message})
+
+    def _look_for_object(self) -> CrmctlError | None:
+        """Whether a 404 is about the ids: asked once. Why it is not."""
+        if not self._object_exists:
             try:
-                self.deleter.get_object(self.object_id)
+                self.target.deleter.get_object(self.target.id)
             except CrmctlError as error:
-                self.summary.error = error
-                self.summary.unsent += len(chunk)
-                return False
-            self.object_exists = True
-        return True
+                return error
+            self._object_exists = True
+        return None
 
 
 def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:

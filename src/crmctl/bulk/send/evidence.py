@@ -67,6 +67,14 @@ class TimeSpan(NamedTuple):
     local: float | None
 
 
+class Weighing(NamedTuple):
+    """What is weighed: rows that were sent, by a method that has shown what is there (`controlled`) or not."""
+
+    method: Method
+    sent: Sent
+    controlled: bool
+
+
 class Evidence:
     """Looks when it is asked to; safe for several threads. Counting needs that nothing is under way: the caller sees to that.
 
@@ -198,30 +206,33 @@ class Evidence:
 
     def _by(self, method: Method, sent: Sent, *, thoroughly: bool) -> Look:
         controlled = method.has_shown(self._reader, self._confirmed, self._earliest, self._clock.now())
+        weighing = Weighing(method, sent, controlled)
         reading = self._read(method, sent, thoroughly=thoroughly)
         recognition = method.recognition_of(sent.creates)
         if isinstance(method.way, ByPrefix):
             seen = self._match(recognition, sent, reading.records)
-            return self._weigh_marked(method.way, sent, seen, controlled=controlled, complete=reading.complete, thoroughly=thoroughly)
+            return self._weigh_marked(weighing, method.way, seen, complete=reading.complete and thoroughly)
         seen = self._match(recognition, sent, self._new(reading))
         if len(seen.found) == len(sent.creates) or not thoroughly:
             return Look(seen)
         if reading.total is None or self.count.before is None:
-            return self._weigh_uncounted(method, sent, reading, controlled=controlled)
-        return self._weigh_counted(method, sent, reading, controlled=controlled)
+            return self._weigh_uncounted(weighing, reading)
+        return self._weigh_counted(weighing, reading)
 
-    def _weigh_marked(self, way: ByPrefix, sent: Sent, seen: RecordMatch, *, controlled: bool, complete: bool, thoroughly: bool) -> Look:
-        if not controlled:
+    def _weigh_marked(self, weighing: Weighing, way: ByPrefix, seen: RecordMatch, *, complete: bool) -> Look:
+        sent = weighing.sent
+        if not weighing.controlled:
             return Look(seen, why="no batch was confirmed that could be read back the same way")
-        if not complete or not thoroughly:
+        if not complete:
             return Look(seen, why="more records have been created since than can be read back")
         self.count.found[sent.number] = len(seen.found)
         total, made = way.total(self._reader), self.count.made
         counted = self._shows_confirmed(way) if total is None else total == made + sum(map(len, seen.extra.values()))
         return self._fresh(sent, seen, counted=counted, why=TOO_FEW if total is None or total < made else TOO_MANY)
 
-    def _weigh_counted(self, method: Method, sent: Sent, reading: ReadResult, *, controlled: bool) -> Look:
+    def _weigh_counted(self, weighing: Weighing, reading: ReadResult) -> Look:
         """Read further and further back, until every record is accounted for that is there now and was not before."""
+        method, sent, controlled = weighing
         recognition = method.recognition_of(sent.creates)
         windows = self._windows(method, sent)
         local: float | None = sent.sent_at - CLOCK_MARGIN
@@ -240,12 +251,13 @@ class Evidence:
                 return self._all_told(sent, seen, reading)
             window = next(windows, None)
             if window is None:
-                return self._weigh_all(method, sent, reading, seen, left, controlled=controlled)
+                return self._weigh_all(weighing, reading, seen, left)
             local = window.local
             reading = method.way.read(self._reader, sent.creates, window.since, _never)
 
-    def _weigh_all(self, method: Method, sent: Sent, reading: ReadResult, seen: RecordMatch, left: int, *, controlled: bool) -> Look:
+    def _weigh_all(self, weighing: Weighing, reading: ReadResult, seen: RecordMatch, left: int) -> Look:
         """Everything was read that may be newer than the job: either all new records are among it, or there are some nobody can place."""
+        method, sent, controlled = weighing
         assert reading.total is not None
         assert self.count.before is not None
         unread = reading.total - self.count.before - len(self._new(reading))
@@ -268,8 +280,9 @@ class Evidence:
         self.count.mark(sent.number, reading.total, self._clock.now())
         return self._fresh(sent, seen, counted=True)
 
-    def _weigh_uncounted(self, method: Method, sent: Sent, reading: ReadResult, *, controlled: bool) -> Look:
+    def _weigh_uncounted(self, weighing: Weighing, reading: ReadResult) -> Look:
         """The service does not say how many records there are: what remains is that the lists show what was confirmed since."""
+        method, sent, controlled = weighing
         recognition = method.recognition_of(sent.creates)
         reading = method.way.read(self._reader, sent.creates, next(self._windows(method, sent)).since, _never)
         new = self._new(reading)

@@ -9,71 +9,39 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from crmctl.bulk.interrupts import Interrupt
-from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.lease import HEARTBEAT_SECONDS
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.journal.verdicts import Verdict
-from crmctl.bulk.progress import Progress
-from crmctl.bulk.rows.batches import DEFAULT_BYTES, Batch, Batcher, Entry
+from crmctl.bulk.rows.batches import Batch, Batcher, Entry
+from crmctl.bulk.send.context import SendContext
 from crmctl.bulk.send.in_flight import TICK_SECONDS, InFlight, Stopped
-from crmctl.bulk.send.reconcile import PARKED_LIMIT, SETTLE_SECONDS, Freed, Reconciler
-from crmctl.bulk.send.sender import Sender, Task, Writer
-from crmctl.clock import Clock
+from crmctl.bulk.send.reconcile import PARKED_LIMIT, Freed, Reconciler
+from crmctl.bulk.send.sender import Sender, Task
 from crmctl.errors import CrmctlError
-from crmctl.models.records import BULK_LIMIT
 
 GRACE_SECONDS = 5.0
 """How long requests in flight may take to end after an interrupt."""
 
 
-@dataclass(frozen=True)
-class DeliveryOptions:
-    """`max_failures`: stop after so many refused rows. `doubt`: statuses below 500 after which a batch may still have been applied.
-
-    `settle`: seconds for which rows in doubt are watched; `assume`: what they are when nobody can tell, `applied`, `lost`, or None: that is
-    for the user to say. `capture_ids`: learn the ids of created records.
-    """
-
-    concurrency: int = 2
-    max_rows: int = BULK_LIMIT
-    max_bytes: int = DEFAULT_BYTES
-    max_failures: int | None = None
-    doubt: frozenset[int] = frozenset()
-    settle: float = SETTLE_SECONDS
-    assume: str | None = None
-    capture_ids: bool = False
-
-
 class Delivery:
     """One run of sending. Afterwards `error` says what ended it early (an interrupt too), `notes` what the user should know."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        journal: Journal,
-        reconciler: Reconciler,
-        options: DeliveryOptions,
-        clock: Clock,
-        progress: Progress,
-        interrupt: Interrupt,
-    ) -> None:
-        self._journal = journal
+    def __init__(self, context: SendContext, reconciler: Reconciler) -> None:
+        self._journal, self._clock = context.journal, context.clock
         self._reconciler = reconciler
-        self._clock = clock
+        options = context.options
         self._batcher = Batcher(options.max_rows, options.max_bytes)
-        self._transit = InFlight(journal.next_number(), interrupt, options.max_failures)
+        self._transit = InFlight(self._journal.next_number(), context.interrupt, options.max_failures)
         self._backlog: deque[Freed] = deque()
         self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
         self._is_read = False
         reconciler.gate = self._transit.gate
         reconciler.batches_to_come = lambda: self._queue.unfinished_tasks + len(self._backlog) + 2 * (not self._is_read)
-        sender = Sender(writer, journal, self._transit, reconciler, self._batcher, clock, progress, options.doubt)
+        sender = Sender(context, self._transit, reconciler, self._batcher)
         # Daemons: a sender that waits for the rate limit must not keep a program alive that was told to end.
         self._threads = [threading.Thread(target=self._work, args=(sender,), daemon=True) for _ in range(options.concurrency)]
-        self._beat_due = clock.monotonic() + HEARTBEAT_SECONDS
+        self._beat_due = self._clock.monotonic() + HEARTBEAT_SECONDS
 
     @property
     def error(self) -> CrmctlError | None:
@@ -170,10 +138,9 @@ class Delivery:
     def _parts(self, freed: Freed) -> Iterator[Freed]:
         """What was looked for together may be more than a request takes."""
         batcher = Batcher(self._batcher.max_rows, self._batcher.max_bytes)
-        full = [batch for entry in freed.batch.entries if (batch := batcher.feed(entry)) is not None]
-        parts = [batch for batch in (*full, batcher.flush()) if batch is not None]
+        parts = list(batcher.batches(freed.batch.entries))
         # A smaller request is another one: what was refused of the larger says nothing of it.
-        return (Freed(batch, freed.round, freed.refusal if len(parts) == 1 else None) for batch in parts)
+        return (Freed(part, freed.round, freed.refusal if len(parts) == 1 else None) for part in parts)
 
     def _wait(self) -> None:
         """Until every sender is through, or sending is to stop."""

@@ -10,25 +10,24 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from crmctl.bulk.journal.journal import Journal
+from crmctl.backoff import Backoff
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.record_match import RecordMatch
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.batches import Batch, Entry
+from crmctl.bulk.send.context import SendContext
 from crmctl.bulk.send.evidence import Evidence, Look, Sent
 from crmctl.bulk.send.in_flight import Gate, Stopped
 from crmctl.bulk.send.methods import CONTROL_SECONDS
 from crmctl.bulk.send.update_replay_check import MERGED, compare
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError
-
-SETTLE_SECONDS = 120.0
-"""How long after its sending a row that is not found may still appear."""
 
 PARKED_LIMIT = 16
 """With so many batches in doubt nothing new is sent."""
 
-FIRST_GAP, LAST_GAP = 0.5, 30.0
+LOOKS = Backoff(longest=30.0, jitter=0.0)
+"""Seconds between looks."""
+
 LAGS = 5
 LATE_SECONDS = 600.0
 """After so long an update is not repeated before it is clear that nobody has changed the record since."""
@@ -54,27 +53,23 @@ class Parked(Sent):
     round: int
     look_at: float
     refusal: str | None = None
-    gap: float = FIRST_GAP
+    looks: int = 0
     last: frozenset[int] | None = None
     is_starved: bool = False
 
 
 class Reconciler:
-    """`again` reads all rows of the job anew. `assume`: what rows are of which nobody can tell, `applied`, `lost`, or None for unknown."""
+    """`again` reads all rows of the job anew."""
 
-    def __init__(
-        self, reader: Reader, journal: Journal, again: Callable[[], Iterable[Entry]], clock: Clock, settle: float, assume: str | None
-    ) -> None:
-        self.evidence = Evidence(reader, journal, again, clock)
+    def __init__(self, context: SendContext, reader: Reader, again: Callable[[], Iterable[Entry]]) -> None:
+        self.evidence = Evidence(reader, context.journal, again, context.clock)
         self.gate: Gate | None = None
         """Closed while records are counted."""
         self.batches_to_come: Callable[[], int] = lambda: 0
         """How many batches are under way or still to be sent: what they bring may settle what nobody can tell now."""
         self._reader = reader
-        self._journal = journal
-        self._clock = clock
-        self._settle = settle
-        self._assume = assume
+        self._journal, self._clock = context.journal, context.clock
+        self._settle, self._assume = context.options.settle, context.options.assume
         self._arrivals: deque[Parked] = deque()
         self._parked: list[Parked] = []
         self.notes: list[str] = []
@@ -83,11 +78,10 @@ class Reconciler:
 
     # -- what senders tell -----------------------------------------------------------------------------------------------------------
 
-    def park(self, number: int, batch: Batch, round: int, sent_at: float, *, refusal: str | None = None, live: bool = True) -> None:
-        """`live`: the batch was sent in this run."""
+    def park(self, sent: Sent, round: int = 0, refusal: str | None = None) -> None:
+        """Look after a batch in doubt; what was sent in an earlier run is in doubt since then."""
         now = self._clock.now()
-        sent_at = min(sent_at, now)
-        parked = Parked(number, batch, sent_at, now if live else sent_at, round, now, refusal)
+        parked = Parked(sent.number, sent.batch, min(sent.sent_at, now), min(sent.known_at, now), round, now, refusal)
         self.evidence.doubt(parked)
         self._arrivals.append(parked)
 
@@ -177,9 +171,9 @@ class Reconciler:
 
     def _later(self, parked: Parked, deadline: float) -> list[Freed]:
         now = self._clock.now()
-        until = deadline - now if deadline > now else parked.gap
-        parked.look_at = now + max(0.05, min(parked.gap, until, LAST_GAP))
-        parked.gap *= 2
+        parked.looks += 1
+        gap = LOOKS.gap(parked.looks)
+        parked.look_at = now + max(0.05, min(gap, deadline - now) if deadline > now else gap)
         return []
 
     def _deadline(self, parked: Parked) -> float:

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.journal.verdicts import Verdict, disbelieve, judge, refuse_all
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.rows.batches import Batch, Batcher
+from crmctl.bulk.send.bisection import in_halves, repeated
+from crmctl.bulk.send.context import SendContext
 from crmctl.bulk.send.evidence import Sent
 from crmctl.bulk.send.in_flight import InFlight, Stopped
 from crmctl.bulk.send.reconcile import Reconciler
 from crmctl.bulk.send.update_replay_check import MERGED
-from crmctl.client.http.attempt_observer import AttemptObserver
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError
 from crmctl.models.records import BulkResult
 
-SPLIT_REQUESTS = 64
-"""Most extra requests to find the bad rows of one batch; one bad row among 100 takes 14."""
+MOST_SPLITS = 32
+"""To find the bad rows of one batch, two requests each; one bad row among 100 takes 7."""
 
-REPEATS = 3
-"""How often a doubtful batch is sent again when repeating it is harmless."""
-
-
-class Writer(Protocol):
-    """The bulk call of the client."""
-
-    def bulk_write(
-        self,
-        object_id: str,
-        records: Sequence[Mapping[str, Any] | bytes],
-        *,
-        mode: str = "create",
-        idempotency_key: str | None = None,
-        watch: AttemptObserver | None = None,
-    ) -> BulkResult: ...
+ATTEMPTS = 4
+"""How often a batch is sent while its outcome is unknown, where twice is as good as once."""
 
 
 @dataclass(frozen=True)
@@ -56,82 +40,65 @@ class Task:
 class Sender:
     """Has no state of its own: several threads may use one."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        journal: Journal,
-        transit: InFlight,
-        reconciler: Reconciler,
-        batcher: Batcher,
-        clock: Clock,
-        progress: Progress,
-        doubt: frozenset[int],
-    ) -> None:
-        self._writer = writer
-        self._journal = journal
+    def __init__(self, context: SendContext, transit: InFlight, reconciler: Reconciler, batcher: Batcher) -> None:
+        self._context = context
+        self._journal, self._clock = context.journal, context.clock
         self._transit = transit
         self._reconciler = reconciler
         self._batcher = batcher
-        self._clock = clock
-        self._progress = progress
-        self._doubt = doubt
-        self._is_merged = bool(journal.recall(MERGED))
+        self._is_merged = bool(self._journal.recall(MERGED))
 
     def deliver(self, task: Task) -> None:
         """Send a batch, and its parts where the service refuses it as a whole. Raises Stopped when sending is to end."""
         parts = [task] if task.refusal is None else self._halves(task)
-        allowance = SPLIT_REQUESTS
-        failed, refusal = 0, task.refusal
-        while parts:
-            part = parts.pop()
-            verdict = self._send(part, may_split=allowance > 0)
+        refusals: list[str] = []
+        failed = 0
+        for part, verdict in in_halves(parts, lambda part: self._send(part, may_split=len(refusals) < MOST_SPLITS), self._halves):
             failed += len(verdict.failures)
             if verdict.state is BatchState.BISECT:
-                allowance -= 2
-                refusal = verdict.reason
-                parts += self._halves(part)
+                refusals.append(verdict.reason)
             else:
-                self._progress.advance(len(part.batch))
+                self._context.progress.advance(len(part.batch))
+        refusal = refusals[-1] if refusals else task.refusal
         self._transit.tally_refusal(refusal if failed == len(task.batch) else None)
 
     def _halves(self, task: Task) -> list[Task]:
-        """The last one first."""
-        return [Task(self._transit.next_number(), half, task.number, task.round) for half in reversed(task.batch.halves())]
+        return [Task(self._transit.next_number(), half, task.number, task.round) for half in task.batch.halves()]
 
     def _send(self, task: Task, *, may_split: bool) -> Verdict:
         attempts = _Attempts(task, self._journal, self._transit, self._clock)
         with self._transit.gate.sending():
             verdict = self._attempt(task, attempts)
             if not verdict.questionable:
-                return self._settle(task, attempts, verdict, may_split=may_split)
+                return self._settle(attempts, verdict, may_split=may_split)
         try:
             # A refusal is read back before it is believed: some fail after they have carried out what they refuse.
             with self._transit.gate.looking():
                 sent = Sent(task.number, task.batch, attempts.sent_at, self._clock.now())
                 if self._reconciler.believes(sent, is_part=task.parent is not None):
-                    return self._settle(task, attempts, verdict, may_split=may_split)
+                    return self._settle(attempts, verdict, may_split=may_split)
         except Stopped:
             pass
-        return self._settle(task, attempts, disbelieve(verdict), may_split=may_split, refusal=verdict.reason)
+        return self._settle(attempts, disbelieve(verdict), may_split=may_split, refusal=verdict.reason)
 
     def _attempt(self, task: Task, attempts: _Attempts) -> Verdict:
-        for repeat in range(REPEATS + 1):
+        def attempt() -> Verdict:
             outcome = self._call(task, attempts)
             going_well = isinstance(outcome, CrmctlError) and self._journal.records_made() > 0
-            verdict = judge(task.batch, outcome, mode=self._journal.header.mode, doubt=self._doubt, going_well=going_well)
-            if not verdict.repeatable or self._is_merged or repeat == REPEATS or self._transit.is_stopping:
-                break
-            self._clock.sleep(2.0**repeat)
-        return verdict
+            return judge(task.batch, outcome, mode=self._journal.header.mode, doubt=self._context.options.doubt, going_well=going_well)
 
-    def _settle(self, task: Task, attempts: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
+        return repeated(attempt, ATTEMPTS, self._clock, lambda: self._is_merged or self._transit.is_stopping)[0]
+
+    def _settle(self, attempts: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
+        task = attempts.task
         if verdict.too_large:
             self._batcher.max_bytes = max(1, min(self._batcher.max_bytes, task.batch.size // 2))
         if verdict.state is BatchState.BISECT and not may_split:
             verdict = refuse_all(task.batch, verdict.reason)
         attempts.settle(verdict)
         if verdict.state is BatchState.IN_DOUBT:
-            self._reconciler.park(task.number, task.batch, task.round, attempts.sent_at, refusal=refusal)
+            sent = Sent(task.number, task.batch, attempts.sent_at, known_at=self._clock.now())
+            self._reconciler.park(sent, task.round, refusal)
         else:
             new = [entry for entry in task.batch.entries if entry.id is None]
             if new and verdict.created == len(new) and not verdict.failures:
@@ -143,7 +110,9 @@ class Sender:
         header = self._journal.header
         try:
             key = f"{header.job}:{task.number}"
-            return self._writer.bulk_write(header.object_id, task.batch.records, mode=header.mode, idempotency_key=key, watch=attempts)
+            return self._context.service.bulk_write(
+                header.object_id, task.batch.records, mode=header.mode, idempotency_key=key, watch=attempts
+            )
         except CrmctlError as error:
             return error
 
@@ -152,7 +121,7 @@ class _Attempts:
     """The journal's view of one batch on its way: every attempt is written down before it leaves."""
 
     def __init__(self, task: Task, journal: Journal, transit: InFlight, clock: Clock) -> None:
-        self._task = task
+        self.task = task
         self._journal = journal
         self._transit = transit
         self._clock = clock
@@ -161,7 +130,7 @@ class _Attempts:
 
     def sending(self) -> None:
         self.sent_at = self._clock.now()
-        number, batch = self._task.number, self._task.batch
+        number, batch = self.task.number, self.task.batch
         if self._away:
             self._journal.again(number)
             return
@@ -169,7 +138,7 @@ class _Attempts:
             if self._begun:
                 self._journal.again(number)
             else:
-                self._journal.begin(number, batch, parent=self._task.parent)
+                self._journal.begin(number, batch, parent=self.task.parent)
         self._begun = self._away = True
 
     def refused(self) -> None:
@@ -177,6 +146,6 @@ class _Attempts:
 
     def settle(self, verdict: Verdict) -> None:
         if self._away:
-            with self._transit.arrival(self._task.number):
-                self._journal.settle(self._task.number, self._task.batch, verdict)
+            with self._transit.arrival(self.task.number):
+                self._journal.settle(self.task.number, self.task.batch, verdict)
             self._away = False

@@ -17,8 +17,8 @@ from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.run.created_ids import is_edited
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.parents import FOLDER
-from crmctl.bulk.run.rows_to_send import ImportService
-from crmctl.bulk.send.deletion import Deleter, delete_records
+from crmctl.bulk.send.context import ImportService
+from crmctl.bulk.send.deletion import DeletedObject, Deleter, delete_records
 from crmctl.bulk.undo.restore import Marking
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, RejectedError
@@ -86,9 +86,8 @@ class Parents:
                     self.error = failure
                     return
                 reference = group.parents.reference
-                done = delete_records(
-                    Marking(deleter, phase), reference.object, reference.object_id, ids, self.clock, progress, were_there=True
-                )
+                target = DeletedObject(Marking(deleter, phase), reference.object, reference.object_id, were_there=True)
+                done = delete_records(target, ids, self.clock, progress)
                 self.deleted += done.deleted + done.not_found
                 self.requests += done.requests
                 self.failed += done.failed + done.in_doubt + done.unsent

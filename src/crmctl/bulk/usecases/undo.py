@@ -15,8 +15,8 @@ from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.created_ids import CreatedId, name_records
-from crmctl.bulk.run.rows_to_send import ImportService
-from crmctl.bulk.send.deletion import Deleter, DeleteSummary, delete_records
+from crmctl.bulk.send.context import ImportService
+from crmctl.bulk.send.deletion import DeletedObject, Deleter, DeleteSummary, delete_records
 from crmctl.bulk.undo.made_parents import Parents
 from crmctl.bulk.undo.restore import Marking, Restored, Restorer
 from crmctl.bulk.undo.update_status import UpdateStatus
@@ -182,11 +182,10 @@ def carry_out(journal: Journal, service: UndoService, undo: Undo, ids: SeenIds, 
     journal.note("undo", f"{undo.restorable} records to put back, {undo.found} to delete")
     journal.mark_undone(updates.ids_back())
     if undo.restorable:
-        restorer = Restorer(service, header.object_id, journal, clock, progress)
-        undo.restored = restorer.put_back(updates.to_put_back(), undo.restorable)
+        undo.restored = Restorer(service, header.object_id, journal).put_back(updates.to_put_back(), undo.restorable, clock, progress)
     if undo.found and undo.error is None:
-        marking = Marking(service, journal)
-        undo.deleted = delete_records(marking, header.object, header.object_id, ids, clock, progress, were_there=True)
+        target = DeletedObject(Marking(service, journal), header.object, header.object_id, were_there=True)
+        undo.deleted = delete_records(target, ids, clock, progress)
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, service, progress)
     if not undo.left and undo.error is None:

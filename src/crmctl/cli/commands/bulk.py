@@ -131,7 +131,7 @@ def apply_plan(
     the message says which. With --dry-run it is checked and shown.
     """
     from crmctl.bulk.run.guards import Guard
-    from crmctl.bulk.send.pipeline import DeliveryOptions
+    from crmctl.bulk.send.context import DeliveryOptions
     from crmctl.cli.bulk_plans import ApplyRequest, apply_plan
     from crmctl.cli.bulk_request import assumption
 
@@ -162,7 +162,7 @@ def resume_job(
     """
     from crmctl.bulk.journal.jobs import JobStore
     from crmctl.bulk.run.job_run import finished_result
-    from crmctl.bulk.send.pipeline import DeliveryOptions
+    from crmctl.bulk.send.context import DeliveryOptions
     from crmctl.bulk.usecases.resume import check_service, choose_job, reopen
     from crmctl.cli.bulk_request import assumption
     from crmctl.cli.bulk_runs import check_shown, resolve_target, resume_preview, run_job, show_result, takes_turns

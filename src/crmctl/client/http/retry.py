@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from crmctl.backoff import Backoff
+
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 """500 and 408 are not here: a 500 is a bug that repeats, a 408 says that the request was too slow to be read."""
 
 MAX_ATTEMPTS = 5
 """For failures that say nothing about when to come back. A 429 has no such bound: `--max-wait` ends it."""
 
-BACKOFF_BASE = 0.5
-BACKOFF_CAP = 20.0
+BACKOFF = Backoff(jitter=1.0)
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ def next_wait(failure: Failure, *, attempt: int, repeatable: bool, waited: float
     """
     if not _may_repeat(failure, repeatable) or (failure.status != 429 and attempt >= MAX_ATTEMPTS):
         return None
-    wait = random * min(BACKOFF_CAP, BACKOFF_BASE * 2.0 ** min(attempt - 1, 16))
+    wait = BACKOFF.gap(attempt, lambda: random)
     if failure.retry_after is not None:
         wait += failure.retry_after
-    return wait if waited + (failure.retry_after or 0.0) <= max_wait and waited + wait <= max_wait + BACKOFF_BASE else None
+    return wait if waited + (failure.retry_after or 0.0) <= max_wait and waited + wait <= max_wait + BACKOFF.first else None
 
 
 def _may_repeat(failure: Failure, repeatable: bool) -> bool:

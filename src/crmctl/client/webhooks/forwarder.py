@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from crmctl.backoff import Backoff
 from crmctl.client.http.transport import Request, Transport
 from crmctl.client.webhooks.receiver import ReceivedEvent
 from crmctl.clock import Clock
@@ -17,6 +18,7 @@ WAITING = 1000
 
 TRIES = 3
 TIMEOUT = 10.0
+_BACKOFF = Backoff(first=1.0)
 
 _OWN = frozenset(
     "host content-length connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"  # noqa: SIM905
@@ -67,7 +69,7 @@ class Forwarder:
         said = ""
         for attempt in range(TRIES):
             if attempt:
-                self._clock.sleep(0.5 * 2**attempt)
+                self._clock.sleep(_BACKOFF.gap(attempt))
             try:
                 status = self._transport.send(request).status
             except CrmctlError as error:
