@@ -52,7 +52,7 @@ def kept_index(server: BulkServer, count: int, meanwhile: Callable[[], None]) ->
     rule = key_rule(["email"], ATTRIBUTES)
     with KeyIndex(rule) as index:
         for n in range(count):
-            index.want(n, n, n, row(n))
+            index.want(n, row(n), lines=(n, n))
         before = Lookup(server.crm(), OBJECT_ID)
         before.fill(index)
         meanwhile()

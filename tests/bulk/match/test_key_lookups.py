@@ -42,7 +42,7 @@ def record(n: int, text: str) -> Record:
 @pytest.mark.parametrize("count", [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1])
 def test_every_row_and_every_key_comes_once_past_any_block(index: KeyIndex, count: int) -> None:
     for n in range(count):
-        index.want(n, n + 2, n + 2, {"code": code(n)})
+        index.want(n, {"code": code(n)}, lines=(n + 2, n + 2))
     index.see(record(n, code(n)) for n in range(count))
     assert index.key_count == count
     assert list(index.distinct()) == [key(code(n)) for n in range(count)]
@@ -52,7 +52,7 @@ def test_every_row_and_every_key_comes_once_past_any_block(index: KeyIndex, coun
 
 def test_rows_of_one_key_and_records_of_one_key(index: KeyIndex) -> None:
     for n in range(1, 1203):
-        index.want(n, n, n, {"code": "same" if n % 2 else code(n)})
+        index.want(n, {"code": "same" if n % 2 else code(n)}, lines=(n, n))
     index.see([record(9, "same"), record(3, "same"), record(4, code(4)), record(5, "of nobody")])
     assert (index.first(key("same")).ordinal, index.last(key("same")).ordinal) == (1, 1201)
     assert [one for one, _ in index.found(key("same"))] == [record(3, "").id, record(9, "").id]
@@ -70,7 +70,7 @@ def test_few_keys_of_a_large_object_are_asked_for_and_never_more_than_pages(
     with BulkServer() as server:
         ids = server.seed([{"code": code(n)} for n in range(200)])
         for n in range(count):
-            index.want(n, n, n, {"code": code(n)})
+            index.want(n, {"code": code(n)}, lines=(n, n))
         lookup = Lookup(server.crm(), OBJECT_ID)
         lookup.fill(index)
         asked = [read for read in server.reads if any(name.startswith("filter[") for name in read)]

@@ -33,7 +33,9 @@ STOPPED = [habits for habits in READING if habits.stopped is not None]
 AFTER_COMMIT = [fault for fault in FAULTS if fault.reply in ("400", "403", "404", "413", "417", "422") and fault.applies != "no"]
 
 
-def import_over_socket(folder: Path, service: FaultService, rows: int, options: DeliveryOptions = ONE) -> tuple[RunResult, Counter[RowState]]:
+def import_over_socket(
+    folder: Path, service: FaultService, rows: int, options: DeliveryOptions = ONE
+) -> tuple[RunResult, Counter[RowState]]:
     """One run; the rows' states afterwards."""
     with closing(new_journal(folder)) as journal, FaultServer(service) as server:
         session = Session(server.origin, Credential("key", "test", server.origin), HttpxTransport(), clock=service.clock)
