@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "a batch leaves before it is down as SENDING",
         "bulk/send/sender.py",
-        "self._journal.begin(number, batch, parent=self._task.parent)",
+        "self._journal.begin(number, batch, parent=self.task.parent)",
         "self._late = True",
         KILLS,
     ),
