@@ -76,7 +76,7 @@ def repair(runtime: Runtime, reference: str, *, delete_duplicates: bool, clear_m
 
     job = _reopened(runtime, reference)
     service = runtime.connect(lane="bulk")
-    with closing(job.journal) as journal, journal.hold():
+    with closing(job.journal) as journal, closing(job.input), journal.hold():
         reader = Reader(service, journal.header.object_id)
         found = audit.audit(journal, reader, rows_of(journal, job.input.payloads), runtime.clock)
         extra = sum(len(ids) for _, ids in found.duplicates.values())
@@ -116,7 +116,7 @@ def undo(runtime: Runtime, reference: str) -> None:
     references = job.input.references
     unlinked = references.is_unlinked if references is not None else lambda _: False
     attributes = runtime.directory.attributes(job.journal.header.object_id)
-    with closing(job.journal) as journal, journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
+    with closing(job.journal) as journal, closing(job.input), journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
         parents = Parents(job, attributes, runtime.clock)
         parents.find(service)
         reader = Reader(service, journal.header.object_id)

@@ -96,7 +96,7 @@ class PartsDesk:
         job = self.store.list()[0]
         ready = reopen(self.store, job, self.server.origin, ATTRIBUTES)
         crm = self.server.crm(self.clock)
-        with closing(ready.journal) as journal, SeenIds() as ids, Updates(ATTRIBUTES) as updates:
+        with closing(ready.journal) as journal, closing(ready.input), SeenIds() as ids, Updates(ATTRIBUTES) as updates:
             undo = plan_undo(journal, Reader(crm, OBJECT_ID), written_rows(ready, self.clock), ids, updates)
             carry_out(journal, crm, undo, ids, updates, self.clock, Silent())
 
@@ -174,6 +174,14 @@ def test_a_job_of_an_earlier_program_is_not_sent_on(desk: PartsDesk) -> None:
     assert (result.exit_code, result.error and result.error.code) == (2, "job_changed")
     assert len(desk.server.writes) == 2
     assert before[2:] == desk.data[2:]
+
+
+def test_merged_values_are_closed_when_the_job_is_over(desk: PartsDesk) -> None:
+    job = desk.start(desk.file("home.city", *["Rome"] * 5))
+    assert job.input.merged is not None
+    assert desk.run(job).exit_code == 0
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        job.input.merged.restart()
 
 
 def test_a_dry_run_counts_the_reads(desk: PartsDesk) -> None:

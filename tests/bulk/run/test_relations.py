@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.match.references import Reference
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.job_run import JobResult, run_job
-from crmctl.bulk.run.job_start import ImportTarget, start_import
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.usecases.resume import choose_job, reopen
@@ -44,6 +46,9 @@ class Desk:
         self.attributes = list(ATTRIBUTES)
 
     def load(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> JobResult:
+        return self.run(self.start(text, *keys, missing=missing, stop=stop, **options))
+
+    def start(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> ImportJob:
         path = self.folder / "people.csv"
         path.write_text(text, encoding="utf-8")
         given = (Reference(slug, "people", OBJECT_ID, "email", "email", **options) for slug in ("manager", "friends"))
@@ -51,13 +56,12 @@ class Desk:
         plan = ImportPlan(mapping=mapping, references=tuple(given), missing_references=missing, stop_on_error=stop)
         target = ImportTarget("people", OBJECT_ID, self.server.origin)
         crm = self.server.crm(self.clock)
-        job = start_import(self.store, target, self.attributes, plan, str(path), io.BytesIO(), self.clock, lister=crm)
-        return self._run(job)
+        return start_import(self.store, target, self.attributes, plan, str(path), io.BytesIO(), self.clock, lister=crm)
 
     def resume(self, assume: str | None = None) -> JobResult:
-        return self._run(reopen(self.store, choose_job(self.store, None), self.server.origin, self.attributes), assume)
+        return self.run(reopen(self.store, choose_job(self.store, None), self.server.origin, self.attributes), assume)
 
-    def _run(self, job: Any, assume: str | None = None) -> JobResult:
+    def run(self, job: ImportJob, assume: str | None = None) -> JobResult:
         options = DeliveryOptions(concurrency=1, assume=assume)
         return run_job(self.server.crm(self.clock), job, options, self.clock, Silent(), self.findings.append)
 
@@ -138,6 +142,26 @@ def test_an_answer_that_is_lost_doubles_nothing(desk: Desk, request_number: int,
         "a@x.com": {"manager": "b@x.com"}, "b@x.com": {"manager": "g@x.com"}, "c@x.com": {"manager": "a@x.com"}, "g@x.com": {},
     }  # fmt: skip
     assert len(desk.server.records) == 4
+
+
+def test_what_references_mean_is_closed_when_the_job_is_over(desk: Desk) -> None:
+    job = desk.start("email,manager\nann@x.io,zoe@x.io\n")
+    references = job.input.references
+    assert references is not None
+    assert [group.size for group in references.groups()] == [1]
+    assert desk.run(job).exit_code is ExitCode.OK
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        references.groups()
+
+
+def test_what_references_mean_is_closed_when_no_job_is_made_of_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr(ReferenceMap, "learn", lambda self, *_: opened.append(self) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        desk.start("email,manager\nann@x.io,zoe@x.io\n")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].groups()
+    assert desk.store.list() == []
 
 
 def test_a_required_reference_cannot_wait(desk: Desk) -> None:

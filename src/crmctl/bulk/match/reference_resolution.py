@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -102,8 +103,10 @@ class ReferenceMap:
         path = folder / FILE_NAME if folder is not None else None
         if path is not None:
             path.touch(mode=0o600)
-        self._db = sqlite3.connect(path or "", isolation_level=None)
-        self._db.executescript(_TABLES)
+        with ExitStack() as unless_ready:
+            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
+            self._db.executescript(_TABLES)
+            unless_ready.pop_all()
 
     def close(self) -> None:
         self._db.close()

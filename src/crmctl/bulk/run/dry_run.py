@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -92,29 +93,31 @@ def dry_run(
     With a key the records are read through `lister`, as the import will; for `decisions` those that rows name by id as well.
     """
     started = clock.monotonic()
-    reads = 0
-    if plan is not None and lister is not None:
-        planned, reads = with_references(planned, plan, lister, target.object_id)
-    forecast = _Forecast(planned, decisions)
-    resolver = resolver_of(planned, target.object_id)
-    if resolver is None or lister is None:
-        found = _check(planned, report, forecast.write_valid)
-        if decisions is not None and lister is not None:
-            reader = Reader(lister, target.object_id)
-            decisions.see_records(reader)
-            reads += reader.requests
-    else:
-        found, lookups = _look_up(planned, resolver, lister, forecast, report, progress)
-        reads += lookups + looking_afterwards(resolver, forecast.creates)
-    if lister is not None and not planned.mapping.keys:
-        keeps_all = must_be_read(before_images, planned.mapping.mode, planned.mapping.keys)
-        if read := forecast.updates if keeps_all else forecast.merges:
-            reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
-    requests = forecast.requests + reads + _around(planned, forecast)
-    counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
-    summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
-    parents = planned.references.groups() if planned.references is not None else ()
-    return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected), parents)
+    with ExitStack() as looked_up:
+        reads = 0
+        if plan is not None and lister is not None:
+            planned, reads = with_references(planned, plan, lister, target.object_id)
+            looked_up.enter_context(closing(planned))
+        forecast = _Forecast(planned, decisions)
+        resolver = resolver_of(planned, target.object_id)
+        if resolver is None or lister is None:
+            found = _check(planned, report, forecast.write_valid)
+            if decisions is not None and lister is not None:
+                reader = Reader(lister, target.object_id)
+                decisions.see_records(reader)
+                reads += reader.requests
+        else:
+            found, lookups = _look_up(planned, resolver, lister, forecast, report, progress)
+            reads += lookups + looking_afterwards(resolver, forecast.creates)
+        if lister is not None and not planned.mapping.keys:
+            keeps_all = must_be_read(before_images, planned.mapping.mode, planned.mapping.keys)
+            if read := forecast.updates if keeps_all else forecast.merges:
+                reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
+        requests = forecast.requests + reads + _around(planned, forecast)
+        counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
+        summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
+        parents = planned.references.groups() if planned.references is not None else ()
+        return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected), parents)
 
 
 def _around(planned: PlannedInput, forecast: _Forecast) -> int:

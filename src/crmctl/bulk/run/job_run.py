@@ -70,12 +70,12 @@ def run_job(
     failed_copy: Path | None = None,
     guard: Guard = ANYTHING,
 ) -> JobResult:
-    """Check, send, write the result files; a job that was begun goes on where it was. Closes the job's journal.
+    """Check, send, write the result files; a job that was begun goes on where it was. Closes the job's journal and input.
 
     What happens to rows, and an error that ends sending, is in the result. Raises CrmctlError when the input cannot be read, when another
     process works on the job, or when a file cannot be written.
     """
-    with closing(job.journal) as journal:
+    with closing(job.journal) as journal, closing(job.input):
         if failed_copy is not None:
             _check_place(failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -73,7 +73,8 @@ def start_import(
     mode, unless `again`.
     """
     folder = store.new_folder()
-    try:
+    with ExitStack() as unless_made:
+        unless_made.callback(shutil.rmtree, folder, ignore_errors=True)
         path = _own(file, stdin, copy, folder)
         frozen = plan.frozen(attributes)
         key_rule(frozen.mapping.keys, attributes)
@@ -84,19 +85,20 @@ def start_import(
         requests = 0
         if lister is not None:
             planned, requests = with_references(planned, frozen, lister, target.object_id, folder)
+        unless_made.callback(planned.close)
         if planned.may_merge:
             planned = replace(planned, merged=MergedRows(folder))
+            unless_made.callback(planned.close)
         facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
         facts["before_images"] = before_images
         if plan_file is not None:
             keep_plan(plan_file, folder)
         header = Header(job=folder.name, input=file, path=str(path), sha256=sha256, size=size, **facts)
         journal = _register(store, folder, header, clock, again=again)
+        unless_made.enter_context(closing(journal))
         journal.add_effort(requests, 0.0)
+        unless_made.pop_all()
         return ImportJob(journal, planned)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _own(file: str, stdin: BinaryIO, copy: Path | None, folder: Path) -> Path:
@@ -132,7 +134,10 @@ def with_references(
     references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
     mapping = planned.mapping
     own = OwnRows(object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
-    requests = references.learn(planned.payloads, lister, own)
+    with ExitStack() as unless_learned:
+        unless_learned.enter_context(closing(references))
+        requests = references.learn(planned.payloads, lister, own)
+        unless_learned.pop_all()
     return replace(planned, references=references), requests
 
 
@@ -164,8 +169,10 @@ def _register(store: JobStore, folder: Path, header: Header, clock: Clock, *, ag
     with store.registering():
         if header.mode == "create" and not again:
             _refuse_repetition(store, header)
-        journal = Journal.create(folder, header, clock)
-        journal.claim()
+        with ExitStack() as unless_claimed:
+            journal = unless_claimed.enter_context(closing(Journal.create(folder, header, clock)))
+            journal.claim()
+            unless_claimed.pop_all()
         return journal
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,15 @@ class MergedRows:
         path = folder / FILE_NAME if folder is not None else None
         if path is not None:
             path.touch(mode=0o600)
-        self._db = sqlite3.connect(path or "", isolation_level=None)
-        self._db.execute("CREATE TABLE IF NOT EXISTS merged (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL)")
+        with ExitStack() as unless_ready:
+            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
+            self._db.execute("CREATE TABLE IF NOT EXISTS merged (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL)")
+            unless_ready.pop_all()
         self.is_current = False
         """Whether the records were read in this run of the job."""
+
+    def close(self) -> None:
+        self._db.close()
 
     def restart(self) -> None:
         """Forget everything: the input is checked anew."""

@@ -137,6 +137,12 @@ class PlannedInput:
         """How parts of values are merged into those that are there."""
         return merger_of(self.attributes, self.values)
 
+    def close(self) -> None:
+        """Close what was looked up for the rows; in a job's folder it stays."""
+        for kept in (self.references, self.merged):
+            if kept is not None:
+                kept.close()
+
     def to_send(self) -> Iterator[Payload | Entry]:
         """The rows for an import; those of which it needs to see nothing come encoded."""
         if self.references is None and self.merged is None and not self.mapping.keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +53,11 @@ def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attr
     if schema_digest(attributes) != header.schema:
         raise _changed(header, f"the attributes of {header.object} have changed")
     source = reopen_input(header, attributes, job.folder)
-    return ImportJob(store.open(job), source)
+    with ExitStack() as unless_open:
+        unless_open.enter_context(closing(source))
+        reopened = ImportJob(store.open(job), source)
+        unless_open.pop_all()
+    return reopened
 
 
 def check_service(header: Header, origin: str) -> None:

@@ -190,7 +190,7 @@ class SqliteEngine:
         # SQLite gives its log files the mode of the database file.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
 
-    def _connect(self) -> _Connection:
+    def _connect(self, *more: str) -> _Connection:
         connection = sqlite3.connect(
             self.path,
             timeout=self._busy_seconds,
@@ -200,7 +200,7 @@ class SqliteEngine:
             factory=_Connection,
         )
         try:
-            for pragma in self._pragmas:
+            for pragma in (*self._pragmas, *more):
                 connection.execute(pragma)
         except BaseException:
             connection.close()
@@ -213,9 +213,7 @@ class SqliteEngine:
                 raise Unavailable("the service is shutting down")
             if self._idle:
                 return self._idle.pop()
-        connection = self._connect()
-        connection.execute("PRAGMA query_only = ON")
-        return connection
+        return self._connect("PRAGMA query_only = ON")
 
     def _give_back(self, connection: _Connection) -> None:
         with self._pooling:
