@@ -22,7 +22,7 @@ from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.models.jsontext import dumps
-from tests.support.bulkjobs import Silent
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID
 
 
@@ -43,7 +43,7 @@ def main(origin: str, file: str, point: str = "", state: str = "") -> None:
     crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
     increments = Increments(Path(state), {"file": file}) if state else None
     options = exporting.ExportOptions(Layout(export_format(path.name, None)), increments=increments)
-    export = exporting.Export(crm, Subject("people", OBJECT_ID, origin), options, SystemClock(), Silent())
+    export = exporting.Export(QuietContext(crm, SystemClock()), Subject("people", OBJECT_ID, origin), options)
     sys.stdout.write(dumps(export.to_file(path, replace=True).to_document()))
 
 

@@ -166,7 +166,7 @@ def _run(service: FaultService, journal: Journal, rows: list[Prepared], scenario
 def _look_back(service: FaultService, journal: Journal, rows: list[Prepared], clock: FakeClock) -> None:
     reader = Reader(_client(service, clock), journal.header.object_id)
     again = rows_of(journal, lambda: rows)
-    audit(journal, reader, again, clock)
+    audit(journal, reader, again)
     if journal.header.marker or journal.header.unique:
         capture_ids(journal, reader, again)
 

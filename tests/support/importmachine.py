@@ -26,19 +26,21 @@ from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.run.audit import audit
 from crmctl.bulk.run.import_run import rows_of
-from crmctl.bulk.run.job_run import run_job
-from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
+from crmctl.bulk.run.job_run import RunOptions, run_job
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.usecases.resume import reopen
-from crmctl.bulk.usecases.undo import carry_out, plan_undo
+from crmctl.bulk.usecases.undo import WrittenRecords, carry_out, plan_undo
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.config.credentials import Credential
 from crmctl.errors import ServiceError
 from crmctl.models.attributes import Attribute
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID
@@ -111,8 +113,8 @@ class Imports(RuleBasedStateMachine):
         file.write_text(text.getvalue())
         plan = ImportPlan(stop_on_error=False)
         marker = "ref" if recognition == "marker" else None
-        target = ImportTarget("people", OBJECT_ID, ORIGIN)
-        job = start_import(self.store, target, self._attributes(recognition), plan, str(file), io.BytesIO(), self.clock, marker=marker)
+        target = ImportTarget("people", OBJECT_ID, ORIGIN, self._attributes(recognition), self._crm())
+        job = start_import(self.store, target, GivenInput.at(file), JobOptions(plan, marker=marker))
         job.journal.close()
         self.imports.append(Import(job.id, recognition, numbers, invalid))
 
@@ -161,11 +163,12 @@ class Imports(RuleBasedStateMachine):
             if not journal.counts()[RowState.CREATED]:
                 return
             try:
-                undo = plan_undo(journal, Reader(self._crm(), OBJECT_ID), again, ids, updates)
+                written = WrittenRecords(journal, again, ids, updates)
+                undo = plan_undo(written, Reader(self._crm(), OBJECT_ID))
             except ServiceError:
                 assert self.service.habits.broken, "only where reads fail"
                 return
-            carry_out(journal, self._crm(), undo, ids, updates, self.clock, Silent())
+            carry_out(written, undo, self._crm(), Silent())
         left = self._records_of(job)
         assert {one["id"] for one in left} >= job.edited, "a record that somebody changed was deleted"
         assert [one["wire"] for one in self.service.records if one["wire"] not in left] == others, "a foreign record was touched"
@@ -210,7 +213,7 @@ class Imports(RuleBasedStateMachine):
             journal: Any = opened.journal
             journal.step, journal.left = death or ("", 0)
             try:
-                run_job(self._crm(), opened, OPTIONS, self.clock, Silent(), lambda _: None)
+                run_job(QuietContext(self._crm(), self.clock), opened, RunOptions(OPTIONS), lambda _: None)
             except Killed:
                 self.clock.advance(1)
                 return
@@ -232,7 +235,7 @@ class Imports(RuleBasedStateMachine):
 
     def _audit(self, job: Import) -> None:
         with closing(self._open(job)) as opened, suppress(ServiceError):
-            audit(opened.journal, Reader(self._crm(), OBJECT_ID), rows_of(opened.journal, opened.input.payloads), self.clock)
+            audit(opened.journal, Reader(self._crm(), OBJECT_ID), rows_of(opened.journal, opened.input.payloads))
 
     def _count(self, job: Import) -> None:
         with closing(self._journal(job)) as journal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,15 @@ from typing import Any
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.job_run import JobResult, run_job
-from crmctl.bulk.run.job_start import ImportTarget, start_import
+from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.models.attributes import Attribute
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
-from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer
 from tests.support.clock import FakeClock
 
@@ -54,15 +54,19 @@ class KeyDesk:
         path = self.folder / f"{len(self.store.list())}.csv"
         path.write_text(text, encoding="utf-8")
         options = MappingOptions(Mode.UPSERT, keys=keys, on_duplicate_key=duplicates, **mapping)
-        target = ImportTarget("people", OBJECT_ID, self.server.origin)
+        crm = self.server.crm(self.clock)
+        target = ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, crm)
         plan = ImportPlan(mapping=options, stop_on_error=stop)
-        job = start_import(self.store, target, self.attributes, plan, str(path), io.BytesIO(), self.clock)
-        return run_job(self.server.crm(self.clock), job, self.options, self.clock, Silent(), self.findings.append)
+        return self._run(start_import(self.store, target, GivenInput.at(path), JobOptions(plan)))
 
     def resume(self) -> JobResult:
         info = choose_job(self.store, None, last=True)
         job = reopen(self.store, info, self.server.origin, self.attributes)
-        return run_job(self.server.crm(self.clock), job, self.options, self.clock, Silent(), self.findings.append)
+        return self._run(job)
+
+    def _run(self, job: ImportJob) -> JobResult:
+        context = QuietContext(self.server.crm(self.clock), self.clock)
+        return run_job(context, job, RunOptions(self.options), self.findings.append)
 
 
 def counts(result: JobResult) -> dict[str, int]:

@@ -8,7 +8,6 @@ does. POINT is `NAME:N`: at the N-th time, counted over parents, rows and links,
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
@@ -21,18 +20,19 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.match.references import Reference
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.job_run import run_job
-from crmctl.bulk.run.job_start import ImportTarget, start_import
+from crmctl.bulk.run.job_run import RunOptions, run_job
+from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
-from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID
 
 ATTRIBUTES = [attribute("email", "email"), attribute("manager", "reference", config={"allowed_object_id": OBJECT_ID})]
@@ -78,10 +78,10 @@ def main(folder: Path, origin: str, keys: tuple[str, ...], point: str) -> int:
     else:
         mapping = MappingOptions(Mode.UPSERT if keys else Mode.CREATE, keys=keys)
         plan = ImportPlan(mapping=mapping, references=(REFERENCE,), missing_references="create")
-        target = ImportTarget("people", OBJECT_ID, origin)
-        job = start_import(store, target, ATTRIBUTES, plan, str(folder / "people.csv"), io.BytesIO(), clock, lister=crm)
-    options = DeliveryOptions(concurrency=1, settle=1)
-    return run_job(crm, job, options, clock, Silent(), lambda _: None).exit_code
+        target = ImportTarget("people", OBJECT_ID, origin, ATTRIBUTES, crm)
+        job = start_import(store, target, GivenInput.at(folder / "people.csv"), JobOptions(plan))
+    options = RunOptions(DeliveryOptions(concurrency=1, settle=1))
+    return run_job(QuietContext(crm, clock), job, options, lambda _: None).exit_code
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.run.import_run import rows_of
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.usecases.resume import reopen
-from crmctl.bulk.usecases.undo import Undo, UndoService, carry_out, plan_undo
+from crmctl.bulk.usecases.undo import Undo, UndoService, WrittenRecords, carry_out, plan_undo
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.client.http.transport import HttpxTransport
@@ -62,8 +62,9 @@ def undo(folder: Path, origin: str, service: UndoService, clock: Clock, attribut
         Updates(attributes) as updates,
     ):
         again = rows_of(journal, job.input.payloads)
-        plan = plan_undo(journal, Reader(service, journal.header.object_id), again, ids, updates)
-        carry_out(journal, service, plan, ids, updates, clock, Silent())
+        written = WrittenRecords(journal, again, ids, updates)
+        plan = plan_undo(written, Reader(service, journal.header.object_id))
+        carry_out(written, plan, service, Silent())
         return plan
 
 

@@ -28,7 +28,7 @@ from crmctl.client.shapes import Page
 from crmctl.errors import UsageError
 from crmctl.models.filters import Condition
 from crmctl.models.records import Record
-from tests.support.bulkjobs import Silent
+from tests.support.bulkcontext import QuietContext
 from tests.support.clock import FakeClock
 
 LOOKBACK = 60
@@ -117,7 +117,7 @@ def run(service: Nodes, clock: FakeClock, folder: Path, kill: tuple[str, bool] |
                 raise Killed
 
             patch.setattr(place, name, killed)
-        Export(service, Subject("people", "object", "http://there", None), options, clock, Silent()).to_file(target, replace=True)
+        Export(QuietContext(service, clock), Subject("people", "object", "http://there", None), options).to_file(target, replace=True)
     return whole(folder)
 
 

@@ -18,16 +18,16 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.dry_run import Limit, dry_run
-from crmctl.bulk.run.job_run import JobResult, finished_result, run_job
-from crmctl.bulk.run.job_start import ImportTarget, start_import, temporary_input
+from crmctl.bulk.run.dry_run import DryRunOptions, Limit, dry_run
+from crmctl.bulk.run.job_run import JobResult, RunOptions, finished_result, run_job
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
 from crmctl.bulk.run.plan import ImportPlan, open_input
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute
-from tests.support.bulkjobs import Silent
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.clock import FakeClock
 
@@ -58,10 +58,16 @@ class Desk:
         options: DeliveryOptions = SEQUENTIAL,
     ) -> JobResult:  # fmt: skip
         self.clock.advance(1)
-        target = ImportTarget("people", OBJECT_ID, self.server.origin)
-        plan = plan or ImportPlan()
-        job = start_import(self.store, target, self.attributes, plan, str(file), io.BytesIO(stdin), self.clock, again=again)
-        return run_job(self.server.crm(), job, options, self.clock, Silent(), self.findings.append, failed_copy=failed)
+        with temporary_input(self.store, str(file), io.BytesIO(stdin)) as given:
+            job = start_import(self.store, self.target, given, JobOptions(plan or ImportPlan(), again=again))
+            return self._run(job, RunOptions(options, failed_copy=failed))
+
+    @property
+    def target(self) -> ImportTarget:
+        return ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, self.server.crm())
+
+    def _run(self, job: ImportJob, options: RunOptions) -> JobResult:
+        return run_job(QuietContext(self.server.crm(), self.clock), job, options, self.findings.append)
 
     def resume(self, reference: str | None = None, *, last: bool = False) -> JobResult:
         info = choose_job(self.store, reference, last=last)
@@ -69,7 +75,7 @@ class Desk:
         if done is not None:
             return done
         job = reopen(self.store, info, self.server.origin, self.attributes)
-        return run_job(self.server.crm(), job, SEQUENTIAL, self.clock, Silent(), self.findings.append)
+        return self._run(job, RunOptions(SEQUENTIAL))
 
 
 @pytest.fixture
@@ -334,10 +340,9 @@ def test_a_broken_file_is_an_error_and_no_job_to_resume(desk: Desk, tmp_path: Pa
 
 
 def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
-    target = ImportTarget("people", OBJECT_ID, desk.server.origin)
-    with temporary_input(desk.store, "-", io.BytesIO(people(tmp_path, 1234, bad=5).read_bytes())) as path:
-        planned = open_input(ImportPlan(), path, "-", desk.attributes)
-        run = dry_run(target, planned, Limit(100, 60.0, remaining=3), desk.clock, desk.findings.append)
+    with temporary_input(desk.store, "-", io.BytesIO(people(tmp_path, 1234, bad=5).read_bytes())) as given:
+        planned = open_input(ImportPlan(), given.path, given.name, desk.attributes)
+        run = dry_run(desk.target, planned, DryRunOptions(desk.clock, Limit(100, 60.0, remaining=3)), desk.findings.append)
     document = run.to_document()
     assert (document["rows"], document["rejected"], document["unsent"], document["requests"]) == (1234, 1, 1233, 13)
     assert document["estimatedSeconds"] == 6.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import sqlite3
@@ -23,15 +22,17 @@ from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.cell_values import ValueOptions
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.dry_run import Limit, dry_run
-from crmctl.bulk.run.job_run import JobResult, run_job
-from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
+from crmctl.bulk.run.dry_run import DryRunOptions, dry_run
+from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan, open_input
 from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.undo.written import written_rows
 from crmctl.bulk.usecases.resume import reopen
-from crmctl.bulk.usecases.undo import carry_out, plan_undo
+from crmctl.bulk.usecases.undo import WrittenRecords, carry_out, plan_undo
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -77,13 +78,17 @@ class PartsDesk:
         return path
 
     def start(self, path: Path, **options: Any) -> ImportJob:
-        target = ImportTarget("people", OBJECT_ID, self.server.origin)
-        return start_import(self.store, target, ATTRIBUTES, self.plan(**options), str(path), io.BytesIO(), self.clock)
+        return start_import(self.store, self.target, GivenInput.at(path), JobOptions(self.plan(**options)))
+
+    @property
+    def target(self) -> ImportTarget:
+        return ImportTarget("people", OBJECT_ID, self.server.origin, ATTRIBUTES, self.server.crm(self.clock))
 
     def run(self, job: ImportJob) -> JobResult:
         self.clock.advance(1)
         self.findings.clear()
-        return run_job(self.server.crm(self.clock), job, self.options, self.clock, Silent(), self.findings.append)
+        context = QuietContext(self.server.crm(self.clock), self.clock)
+        return run_job(context, job, RunOptions(self.options), self.findings.append)
 
     def load(self, header: str, *rows: str, **options: Any) -> JobResult:
         return self.run(self.start(self.file(header, *rows), **options))
@@ -97,8 +102,8 @@ class PartsDesk:
         ready = reopen(self.store, job, self.server.origin, ATTRIBUTES)
         crm = self.server.crm(self.clock)
         with closing(ready.journal) as journal, closing(ready.input), SeenIds() as ids, Updates(ATTRIBUTES) as updates:
-            undo = plan_undo(journal, Reader(crm, OBJECT_ID), written_rows(ready, self.clock), ids, updates)
-            carry_out(journal, crm, undo, ids, updates, self.clock, Silent())
+            written = WrittenRecords(journal, written_rows(ready, self.clock), ids, updates)
+            carry_out(written, plan_undo(written, Reader(crm, OBJECT_ID)), crm, Silent())
 
 
 @pytest.fixture(params=[True, False], ids=["by key", "by id"])
@@ -187,8 +192,7 @@ def test_merged_values_are_closed_when_the_job_is_over(desk: PartsDesk) -> None:
 def test_a_dry_run_counts_the_reads(desk: PartsDesk) -> None:
     path = desk.file("home.city", *["Rome"] * 5)
     planned = open_input(desk.plan().frozen(ATTRIBUTES), path, "a.csv", ATTRIBUTES)
-    target = ImportTarget("people", OBJECT_ID, desk.server.origin)
-    predicted = dry_run(target, planned, Limit(), desk.clock, desk.findings.append, desk.server.crm(desk.clock))
+    predicted = dry_run(desk.target, planned, DryRunOptions(desk.clock), desk.findings.append)
     assert predicted.summary.counts["unsent"] == 5
     desk.options = DeliveryOptions(concurrency=1)
     result = desk.load("home.city", *["Rome"] * 5)

@@ -10,10 +10,10 @@ import pytest
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.decisions import Decisions
-from crmctl.bulk.run.dry_run import Limit, dry_run
-from crmctl.bulk.run.job_start import ImportTarget
+from crmctl.bulk.run.dry_run import DryRunOptions, dry_run
+from crmctl.bulk.run.job_start import ImportTarget, JobOptions
 from crmctl.bulk.run.plan import ImportPlan, open_input
-from crmctl.bulk.run.plan_check import describe, open_plan, start_apply
+from crmctl.bulk.run.plan_check import Prediction, describe, open_plan, start_apply
 from crmctl.bulk.run.plan_file import read_plan, write_plan
 from crmctl.errors import ExitCode
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -33,16 +33,15 @@ def begin(desk: KeyDesk) -> None:
     """Make a plan, and the job that is to carry it out; the plan's own file is gone then."""
     source, place = desk.folder / "people.csv", desk.folder / "people.plan"
     source.write_text(ROWS, encoding="utf-8")
-    target = ImportTarget("people", OBJECT_ID, desk.server.origin)
+    target = ImportTarget("people", OBJECT_ID, desk.server.origin, desk.attributes, desk.server.crm(desk.clock))
     plan = ImportPlan(mapping=MappingOptions(Mode.UPSERT, keys=("email",))).frozen(desk.attributes)
-    planned = open_input(plan, source, "people.csv", desk.attributes)
-    crm = desk.server.crm(desk.clock)
+    planned = open_input(plan, source, str(source), desk.attributes)
     with Decisions() as decisions:
-        found = dry_run(target, planned, Limit(), desk.clock, desk.findings.append, crm, plan=plan, decisions=decisions)
-        facts = {"summary": found.to_document()["predicted"], "created_at": "", "marker": None, "before_images": "auto"}
-        write_plan(place, describe(target, plan, planned, desk.attributes, str(source), **facts), decisions)
+        found = dry_run(target, planned, DryRunOptions(desk.clock, decisions=decisions), desk.findings.append)
+        predicted = Prediction(found.prediction, desk.clock.now())
+        write_plan(place, describe(target, planned, JobOptions(plan), predicted), decisions)
     ready = open_plan(read_plan(place), desk.attributes)
-    start_apply(desk.store, target, desk.attributes, ready, desk.clock, lister=crm).journal.close()
+    start_apply(desk.store, target, ready).journal.close()
     place.unlink()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,15 @@ from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.match.references import Reference
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.job_run import JobResult, run_job
-from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
+from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.errors import ExitCode, RejectedError
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
-from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.clock import FakeClock
 from tests.support.keydesk import counts
@@ -54,16 +54,15 @@ class Desk:
         given = (Reference(slug, "people", OBJECT_ID, "email", "email", **options) for slug in ("manager", "friends"))
         mapping = MappingOptions(Mode.UPSERT if keys else Mode.CREATE, keys=keys)
         plan = ImportPlan(mapping=mapping, references=tuple(given), missing_references=missing, stop_on_error=stop)
-        target = ImportTarget("people", OBJECT_ID, self.server.origin)
-        crm = self.server.crm(self.clock)
-        return start_import(self.store, target, self.attributes, plan, str(path), io.BytesIO(), self.clock, lister=crm)
+        target = ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, self.server.crm(self.clock))
+        return start_import(self.store, target, GivenInput.at(path), JobOptions(plan))
 
     def resume(self, assume: str | None = None) -> JobResult:
         return self.run(reopen(self.store, choose_job(self.store, None), self.server.origin, self.attributes), assume)
 
     def run(self, job: ImportJob, assume: str | None = None) -> JobResult:
-        options = DeliveryOptions(concurrency=1, assume=assume)
-        return run_job(self.server.crm(self.clock), job, options, self.clock, Silent(), self.findings.append)
+        context = QuietContext(self.server.crm(self.clock), self.clock)
+        return run_job(context, job, RunOptions(DeliveryOptions(concurrency=1, assume=assume)), self.findings.append)
 
     def people(self) -> dict[str, dict[str, Any]]:
         """By address, what everybody holds, with addresses in place of ids."""

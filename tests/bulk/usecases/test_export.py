@@ -20,14 +20,14 @@ from crmctl.bulk.usecases import export as exporting
 from crmctl.bulk.usecases.export import Export, ExportOptions, ExportSummary, resume_path
 from crmctl.errors import InterruptedByUser, ServiceError, StorageError, UsageError
 from crmctl.models.attributes import Attribute
-from tests.support.bulkjobs import Silent
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID, BulkServer
 from tests.support.clock import FakeClock
 
 
 def new_export(server: BulkServer, layout: Layout | None = None, **options: Any) -> Export:
     subject = Subject("people", OBJECT_ID, server.origin, "digest")
-    return Export(server.crm(), subject, ExportOptions(layout or Layout(), **options), FakeClock(), Silent())
+    return Export(QuietContext(server.crm(), FakeClock()), subject, ExportOptions(layout or Layout(), **options))
 
 
 def export(server: BulkServer, layout: Layout | None = None, **options: Any) -> tuple[str, ExportSummary]:

@@ -97,6 +97,10 @@ class JobStore:
         self._clock = clock
 
     @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
     def root(self) -> Path:
         """The folder of all jobs."""
         return self._root

@@ -154,6 +154,10 @@ class Journal(JournalSends):
             lease.beat(self._db, self._clock.now())
 
     @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
     def is_running(self) -> bool:
         with self._lock:
             return lease.is_held(self._db, self._clock.now())

@@ -16,7 +16,6 @@ from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
 from crmctl.bulk.send.context import SETTLE_SECONDS, ImportService
 from crmctl.bulk.send.methods import methods
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import BULK_LIMIT, Record
@@ -51,7 +50,7 @@ def audit_due(journal: Journal, settle: float = SETTLE_SECONDS) -> float | None:
     return max(doubted.values()) + AUDIT_SETTLES * settle
 
 
-def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], clock: Clock, settle: float = SETTLE_SECONDS) -> Audit:
+def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], settle: float = SETTLE_SECONDS) -> Audit:
     """Read all rows back that were ever in doubt, and write further records of them into the journal. Raises what reading raises."""
     due = audit_due(journal, settle)
     doubted = journal.doubted()
@@ -67,9 +66,9 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
         nameless = {row for row, entry in known.items() if entry.state is RowState.CREATED and entry.record_id is None}
         journal.name_rows({row: record_id for row, record_id in found.found.items() if record_id is not None and row in nameless})
         journal.record_duplicates(found.extra)
-    final = due is None or clock.now() >= due
+    final = due is None or journal.clock.now() >= due
     if final and not unreadable:
-        journal.remember("audited", clock.now())
+        journal.remember("audited", journal.clock.now())
     return Audit(checked, unreadable, known_duplicates(journal), final)
 
 

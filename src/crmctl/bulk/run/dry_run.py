@@ -14,7 +14,6 @@ from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.journal.summary import Summary
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
 from crmctl.bulk.match.reference_resolution import ParentGroup
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Getter, Reader
 from crmctl.bulk.read.records_by_id import FEW, reading_cost
 from crmctl.bulk.rows.batches import Batcher, Entry, entry_of
@@ -24,11 +23,13 @@ from crmctl.bulk.run.before_images import BeforeImages, must_be_read
 from crmctl.bulk.run.decisions import Decisions
 from crmctl.bulk.run.job_start import ImportTarget, with_references
 from crmctl.bulk.run.key_conflicts import looking_afterwards
-from crmctl.bulk.run.plan import ImportPlan, PlannedInput
+from crmctl.bulk.run.plan import PlannedInput
 from crmctl.bulk.run.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, resolver_of
 from crmctl.clock import Clock
 from crmctl.errors import ExitCode
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
+
+Report = Callable[[Finding], None]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ class DryRun:
         return self.summary.counts[RowState.UNSENT]
 
     @property
+    def prediction(self) -> dict[str, Any]:
+        """The numbers that a plan keeps."""
+        document = self.to_document()
+        return {name: document[name] for name in ("rows", "predicted", "parents", "requests", "estimatedSeconds")}
+
+    @property
     def exit_code(self) -> ExitCode:
         return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
 
@@ -76,48 +83,47 @@ class DryRun:
         }
 
 
-def dry_run(
-    target: ImportTarget,
-    planned: PlannedInput,
-    limit: Limit,
-    clock: Clock,
-    report: Callable[[Finding], None],
-    lister: Getter | None = None,
-    progress: Progress | None = None,
-    plan: ImportPlan | None = None,
-    before_images: str = BeforeImages.AUTO,
-    decisions: Decisions | None = None,
-) -> DryRun:
-    """Read and validate everything, count the requests, write nothing. `report` hears every finding, `decisions` what each row does.
+@dataclass(frozen=True)
+class DryRunOptions:
+    """`limit`: the request rate at this moment. `before_images`: whether what updates overwrite would be kept. `decisions` hears what each
+    row does."""
 
-    With a key the records are read through `lister`, as the import will; for `decisions` those that rows name by id as well.
+    clock: Clock
+    limit: Limit = field(default_factory=Limit)
+    before_images: str = BeforeImages.AUTO
+    decisions: Decisions | None = None
+
+
+def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions, report: Report) -> DryRun:
+    """Read and validate everything, count the requests, write nothing. `report` hears every finding.
+
+    With a key the records are read, as the import will; for `decisions` those that rows name by id as well.
     """
+    clock, decisions, lister = options.clock, options.decisions, target.service
     started = clock.monotonic()
     with ExitStack() as looked_up:
-        reads = 0
-        if plan is not None and lister is not None:
-            planned, reads = with_references(planned, plan, lister, target.object_id)
-            looked_up.enter_context(closing(planned))
+        planned, reads = with_references(planned, target)
+        looked_up.enter_context(closing(planned))
         forecast = _Forecast(planned, decisions)
         resolver = resolver_of(planned, target.object_id)
-        if resolver is None or lister is None:
+        if resolver is None:
             found = _check(planned, report, forecast.write_valid)
-            if decisions is not None and lister is not None:
+            if decisions is not None:
                 reader = Reader(lister, target.object_id)
                 decisions.see_records(reader)
                 reads += reader.requests
         else:
-            found, lookups = _look_up(planned, resolver, lister, forecast, report, progress)
+            found, lookups = _look_up(_KeyedInput(planned, resolver, lister), forecast, report)
             reads += lookups + looking_afterwards(resolver, forecast.creates)
-        if lister is not None and not planned.mapping.keys:
-            keeps_all = must_be_read(before_images, planned.mapping.mode, planned.mapping.keys)
+        if not planned.mapping.keys:
+            keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
             if read := forecast.updates if keeps_all else forecast.merges:
                 reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
         requests = forecast.requests + reads + _around(planned, forecast)
         counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
         summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
         parents = planned.references.groups() if planned.references is not None else ()
-        return DryRun(summary, found, limit.time_for(requests), forecast.predicted(found.rejected), parents)
+        return DryRun(summary, found, options.limit.time_for(requests), forecast.predicted(found.rejected), parents)
 
 
 def _around(planned: PlannedInput, forecast: _Forecast) -> int:
@@ -130,20 +136,21 @@ def _around(planned: PlannedInput, forecast: _Forecast) -> int:
     return made + (-(-links // BULK_LIMIT) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
 
 
-def _check(planned: PlannedInput, report: Callable[[Finding], None], each: Callable[[Payload], None]) -> ValidationReport:
+def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None]) -> ValidationReport:
     check = partial(validate, planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=each)
     return check() if planned.references is None else check(translate=planned.references.translate)
 
 
-def _look_up(
-    planned: PlannedInput,
-    resolver: Resolver,
-    lister: Getter,
-    forecast: _Forecast,
-    report: Callable[[Finding], None],
-    progress: Progress | None,
-) -> tuple[ValidationReport, int]:
+@dataclass(frozen=True)
+class _KeyedInput:
+    planned: PlannedInput
+    resolver: Resolver
+    lister: Getter
+
+
+def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[ValidationReport, int]:
     """Find the records of all valid rows; what was found wrong, and how many requests that took."""
+    resolver = keyed.resolver
     with KeyIndex(resolver.rule) as index:
 
         def keep(payload: Payload) -> None:
@@ -152,8 +159,8 @@ def _look_up(
             else:
                 forecast.leave_out(payload)
 
-        found = _check(planned, report, keep)
-        lookup = resolver.lookup(lister, lambda: False, progress)
+        found = _check(keyed.planned, report, keep)
+        lookup = resolver.lookup(keyed.lister, lambda: False, None)
         lookup.fill(index)
         for row, outcome in resolver.outcomes(index):
             forecast.add(row, outcome, resolver, index)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.atomic_file import check_place
+from crmctl.bulk.context import BulkContext
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobInfo, JobStore, summarize
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.journal.summary import Summary, exit_code
-from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader, Unusable
 from crmctl.bulk.run.audit import audit, audit_due, known_duplicates
 from crmctl.bulk.run.context import ImportRun
@@ -28,10 +28,8 @@ from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.run.row_actions import resolver_of
 from crmctl.bulk.send.context import DeliveryOptions, ImportService
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 
-ANYTHING = Guard()
 RESULTS_DUE = "results due"
 """The journal's fact: the result files do not yet show what is in it."""
 
@@ -59,39 +57,38 @@ class JobResult:
         return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
 
 
-def run_job(
-    service: ImportService,
-    job: ImportJob,
-    options: DeliveryOptions,
-    clock: Clock,
-    progress: Progress,
-    report: Callable[[Finding], None],
-    *,
-    failed_copy: Path | None = None,
-    guard: Guard = ANYTHING,
-) -> JobResult:
+@dataclass(frozen=True)
+class RunOptions:
+    """How a job is sent, how much it may change, and where its failed and rejected rows are copied to."""
+
+    delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
+    guard: Guard = field(default_factory=Guard)
+    failed_copy: Path | None = None
+
+
+def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: Callable[[Finding], None]) -> JobResult:
     """Check, send, write the result files; a job that was begun goes on where it was. Closes the job's journal and input.
 
     What happens to rows, and an error that ends sending, is in the result. Raises CrmctlError when the input cannot be read, when another
     process works on the job, or when a file cannot be written.
     """
     with closing(job.journal) as journal, closing(job.input):
-        if failed_copy is not None:
-            _check_place(failed_copy, journal)
+        if options.failed_copy is not None:
+            _check_place(options.failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
-        hooks = JobHooks(job)
+        hooks, service = JobHooks(job), context.service
         run = ImportRun(
-            service, journal, options, clock, progress,
+            service, journal, options.delivery, context.clock, context.listener.progress,
             rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id), hooks=hooks,
-            stop_on_error=plan.stop_on_error, guard=guard,
+            stop_on_error=plan.stop_on_error, guard=options.guard,
         )  # fmt: skip
         try:
             journal.remember(RESULTS_DUE, True)
             result = run_import(run)
         except StorageError as failure:
             result = RunResult(failure)
-        notes = [*result.notes, *_look_back(service, job, options, clock, error=result.error)]
-        unwritten = _write_results(job, failed_copy)
+        notes = [*result.notes, *(_look_back(service, job, options.delivery) if result.error is None else ())]
+        unwritten = _write_results(job, options.failed_copy)
         error = result.error or unwritten
         summary = summarize(journal)
         code = exit_code(summary.counts, error)
@@ -123,10 +120,10 @@ def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | No
         return rest or failure
 
 
-def _look_back(service: ImportService, job: ImportJob, options: DeliveryOptions, clock: Clock, *, error: CrmctlError | None) -> list[str]:
+def _look_back(service: ImportService, job: ImportJob, options: DeliveryOptions) -> list[str]:
     """What is done when nothing is left to send: ids where they are wanted, and the audit of rows once in doubt when it is time for it."""
     journal = job.journal
-    if error is not None or journal.state is not JobState.FINISHED:
+    if journal.state is not JobState.FINISHED:
         return []
     notes = []
     if (unknown := journal.recall(RIVALS_UNKNOWN)) is not None:
@@ -137,8 +134,8 @@ def _look_back(service: ImportService, job: ImportJob, options: DeliveryOptions,
         if options.capture_ids and (unnamed := capture_ids(journal, reader, again)):
             notes.append(f"the ids of {unnamed} created rows cannot be told")
         due = audit_due(journal, options.settle)
-        if due is not None and clock.now() >= due:
-            audit(journal, reader, again, clock, options.settle)
+        if due is not None and journal.clock.now() >= due:
+            audit(journal, reader, again, options.settle)
     except (CrmctlError, Unusable) as failure:
         notes.append(f"the records could not be read once more: {failure}")
     finally:

@@ -14,26 +14,39 @@ from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
-from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.read.read_back import Getter
 from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
 from crmctl.bulk.rows.markers import check_marker
 from crmctl.bulk.run.before_images import BeforeImages
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.plan_file import keep_plan
-from crmctl.bulk.sources.given_input import COPY_NAME, copy_stream, is_stream
-from crmctl.clock import Clock
+from crmctl.bulk.sources.given_input import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 
 
 @dataclass(frozen=True)
 class ImportTarget:
-    """Where records go: the object, and the origin of the service."""
+    """Where records go: the object with its attributes, the origin of the service, and the calls that read from it."""
 
     object: str
     object_id: str
     origin: str
+    attributes: Sequence[Attribute]
+    service: Getter
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What is decided when a job is made. `again`: this content may have been imported before. `marker`: the text attribute that is to
+    hold each new record's import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan."""
+
+    plan: ImportPlan
+    again: bool = False
+    marker: str | None = None
+    before_images: str = BeforeImages.AUTO
+    plan_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -48,73 +61,48 @@ class ImportJob:
         return self.journal.header.job
 
 
-def start_import(
-    store: JobStore,
-    target: ImportTarget,
-    attributes: Sequence[Attribute],
-    plan: ImportPlan,
-    file: str,
-    stdin: BinaryIO,
-    clock: Clock,
-    *,
-    again: bool = False,
-    marker: str | None = None,
-    lister: Lister | None = None,
-    before_images: str = BeforeImages.AUTO,
-    plan_file: Path | None = None,
-    copy: Path | None = None,
-) -> ImportJob:
-    """Make a job for a file, or for a stream such as stdin (`-`), whose bytes are copied into the job's folder. Sends nothing.
+def start_import(store: JobStore, target: ImportTarget, given: GivenInput, options: JobOptions) -> ImportJob:
+    """Make a job for a file, or for the copy of a stream, which is the job's from then on. Sends nothing.
 
-    References that are not given by id are looked up through `lister`. `marker` is the text attribute that is to hold each new record's
-    import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan. `copy`: of a stream, now the job's.
-
-    Raises UsageError for an input that cannot be opened or mapped, and for content that was already imported into the same object in create
-    mode, unless `again`.
+    References that are not given by id are looked up in the service. Raises UsageError for an input that cannot be opened or mapped, and
+    for content that was already imported into the same object in create mode, unless `again`.
     """
     folder = store.new_folder()
     with ExitStack() as unless_made:
         unless_made.callback(shutil.rmtree, folder, ignore_errors=True)
-        path = _own(file, stdin, copy, folder)
-        frozen = plan.frozen(attributes)
-        key_rule(frozen.mapping.keys, attributes)
-        planned = open_input(frozen, path, file, attributes)
-        if marker is not None:
-            check_marker(marker, attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
-        sha256, size = file_digest(path, file)
-        requests = 0
-        if lister is not None:
-            planned, requests = with_references(planned, frozen, lister, target.object_id, folder)
+        path = given.path.replace(folder / COPY_NAME) if given.is_copy else given.path.absolute()
+        frozen = options.plan.frozen(target.attributes)
+        key_rule(frozen.mapping.keys, target.attributes)
+        planned = open_input(frozen, path, given.name, target.attributes)
+        if options.marker is not None:
+            check_marker(options.marker, target.attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
+        sha256, size = file_digest(path, given.name)
+        planned, requests = with_references(planned, target, folder)
         unless_made.callback(planned.close)
         if planned.may_merge:
             planned = replace(planned, merged=MergedRows(folder))
             unless_made.callback(planned.close)
-        facts = _facts(target, planned, frozen) | {"marker": marker, "schema": schema_digest(attributes), "created_at": clock.now()}
-        facts["before_images"] = before_images
-        if plan_file is not None:
-            keep_plan(plan_file, folder)
-        header = Header(job=folder.name, input=file, path=str(path), sha256=sha256, size=size, **facts)
-        journal = _register(store, folder, header, clock, again=again)
+        if options.plan_file is not None:
+            keep_plan(options.plan_file, folder)
+        facts = _facts(target, planned) | {"marker": options.marker, "before_images": options.before_images}
+        facts["created_at"] = store.clock.now()
+        header = Header(job=folder.name, input=given.name, path=str(path), sha256=sha256, size=size, **facts)
+        journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))
         journal.add_effort(requests, 0.0)
         unless_made.pop_all()
         return ImportJob(journal, planned)
 
 
-def _own(file: str, stdin: BinaryIO, copy: Path | None, folder: Path) -> Path:
-    """Where a job's input is from now on."""
-    if copy is not None:
-        return copy.replace(folder / COPY_NAME)
-    return copy_stream(file, stdin, folder) if is_stream(file) else Path(file).absolute()
-
-
-def _facts(target: ImportTarget, planned: PlannedInput, plan: ImportPlan) -> dict[str, Any]:
+def _facts(target: ImportTarget, planned: PlannedInput) -> dict[str, Any]:
     """What a journal's header says of where rows go and what becomes of them."""
+    plan = planned.plan
     rule = key_rule(plan.mapping.keys, planned.attributes)
     return {
         "object": target.object,
         "object_id": target.object_id,
         "origin": target.origin,
+        "schema": schema_digest(target.attributes),
         "mode": str(plan.mapping.mode),
         "mapping": planned.mapping.digest,
         "version": __version__,
@@ -125,31 +113,29 @@ def _facts(target: ImportTarget, planned: PlannedInput, plan: ImportPlan) -> dic
     }
 
 
-def with_references(
-    planned: PlannedInput, plan: ImportPlan, lister: Lister, object_id: str, folder: Path | None = None
-) -> tuple[PlannedInput, int]:
-    """The input with its references looked up (kept in `folder`), and how many requests that took. `object_id` is what is imported into."""
+def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | None = None) -> tuple[PlannedInput, int]:
+    """The input with its references looked up (kept in `folder`), and how many requests that took."""
+    plan, mapping = planned.plan, planned.mapping
     if not plan.references:
         return planned, 0
     references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
-    mapping = planned.mapping
-    own = OwnRows(object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
+    own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))
-        requests = references.learn(planned.payloads, lister, own)
+        requests = references.learn(planned.payloads, target.service, own)
         unless_learned.pop_all()
     return replace(planned, references=references), requests
 
 
 @contextmanager
-def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Path]:
-    """The path of a file; for stdin (`-`), and for whatever else is read only once, that of a copy which is gone afterwards."""
+def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[GivenInput]:
+    """A file where it is; of stdin (`-`), and of whatever else is read only once, a copy which is gone afterwards."""
     if not is_stream(file):
-        yield Path(file)
+        yield GivenInput(file, Path(file))
         return
     folder = store.new_folder()
     try:
-        yield copy_stream(file, stdin, folder)
+        yield GivenInput(file, copy_stream(file, stdin, folder), is_copy=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -164,13 +150,13 @@ def _unique_attribute(planned: PlannedInput) -> str | None:
     return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
 
 
-def _register(store: JobStore, folder: Path, header: Header, clock: Clock, *, again: bool) -> Journal:
+def _register(store: JobStore, folder: Path, header: Header, *, again: bool) -> Journal:
     """Look for an earlier job and make this one, with nobody in between; from then on the content counts as being imported."""
     with store.registering():
         if header.mode == "create" and not again:
             _refuse_repetition(store, header)
         with ExitStack() as unless_claimed:
-            journal = unless_claimed.enter_context(closing(Journal.create(folder, header, clock)))
+            journal = unless_claimed.enter_context(closing(Journal.create(folder, header, store.clock)))
             journal.claim()
             unless_claimed.pop_all()
         return journal

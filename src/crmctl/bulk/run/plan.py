@@ -119,6 +119,7 @@ class PlannedInput:
     mapping: ColumnMapping
     attributes: Sequence[Attribute]
     values: ValueOptions
+    plan: ImportPlan = field(default_factory=ImportPlan)
     references: ReferenceMap | None = None
     merged: MergedRows | None = None
 
@@ -174,7 +175,7 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
     if source.header_complete:
         slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
         plan.values.check_columns([*source.header, *slugs])
-    return PlannedInput(source, mapping, attributes, plan.values)
+    return PlannedInput(source, mapping, attributes, plan.values, plan)
 
 
 def file_digest(path: Path, name: str) -> tuple[str, int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from crmctl import __version__
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.match.key_index import KeyIndex
-from crmctl.bulk.read.read_back import Getter, Reader
+from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.mapping import Mode, schema_digest
 from crmctl.bulk.run.decisions import Decisions, Differences, compare
-from crmctl.bulk.run.job_start import ImportJob, ImportTarget, start_import
+from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.plan_file import FILE_NAME, PlanHeader, SavedPlan, read_plan
 from crmctl.bulk.run.row_actions import Resolver
-from crmctl.clock import Clock
+from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models.attributes import Attribute
 
@@ -32,44 +32,45 @@ class Applicable:
     """A plan that still fits, with its input opened."""
 
     saved: SavedPlan
-    path: Path
-    plan: ImportPlan
+    given: GivenInput
     input: PlannedInput
 
+    @property
+    def plan(self) -> ImportPlan:
+        return self.input.plan
 
-def describe(
-    target: ImportTarget,
-    plan: ImportPlan,
-    planned: PlannedInput,
-    attributes: Sequence[Attribute],
-    file: str,
-    *,
-    summary: Mapping[str, Any],
-    created_at: str,
-    marker: str | None,
-    before_images: str,
-) -> PlanHeader:
-    """The header of a plan for an import that was predicted; `plan` is frozen."""
-    path = Path(file).absolute()
-    sha256, size = file_digest(path, file)
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a dry run foretold, and when (Unix time)."""
+
+    summary: Mapping[str, Any]
+    made_at: float
+
+
+def describe(target: ImportTarget, planned: PlannedInput, options: JobOptions, predicted: Prediction) -> PlanHeader:
+    """The header of a plan for an import that was predicted; its input was opened with a frozen plan."""
+    plan, source = planned.plan, planned.source
+    path = source.path.absolute()
+    sha256, size = file_digest(path, source.name)
     return PlanHeader(
         object=target.object,
         object_id=target.object_id,
         origin=target.origin,
         mode=str(plan.mapping.mode),
-        input=file,
+        input=source.name,
         path=str(path),
         sha256=sha256,
         size=size,
         mapping=planned.mapping.digest,
-        schema=schema_digest(attributes),
+        schema=schema_digest(target.attributes),
         version=__version__,
-        created_at=created_at,
+        created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(predicted.made_at)),
         options=plan.to_document(),
-        summary=summary,
+        summary=predicted.summary,
         keys=plan.mapping.keys,
-        marker=marker,
-        before_images=before_images,
+        marker=options.marker,
+        before_images=options.before_images,
     )
 
 
@@ -84,13 +85,14 @@ def check_service(saved: SavedPlan, origin: str) -> None:
         )
 
 
-def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: Path | None = None) -> Applicable:
+def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenInput | None = None) -> Applicable:
     """Compare input, schema and mapping with what the plan rests on; `source` is where its input is now, when it was moved.
 
     Raises UsageError that says everything that is different.
     """
     header = saved.header
-    path = source or Path(header.path)
+    given = source or GivenInput.at(Path(header.path))
+    path = given.path
     moved: dict[str, str] = {}
     if schema_digest(attributes) != header.schema:
         moved["schema"] = f"the attributes of {header.object} have changed"
@@ -116,29 +118,14 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: Path | 
             code="plan_outdated",
             details={"changed": list(moved)},
         )
-    return Applicable(saved, path, plan, planned)
+    return Applicable(saved, given, planned)
 
 
-def start_apply(
-    store: JobStore,
-    target: ImportTarget,
-    attributes: Sequence[Attribute],
-    ready: Applicable,
-    clock: Clock,
-    *,
-    again: bool = False,
-    lister: Getter | None = None,
-    copied: bool = False,
-) -> ImportJob:
-    """Make the job of a plan that still fits; `copied`: its input is the copy of a stream. Sends nothing.
-
-    Raises what `start_import` raises.
-    """
+def start_apply(store: JobStore, target: ImportTarget, ready: Applicable, *, again: bool = False) -> ImportJob:
+    """Make the job of a plan that still fits. Sends nothing. Raises what `start_import` raises."""
     header = ready.saved.header
-    return start_import(
-        store, target, attributes, ready.plan, str(ready.path), io.BytesIO(), clock, again=again, marker=header.marker, lister=lister,
-        before_images=header.before_images, plan_file=ready.saved.path, copy=ready.path if copied else None,
-    )  # fmt: skip
+    options = JobOptions(ready.plan, again, header.marker, header.before_images, ready.saved.path)
+    return start_import(store, target, replace(ready.given, name=str(ready.given.path)), options)
 
 
 class Expectation:

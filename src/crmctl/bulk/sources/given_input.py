@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +16,20 @@ STDIN = "-"
 STDIN_NAMES = frozenset({STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 DESCRIPTOR = re.compile(r"/dev/fd/\d+|/proc/(self|\d+)/fd/\d+|/dev/tty")
 COPY_NAME = "input"
+
+
+@dataclass(frozen=True)
+class GivenInput:
+    """An input as the user named it, and where its bytes are. `is_copy`: that is a copy of a stream, which may be moved elsewhere."""
+
+    name: str
+    path: Path
+    is_copy: bool = False
+
+    @classmethod
+    def at(cls, path: Path) -> GivenInput:
+        """A file that is read where it is."""
+        return cls(str(path), path)
 
 
 def is_stream(file: str) -> bool:

@@ -5,22 +5,22 @@ What was gathered for a file lies beside it (`.resume`) until the file is comple
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.atomic_file import is_special
+from crmctl.bulk.context import BulkContext
 from crmctl.bulk.export.collected_records import Staging
-from crmctl.bulk.export.formats import Layout, check_libraries, texts, write_file
+from crmctl.bulk.export.formats import Layout, check_libraries, export_format, texts, write_file
 from crmctl.bulk.export.increments import Increments
 from crmctl.bulk.export.manifest import Subject, describe, write_manifest
 from crmctl.bulk.export.passes import LOOKBACK, Gathering, GatherOptions, GatherState
-from crmctl.bulk.progress import Progress
-from crmctl.bulk.read.sorted_lists import Lister
 from crmctl.bulk.read.timestamps import to_timestamp
-from crmctl.clock import Clock
+from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
+from crmctl.models.fieldpaths import Path as FieldPath
 from crmctl.models.filters import Condition, format_condition
 
 RESUMED_WITHIN = 24 * 3600.0
@@ -75,16 +75,81 @@ class ExportSummary:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """Records of `object` that meet all conditions. `path`: the file, or None for a stream; `fields`: by name the place of each in a
+    record, where not all are wanted. `since_last`: only what changed since the last such run. `lookback` in seconds."""
+
+    object: str
+    path: Path | None = None
+    format: str | None = None
+    conditions: Sequence[Condition] = ()
+    fields: Mapping[str, FieldPath] | None = None
+    excel_safe: bool = False
+    prune: bool = False
+    since_last: bool = False
+    lookback: float = LOOKBACK
+    resume: bool | None = None
+    replace: bool = False
+
+    def chosen_format(self) -> str:
+        """The format that was asked for, else that of the file's name, else jsonl. Raises UsageError where it is not clear, where its
+        libraries are missing, and for options that would change nothing."""
+        chosen = export_format(self.path.name if self.path else None, self.format)
+        check_libraries(chosen)
+        if self.excel_safe and chosen not in ("csv", "tsv"):
+            raise UsageError(f"--excel-safe is for csv and tsv, not {chosen}", hint="leave it out, or --format csv")
+        return chosen
+
+    def check(self) -> None:
+        """Raises UsageError for options that exclude each other."""
+        if self.prune and self.since_last:
+            raise UsageError("--since-last gives changes, which say nothing of deletions", hint="leave --prune-deleted out")
+        if self.resume is not None and self.path is None:
+            raise UsageError("only an export into a file can be resumed", hint="-O FILE")
+
+
+def export(context: BulkContext, request: ExportRequest, write: Callable[[str], object] = lambda _: None) -> ExportSummary:
+    """Write the records into the file of the request, or, complete, through `write`.
+
+    Raises UsageError for options that do not fit, and an existing file without `replace`; what reading raises.
+    """
+    request.check()
+    directory = context.directory
+    layout = Layout(request.chosen_format(), directory.attributes(request.object), excel_safe=request.excel_safe, fields=request.fields)
+    subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
+    increments = _increments(context, subject, request) if request.since_last else None
+    options = ExportOptions(layout, request.conditions, request.prune, request.lookback, increments, request.resume)
+    run = Export(context, subject, options)
+    return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
+
+
+def example_export(object_name: str, path: Path) -> dict[str, Any]:
+    """What an export into a file tells a program, without anything in it."""
+    return ExportSummary(object_name, "", 0, 0, 0, 0.0, False, "", (), path, path, "").to_document()
+
+
+def _increments(context: BulkContext, subject: Subject, request: ExportRequest) -> Increments:
+    identity = {
+        "profile": context.profile,
+        "origin": subject.origin,
+        "object": subject.object_id,
+        "filters": [format_condition(condition) for condition in request.conditions],
+        "file": str(request.path.resolve()) if request.path is not None else None,
+    }
+    return Increments(context.state, identity)
+
+
 class Export:
     """One export of one object."""
 
-    def __init__(self, lister: Lister, subject: Subject, options: ExportOptions, clock: Clock, progress: Progress) -> None:
-        self._lister = lister
+    def __init__(self, context: BulkContext, subject: Subject, options: ExportOptions) -> None:
+        self._lister = context.service
         self._subject = subject
         self._options = options
-        self._clock = clock
-        self._progress = progress
-        self._started = clock.monotonic()
+        self._clock = context.clock
+        self._progress = context.listener.progress
+        self._started = self._clock.monotonic()
         self._mark = options.increments.mark if options.increments is not None else None
 
     def to_stream(self, write: Callable[[str], object]) -> ExportSummary:

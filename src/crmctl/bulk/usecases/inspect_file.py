@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from crmctl.bulk.context import BulkContext
 from crmctl.bulk.findings import Finding, shorten
 from crmctl.bulk.rows.column_names import Names
 from crmctl.bulk.rows.mapping import Mode, Role, resolve_column
+from crmctl.bulk.run.job_start import temporary_input
+from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Dialect, Row, Source
+from crmctl.bulk.usecases.requests import InspectRequest, check_choice
+from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
@@ -130,6 +135,15 @@ class InspectReport:
             "problems": self.problems,
             "findings": [finding.to_document() for finding in self.findings],
         }
+
+
+def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport:
+    """Look at the file of a request. Raises UsageError for one that cannot be read, NotFoundError for an object that is not there."""
+    check_choice("--mode", request.mode, tuple(Mode))
+    check_places(None, request.file)
+    attributes = resolve_target(context, request.object).attributes if request.object is not None else None
+    with temporary_input(store_of(context), request.file, context.stdin) as given:
+        return inspect(open_source(given.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
 
 
 def inspect(source: Source, attributes: Sequence[Attribute] | None = None, *, mode: Mode = Mode.CREATE) -> InspectReport:

@@ -1,24 +1,87 @@
-"""Going on with a job: which one, and whether everything that decides its payloads is still what it was."""
+"""Going on with a job: which one, whether everything that decides its payloads is still what it was, and what is left of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from crmctl.bulk.journal.jobs import JobInfo, JobStore
+from crmctl.bulk.context import BulkContext
+from crmctl.bulk.journal.jobs import JobInfo, JobStore, refuse_running
 from crmctl.bulk.journal.journal import Header
 from crmctl.bulk.match.reference_resolution import FILE_NAME as REFERENCES
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.rows.mapping import schema_digest
+from crmctl.bulk.run.job_run import RunOptions, finished_result
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.part_merges import FILE_NAME as MERGED
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.sources.given_input import COPY_NAME, STDIN
+from crmctl.bulk.usecases.requests import ResumeRequest
+from crmctl.bulk.usecases.results import ImportResult, result_of, run_to_result
+from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute
+from crmctl.models.records import BULK_LIMIT
+
+
+@dataclass(frozen=True)
+class ResumePreview:
+    """What is left of a job. `requests`: how many at least."""
+
+    job: JobInfo
+
+    @property
+    def requests(self) -> int:
+        return -(-int(self.job.to_document()["unsent"]) // BULK_LIMIT)
+
+    def to_document(self) -> dict[str, Any]:
+        """The JSON form, every key always present."""
+        return {"dryRun": True, **self.job.to_document(), "requests": self.requests}
+
+
+def preview_resume(context: BulkContext, request: ResumeRequest) -> ResumePreview:
+    """What a job would still send. Raises what `choose_job` raises."""
+    check_places(request.failed_copy)
+    return ResumePreview(choose_job(store_of(context), request.job, last=request.last))
+
+
+def resume(context: BulkContext, request: ResumeRequest, begins: Callable[[], None] = lambda: None) -> ImportResult:
+    """Go on with a job; one that is finished only gives its result again. `begins` is called when there is something to do.
+
+    Raises UsageError for a job that cannot go on, and what an import raises.
+    """
+    check_places(request.failed_copy)
+    store = store_of(context)
+    store.prepare()
+    job = choose_job(store, request.job, last=request.last)
+    if (finished := finished_result(store, job)) is not None:
+        return result_of(finished, job.header.input)
+    begins()
+    check_service(job.header, context.origin)
+    target = resolve_target(context, job.header.object_id)
+    ready = reopen(store, job, context.origin, target.attributes)
+    options = RunOptions(request.delivery(), failed_copy=request.failed_copy)
+    target = replace(target, object=job.header.object)
+    with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
+        return run_to_result(context, ready, options)
+
+
+def reopen_finished(context: BulkContext, reference: str) -> ImportJob:
+    """A job to be looked at, not to go on with. Raises UsageError while it runs, and for an input that is not what it was."""
+    store = store_of(context)
+    info = store.find(reference)
+    refuse_running(info)
+    check_service(info.header, context.origin)
+    target = resolve_target(context, info.header.object_id)
+    try:
+        return reopen(store, info, context.origin, target.attributes)
+    except CrmctlError as error:
+        error.hint = error.hint or "the rows of a job are recognised by its input: put the file back as it was"
+        raise
 
 
 def choose_job(store: JobStore, reference: str | None, *, last: bool = False) -> JobInfo:

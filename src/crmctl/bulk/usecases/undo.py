@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Protocol
 
+from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.progress import Progress
@@ -21,8 +23,10 @@ from crmctl.bulk.undo.made_parents import Parents
 from crmctl.bulk.undo.restore import Marking, Restored, Restorer
 from crmctl.bulk.undo.update_status import UpdateStatus
 from crmctl.bulk.undo.updates import Updates
-from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, UsageError
+from crmctl.bulk.undo.written import written_rows
+from crmctl.bulk.usecases.resume import reopen_finished
+from crmctl.bulk.usecases.targets import current_limit
+from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.records import BULK_LIMIT
 
 LISTED = 1000
@@ -88,6 +92,19 @@ class Undo:
         return next((error for error in errors if error is not None), None)
 
     @property
+    def outcome(self) -> CrmctlError | None:
+        """The error that says why not everything is taken back; None when all is, and before anything was done."""
+        if not self.carried_out:
+            return None
+        if self.error is not None:
+            self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
+            return self.error
+        if not self.left:
+            return None
+        hint = "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if self.kept else None
+        return PartialError("not everything the job did was undone", hint=hint, details=self.left)
+
+    @property
     def left(self) -> dict[str, int]:
         """What of the job is not taken back, by why; empty when all is."""
         document = self.to_document()
@@ -140,28 +157,66 @@ class Undo:
         }
 
 
-def plan_undo(
-    journal: Journal,
-    reader: Reader,
-    again: Callable[[], Iterable[Entry]],
-    ids: SeenIds,
-    updates: Updates,
-    parents: Parents | None = None,
-) -> Undo:
-    """Find what the job created and changed, as it is now: records to delete go to `ids`, those to put back are in `updates`. `parents`
-    have been found already.
+@dataclass(frozen=True)
+class UndoRequest:
+    """`job`: its id or a part of it. `estimates`: also say how long it takes, which costs one request."""
+
+    job: str
+    dry_run: bool = False
+    estimates: bool = True
+
+
+def undo(context: BulkContext, request: UndoRequest, approve: Callable[[Undo], None]) -> Undo:
+    """Find what a job did, show that to `approve`, which raises to leave it, and take it back; a dry run stops before that.
+
+    What is left, and why, is in the result. Raises UsageError for a job that wrote nothing, is running, or whose input is not what it was,
+    and what reading raises.
+    """
+    job = reopen_finished(context, request.job)
+    service, clock = context.service, context.clock
+    references = job.input.references
+    unlinked = references.is_unlinked if references is not None else lambda _: False
+    attributes = context.directory.attributes(job.journal.header.object_id)
+    with closing(job.journal) as journal, closing(job.input), journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
+        parents = Parents(job, attributes, clock)
+        parents.find(service)
+        written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents)
+        plan = plan_undo(written, Reader(service, journal.header.object_id))
+        if request.estimates:
+            plan.seconds = current_limit(context).time_for(plan.requests)
+        if not request.dry_run:
+            approve(plan)
+            carry_out(written, plan, service, context.listener.progress)
+    return plan
+
+
+@dataclass(frozen=True)
+class WrittenRecords:
+    """What a job wrote, where an undo gathers it: records to delete in `ids`, those to put back in `updates`, and the `parents` that were
+    found already. `again` reads all valid rows anew."""
+
+    journal: Journal
+    again: Callable[[], Iterable[Entry]]
+    ids: SeenIds
+    updates: Updates
+    parents: Parents | None = None
+
+
+def plan_undo(written: WrittenRecords, reader: Reader) -> Undo:
+    """Find what the job created and changed, as it is now.
 
     Changes nothing in the service; ids that are learnt are kept. Raises what reading raises, and UsageError for a job that wrote nothing.
     """
+    journal, updates, parents = written.journal, written.updates, written.parents
     counts = journal.counts()
     undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=journal.undone_count)
     undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
     if counts[RowState.CREATED] or counts[RowState.FAILED]:
-        _find_created(journal, reader, again, ids, undo)
+        _find_created(written, reader, undo)
     if counts[RowState.UPDATED] or counts[RowState.FAILED]:
-        updates.gather(journal, again)
+        updates.gather(journal, written.again)
         updates.read(reader)
-    undo.found = len(ids)
+    undo.found = len(written.ids)
     undo.kept = updates.lost
     _tell(undo, updates)
     if not (counts[RowState.CREATED] or counts[RowState.UPDATED] or undo.work or undo.done or undo.left):
@@ -169,11 +224,12 @@ def plan_undo(
     return undo
 
 
-def carry_out(journal: Journal, service: UndoService, undo: Undo, ids: SeenIds, updates: Updates, clock: Clock, progress: Progress) -> None:
+def carry_out(written: WrittenRecords, undo: Undo, service: UndoService, progress: Progress) -> None:
     """Put back and delete what was found. Interrupted, it can be done again: what is done is remembered, or seen.
 
     Raises what reading raises, before anything is written.
     """
+    journal, updates, clock = written.journal, written.updates, written.journal.clock
     header = journal.header
     undo.carried_out = True
     if undo.restorable:
@@ -185,20 +241,21 @@ def carry_out(journal: Journal, service: UndoService, undo: Undo, ids: SeenIds, 
         undo.restored = Restorer(service, header.object_id, journal).put_back(updates.to_put_back(), undo.restorable, clock, progress)
     if undo.found and undo.error is None:
         target = DeletedObject(Marking(service, journal), header.object, header.object_id, were_there=True)
-        undo.deleted = delete_records(target, ids, clock, progress)
+        undo.deleted = delete_records(target, written.ids, clock, progress)
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, service, progress)
     if not undo.left and undo.error is None:
         journal.set_state(JobState.UNDONE)
 
 
-def _find_created(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], ids: SeenIds, undo: Undo) -> None:
-    rows = name_records(journal, reader, again)
+def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
+    journal = written.journal
+    rows = name_records(journal, reader, written.again)
     with SeenIds() as missing:
         places: dict[str, int] = {}
         while chunk := list(islice(rows, CHUNK_ROWS)):
             for row in chunk:
-                _sort_in(row, ids, undo, marked=journal.header.marker is not None)
+                _sort_in(row, written.ids, undo, marked=journal.header.marker is not None)
                 if row.id is not None and not row.seen and missing.add(row.id.lower()):
                     places[row.id.lower()] = row.ordinal
             journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})

@@ -10,12 +10,11 @@ import typer
 
 from crmctl.cli import bulk_options as given
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.list_window import one_of
 from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
+    pass
 
 app = CommandApp("Import, export and delete many records safely.")
 
@@ -84,28 +83,19 @@ def import_records(
 
     All rows are checked before anything is sent. No row is written twice; crmctl bulk resume goes on with a job that was interrupted.
     """
-    _import(ctx.obj, object_name, file, ctx.params)
+    _import(ctx, object_name)
 
 
-def _import(runtime: Runtime, object_name: str, file: str, given: dict[str, Any]) -> None:
-    from crmctl.cli.bulk_request import read_request
-    from crmctl.cli.bulk_runs import import_file
+def _import(ctx: typer.Context, object_name: str) -> None:
+    from crmctl.bulk.usecases.requests import ImportRequest
+    from crmctl.cli.bulk_imports import import_file
 
-    _check_places(runtime, file, failed=given["failed"])
-    import_file(runtime, object_name, file, read_request({**given, "excel_safe": runtime.flags.get("excel_safe")}))
+    import_file(ctx.obj, ImportRequest.taken(_given(ctx), object=object_name))
 
 
-def _check_places(runtime: Runtime, *files: str | None, failed: str | None = None) -> None:
-    """Notice before the first request what cannot be read, and where nothing can be written. Raises UsageError, ConfigError."""
-    from crmctl.bulk.atomic_file import check_place
-    from crmctl.bulk.journal.jobs import JobStore
-    from crmctl.bulk.sources.given_input import is_stream
-
-    regular = [Path(file) for file in files if file is not None and not is_stream(file)]
-    if failed is not None:
-        check_place(Path(failed), regular[0] if regular else None)
-    if not runtime.dry_run:
-        JobStore(runtime.paths.state, runtime.clock).prepare()
+def _given(ctx: typer.Context) -> dict[str, Any]:
+    """The options of a command by name, and the common one that says how cells are read."""
+    return {**ctx.params, "excel_safe": bool(ctx.obj.flags.get("excel_safe"))}
 
 
 @app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
@@ -130,16 +120,10 @@ def apply_plan(
     Refused when the service, the file, its mapping, the attributes, or a record that the plan touches or decided on is not what it was;
     the message says which. With --dry-run it is checked and shown.
     """
-    from crmctl.bulk.run.guards import Guard
-    from crmctl.bulk.send.context import DeliveryOptions
-    from crmctl.cli.bulk_plans import ApplyRequest, apply_plan
-    from crmctl.cli.bulk_request import assumption
+    from crmctl.bulk.usecases.requests import ApplyRequest
+    from crmctl.cli.bulk_imports import apply_saved
 
-    assume = assumption(assume_applied, assume_lost)
-    delivery = DeliveryOptions(concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids)
-    guard, source, copy = Guard.parse(expect, max_changes), Path(input) if input else None, Path(failed) if failed else None
-    _check_places(ctx.obj, file, input, failed=failed)
-    apply_plan(ctx.obj, file, ApplyRequest(delivery, guard, source, copy, again, lock_wait))
+    apply_saved(ctx.obj, ApplyRequest.taken(_given(ctx)))
 
 
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
@@ -160,33 +144,10 @@ def resume_job(
 
     Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
-    from crmctl.bulk.journal.jobs import JobStore
-    from crmctl.bulk.run.job_run import finished_result
-    from crmctl.bulk.send.context import DeliveryOptions
-    from crmctl.bulk.usecases.resume import check_service, choose_job, reopen
-    from crmctl.cli.bulk_request import assumption
-    from crmctl.cli.bulk_runs import check_shown, resolve_target, resume_preview, run_job, show_result, takes_turns
+    from crmctl.bulk.usecases.requests import ResumeRequest
+    from crmctl.cli.bulk_imports import resume_job
 
-    runtime: Runtime = ctx.obj
-    _check_places(runtime, failed=failed)
-    store = JobStore(runtime.paths.state, runtime.clock)
-    chosen = choose_job(store, job, last=last)
-    if runtime.dry_run:
-        resume_preview(runtime, chosen)
-    elif (finished := finished_result(store, chosen)) is not None:
-        show_result(runtime, finished, chosen.header.input)
-    else:
-        check_shown(runtime)
-        origin = runtime.settings.require_origin()
-        check_service(chosen.header, origin)
-        _, attributes = resolve_target(runtime, chosen.header.object_id)
-        ready = reopen(store, chosen, origin, attributes)
-        assume = assumption(assume_applied, assume_lost)
-        delivery = DeliveryOptions(
-            concurrency=concurrency, max_failures=max_failures, settle=settle, assume=assume, capture_ids=capture_ids
-        )
-        with takes_turns(runtime, ready.journal.header, lock_wait):
-            run_job(runtime, ready, delivery, failed_copy=Path(failed) if failed else None)
+    resume_job(ctx.obj, ResumeRequest.taken(_given(ctx)))
 
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, or the end of its name.")]
@@ -217,9 +178,10 @@ def repair_job(
 
     A request that was given up as absent may still be carried out by the service much later; this finds it.
     """
-    from crmctl.cli.bulk_jobs import repair
+    from crmctl.bulk.usecases.repair import RepairRequest
+    from crmctl.cli.bulk_jobs import repair_job
 
-    repair(ctx.obj, job, delete_duplicates=delete_duplicates, clear_marker=clear_marker)
+    repair_job(ctx.obj, RepairRequest(job, delete_duplicates, clear_marker, ctx.obj.dry_run))
 
 
 @app.command("undo", writes=True, examples=["crmctl bulk undo $(crmctl bulk jobs -q '[0].job' -o ids) --dry-run"])
@@ -230,9 +192,9 @@ def undo_job(ctx: typer.Context, job: JobArgument) -> None:
     with bulk import --before-images yes. A record that somebody has changed since stays as it is and is reported. Interrupted, it can be
     given again: what is undone stays undone.
     """
-    from crmctl.cli.bulk_jobs import undo
+    from crmctl.cli.bulk_jobs import undo_job
 
-    undo(ctx.obj, job)
+    undo_job(ctx.obj, job)
 
 
 @app.command(
@@ -265,10 +227,15 @@ def export_records(
     whole or not at all, with a manifest beside it; an existing one is replaced only with --yes. An interrupted export goes on when the
     same command is given again.
     """
-    from crmctl.cli.bulk_exports import export
+    from crmctl.bulk.usecases.export import ExportRequest
+    from crmctl.cli.bulk_exports import export_records
 
     path = Path(file) if file is not None and file != "-" else None
-    export(ctx.obj, object_name, path, format, filters, prune=prune, since_last=since_last, lookback=lookback, resume=resume)
+    request = ExportRequest(
+        object=object_name, path=path, format=format, excel_safe=bool(ctx.obj.flags.get("excel_safe")), prune=prune,
+        since_last=since_last, lookback=lookback, resume=resume,
+    )  # fmt: skip
+    export_records(ctx.obj, request, filters)
 
 
 @app.command(
@@ -291,11 +258,11 @@ def delete_records(
 
     All ids are known before the first one is deleted; requests delete 100 at a time.
     """
-    from crmctl.cli.bulk_transfers import delete
+    from crmctl.cli.bulk_transfers import delete_records
 
     if (ids is None) == (not filters):
         raise UsageError("say which records: either --ids or --filter", hint="crmctl bulk delete --help")
-    delete(ctx.obj, object_name, ids, filters)
+    delete_records(ctx.obj, object_name, ids, filters)
 
 
 @app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv -o json"])
@@ -314,11 +281,7 @@ def inspect_file(
     pad_short: given.PadOption = False,
 ) -> None:
     """Show how a file is read, what its columns hold, and what they would fill."""
-    from crmctl.bulk.sources.rows import SourceOptions
+    from crmctl.bulk.usecases.requests import InspectRequest
     from crmctl.cli.bulk_transfers import inspect_input
 
-    one_of("--mode", mode, ("create", "upsert"))
-    _check_places(ctx.obj, file)
-    excel_safe = bool(ctx.obj.flags.get("excel_safe"))
-    options = SourceOptions(format, encoding, delimiter, quote, sheet, pad_short=pad_short, excel_safe=excel_safe)
-    inspect_input(ctx.obj, file, object_name, mode, options)
+    inspect_input(ctx.obj, InspectRequest.taken(_given(ctx), object=object_name))

@@ -1,0 +1,80 @@
+"""What use cases look at first: the object with its attributes as they are now, the jobs of this machine, places, whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.atomic_file import check_place
+from crmctl.bulk.context import BulkContext
+from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.journal.object_lock import ObjectLock
+from crmctl.bulk.run.dry_run import Limit
+from crmctl.bulk.run.job_start import ImportTarget
+from crmctl.bulk.sources.given_input import is_stream
+from crmctl.errors import DeniedError
+from crmctl.models.composites import COMPOSITE_TYPES
+
+SAMPLES = 20
+"""How many existing records show the form of composite values."""
+
+
+def store_of(context: BulkContext) -> JobStore:
+    """The import jobs of this machine."""
+    return JobStore(context.state, context.clock)
+
+
+def resolve_target(context: BulkContext, object_name: str) -> ImportTarget:
+    """The object, and its attributes as they are now: bulk work trusts no cache. Raises NotFoundError, and what reading raises."""
+    attributes = context.directory.attributes(object_name, refresh=True)
+    object_id = context.directory.object_id(object_name)
+    return ImportTarget(object_name, object_id, context.origin, attributes, context.service)
+
+
+def sample_records(context: BulkContext, target: ImportTarget) -> tuple[dict[str, Any], ...]:
+    """The data of a few existing records, whose form composite values follow; none where the key may not read them."""
+    if not any(attribute.type in COMPOSITE_TYPES for attribute in target.attributes):
+        return ()
+    try:
+        page = context.crm.list_records(target.object_id, limit=SAMPLES)
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        return ()
+    return tuple(record.data for record in page.items)
+
+
+def current_limit(context: BulkContext) -> Limit:
+    """The request rate as the service states it at this moment."""
+    session = context.crm.session
+    headers = session.exchange("GET", "/objects").headers
+    try:
+        return Limit(int(headers["x-ratelimit-limit"]), session.rate_window, int(headers["x-ratelimit-remaining"]))
+    except (KeyError, ValueError):
+        return Limit(seconds=session.rate_window)
+
+
+def check_places(failed: Path | None, *files: str | Path | None) -> None:
+    """Notice before the first request what cannot be read, and where nothing can be written. Raises UsageError."""
+    regular = [Path(file) for file in files if file is not None and not is_stream(str(file))]
+    if failed is not None:
+        check_place(failed, regular[0] if regular else None)
+
+
+@contextmanager
+def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> Iterator[None]:
+    """An import by key runs while no other one runs into the same object. Raises PendingError after `patience` seconds."""
+    if not by_key:
+        yield
+        return
+    lock = ObjectLock(store_of(context), target.origin, target.object_id, target.object, patience)
+    with lock.hold(context.clock, context.listener.note):
+        yield
+
+
+def note_if_empty(context: BulkContext, file: str, rows: int) -> None:
+    """A file without rows is nothing wrong: a nightly run may have nothing to do. It is said all the same."""
+    if not rows:
+        context.listener.note(f"{'stdin' if file == '-' else file} holds no rows: nothing to import")

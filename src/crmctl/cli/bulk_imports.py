@@ -1,0 +1,150 @@
+"""`bulk import`, `bulk apply` and `bulk resume`: the use case is called and its outcome shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crmctl.cli.bulk_context import PreviewListener, RuntimeContext
+from crmctl.cli.bulk_findings import tell_findings
+from crmctl.cli.counted_words import counted
+
+if TYPE_CHECKING:
+    from crmctl.bulk.usecases.apply_plan import PlanPreview
+    from crmctl.bulk.usecases.import_records import ImportPreview
+    from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest, ResumeRequest
+    from crmctl.bulk.usecases.results import ImportResult
+    from crmctl.cli.runtime import Runtime
+
+
+def import_file(runtime: Runtime, request: ImportRequest) -> None:
+    """Import a file, or with --dry-run or --plan say what that would do."""
+    from crmctl.bulk.usecases.import_records import import_records, preview_import
+
+    if runtime.dry_run or request.plan_path is not None:
+        runtime.flags["dry_run"] = True
+        _show_preview(runtime, preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request))
+        return
+    check_shown(runtime)
+    show_result(runtime, import_records(RuntimeContext(runtime), request))
+
+
+def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
+    """Do what a plan says, or with --dry-run show it."""
+    from crmctl.bulk.usecases.apply_plan import apply_plan, preview_plan
+
+    context = RuntimeContext(runtime)
+    if runtime.dry_run:
+        preview = preview_plan(context, request)
+        runtime.emitter.emit_result(preview.to_document(), text=_plan_text(preview))
+        if preview.error is not None:
+            raise preview.error
+        return
+    check_shown(runtime)
+    show_result(runtime, apply_plan(context, request))
+
+
+def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
+    """Go on with a job, or with --dry-run say what is left of it."""
+    from crmctl.bulk.usecases.resume import preview_resume, resume
+
+    context = RuntimeContext(runtime)
+    if not runtime.dry_run:
+        show_result(runtime, resume(context, request, lambda: check_shown(runtime)))
+        return
+    preview = preview_resume(context, request)
+    document = preview.to_document()
+    text = f"job {document['job']}: {counted(document['unsent'], 'row')} not sent, {document['inDoubt']:,} in doubt; nothing was sent"
+    runtime.emitter.emit_result(document, text=text)
+
+
+def check_shown(runtime: Runtime) -> None:
+    """Refuse a --fields or --query that does not fit the summary of a job before it begins. Raises UsageError."""
+    from crmctl.bulk.usecases.results import example_summary
+
+    runtime.emitter.check_result(example_summary())
+
+
+def show_result(runtime: Runtime, result: ImportResult) -> None:
+    """Show a job's findings, notes and summary. Raises the error that goes with its exit code, if it has one."""
+    error = result.error
+    tell_findings(runtime, result.findings, error)
+    if result.rivals is not None and error is not None and error.code != result.rivals.code:
+        runtime.messages.warn(result.rivals.message)
+    for note in result.notes:
+        runtime.messages.note(note)
+    runtime.emitter.emit_result(result.summary.to_document(), text=_summary_text(result))
+    if error is not None:
+        raise error
+
+
+_WORDS = {
+    "created": "created",
+    "updated": "updated",
+    "unchanged": "unchanged",
+    "failed": "failed",
+    "rejected": "invalid",
+    "skipped": "skipped",
+    "inDoubt": "in doubt",
+    "unsent": "not sent",
+}
+
+
+def _summary_text(result: ImportResult) -> str:
+    from crmctl.output.progress import duration
+
+    summary, document = result.summary, result.summary.to_document()
+    counts = ", ".join(f"{document[name]:,} {word}" for name, word in _WORDS.items() if document[name]) or "none"
+    lines = [
+        f"{result.input} into {summary.object}, job {summary.job}",
+        f"  rows       {summary.rows:,}: {counts}",
+        f"  requests   {summary.requests:,} in {duration(summary.elapsed)}",
+    ]
+    lines += [f"  {_WORDS.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
+    return "\n".join(lines)
+
+
+_FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
+
+
+def _show_preview(runtime: Runtime, preview: ImportPreview) -> None:
+    """Raises the error of what would not be imported, after the report."""
+    tell_findings(runtime, preview.findings, preview.error)
+    document = preview.to_document()
+    text = _preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
+    runtime.emitter.emit_result(document, text=text)
+    preview.raise_for_error()
+
+
+def _preview_text(preview: ImportPreview) -> str:
+    from crmctl.output.progress import duration
+
+    found, report = preview.predicted, preview.predicted.report
+    known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
+    return (
+        f"{preview.input} has {counted(report.rows, 'row')}: {report.valid:,} valid, {report.rejected:,} invalid\n"
+        + (f"{known}\n" if known and found.summary.mode == "upsert" else "")
+        + "".join(
+            f"{counted(one.size, 'record')} of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents
+        )
+        + f"importing takes {counted(found.summary.requests, 'request')}, about {duration(found.seconds)}; nothing was sent"
+    )
+
+
+def _plan_text(preview: PlanPreview) -> str:
+    from crmctl.output.progress import duration
+
+    document = preview.to_document()
+    planned, shown = document["planned"], preview.examples
+    counts = {name: count for name, count in planned["predicted"].items() if count}
+    width = max((len(f"{count:,}") for count in counts.values()), default=1)
+    into = f"{preview.header.input} into {document['object']}"
+    lines = [f"{preview.path}: {into}, {counted(planned['rows'], 'row')}, planned {document['createdAt']}"]
+    lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
+    lines += [f"  first      {counted(one['create'], 'record')} of {one['object']}, by {one['key']}" for one in planned["parents"]]
+    lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]
+    if shown:
+        rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
+        rows += [(str(one.line), one.action, one.id or "", one.reason or ", ".join(one.changes or ())) for one in shown]
+        widths = [max(len(row[place]) for row in rows) for place in range(4)]
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "nothing was sent"])

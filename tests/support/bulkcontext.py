@@ -1,0 +1,34 @@
+"""A context for bulk use cases whose every part a test decides; nobody sees notes or progress, `findings` keeps what is reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.bulkjobs import Silent
+
+
+@dataclass
+class QuietListener:
+    progress: Any = field(default_factory=Silent)
+    notes: list[str] = field(default_factory=list)
+    findings: list[Any] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def report(self, finding: Any) -> None:
+        self.findings.append(finding)
+
+    def confirm(self, question: str) -> None:
+        self.questions.append(question)
+
+
+@dataclass
+class QuietContext:
+    """What is not given is not needed."""
+
+    service: Any
+    clock: Any
+    listener: QuietListener = field(default_factory=QuietListener)
