@@ -35,6 +35,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
     measured = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "crmctl --version": [CRMCTL, "--version"],
+        "import crmctl": [sys.executable, "-c", "import crmctl"],
+        "from crmctl import Client": [sys.executable, "-c", "from crmctl import Client"],
         "one-command Typer program --help": [sys.executable, str(program), "--help"],
         "crmctl --help": [CRMCTL, "--help"],
         "import typer": [sys.executable, "-c", "import typer"],
@@ -58,6 +60,8 @@ def comparisons(medians: Mapping[str, float]) -> list[Comparison]:
     """What is held against what, and the highest ratio that is allowed."""
     pairs: list[tuple[str, str, float | None]] = [
         ("crmctl --version", "python -c pass", 2.0),
+        ("import crmctl", "python -c pass", 1.5),
+        ("from crmctl import Client", "import typer, httpx, pydantic", None),
         ("crmctl --help", "one-command Typer program --help", 1.0),
         ("crmctl records list people -o json", "import typer, httpx, pydantic", 1.5),
         ("crmctl records list people -o json", "import typer", None),

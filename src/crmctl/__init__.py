@@ -1,3 +1,16 @@
-"""crmctl: the command line of the Customer Records Service. Holds the version and imports nothing, so that `--version` stays instant."""
+"""crmctl: the command line and the Python API of the Customer Records Service. Holds the version; the API is imported when it is used."""
 
 __version__ = "0.1.0"
+__all__ = ["Client", "__version__"]
+
+TYPE_CHECKING = False  # importing it from typing would take longer than all of this
+if TYPE_CHECKING:
+    from crmctl.api.client import Client
+
+
+def __getattr__(name: str) -> object:
+    if name == "Client":
+        from crmctl.api.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

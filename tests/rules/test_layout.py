@@ -16,9 +16,14 @@ SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "managers", "mis
 LOCK_FILES = {"uv.lock", "poetry.lock", "Pipfile.lock", "pdm.lock"}
 
 
-def test_init_files_are_empty_but_for_the_version() -> None:
+def test_init_files_are_empty_but_for_the_version_and_the_door_to_the_api() -> None:
     filled = [path for path in python_files() if path.name == "__init__.py" and path.read_text().strip()]
     assert filled == [PACKAGE / "__init__.py"]
+    body = ast.parse(filled[0].read_text()).body
+    named = [node.targets[0].id for node in body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    assert named == ["__version__", "__all__", "TYPE_CHECKING"]
+    assert [node.name for node in body if isinstance(node, ast.FunctionDef)] == ["__getattr__"]
+    assert [node for node in body if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef)] == [], "nothing is imported at once"
 
 
 def test_every_module_says_what_belongs_in_it() -> None:

@@ -31,6 +31,12 @@ def test_version_imports_nothing_but_crmctl(bare: set[str]) -> None:
     assert added == {"crmctl", "crmctl.main"}
 
 
+def test_importing_the_package_imports_nothing_else(tmp_path: Path, bare: set[str]) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("import crmctl\n")
+    assert imported_modules([script]) - bare == {"crmctl"}
+
+
 def test_help_imports_no_command_and_nothing_heavy() -> None:
     modules = imported_modules([CRMCTL, "--help"])
     assert "crmctl.cli.framework" in modules

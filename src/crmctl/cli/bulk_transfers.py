@@ -23,7 +23,7 @@ def delete_records(runtime: Runtime, object_name: str, ids_file: str | None, fil
     if not runtime.prompter.can_ask or ids_file == "-":
         runtime.confirm(f"Delete records of {object_name}")
     conditions = parse_filters(runtime, object_name, filters)
-    request = DeleteRequest(object_name, ids_file, conditions, runtime.dry_run)
+    request = DeleteRequest(object_name, ids_file, conditions, dry_run=runtime.dry_run)
     done = delete(
         RuntimeContext(runtime), request, lambda plan: runtime.confirm(f"Delete {counted(plan.records, 'record')} of {object_name}")
     )

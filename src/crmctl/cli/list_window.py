@@ -76,9 +76,11 @@ class _Seen:
 
     def notes(self, part: Window, shown: int) -> Iterator[str]:
         """What was left out, or may be missing."""
+        from crmctl.client.record_lists import SHIFTED
+
         more = self.total is not None and part.offset + shown < self.total
         if self.shifted:
-            yield "the list changed while its pages were read: something may be missing"
+            yield SHIFTED
         if shown == part.limit and more:
             yield f"showing {shown:,} of {self.total:,}; use --limit or --all"
         elif shown == part.limit and self.total is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crmctl.cli.counted_words import counted
-from crmctl.errors import DeniedError, UsageError, reason
+from crmctl.errors import UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -42,23 +42,18 @@ def records_at_stake(runtime: Runtime, text: str) -> str:
 
 def known_attributes(runtime: Runtime, text: str) -> list[Attribute] | None:
     """The object's attributes, or None when the key may not read them."""
-    try:
-        return list(runtime.directory.attributes(text))
-    except DeniedError as error:
-        if error.status != 403:
-            raise
-        runtime.messages.detail(f"the attributes of {text} are not known: {error.message}")
-        return None
+    from crmctl.client import record_lists
+
+    return record_lists.known_attributes(runtime.directory, text, runtime.messages.detail)
 
 
 def parse_filters(runtime: Runtime, text: str, filters: Sequence[str] | None) -> list[Condition]:
     """The conditions of --filter, their slugs checked where the attributes are known. Raises UsageError before any request."""
-    from crmctl.models.filters import check_slugs, parse_condition
+    if not filters:
+        return []
+    from crmctl.client.record_lists import read_conditions
 
-    conditions = [parse_condition(item) for item in filters or ()]
-    if conditions and (attributes := known_attributes(runtime, text)):
-        check_slugs(conditions, attributes)
-    return conditions
+    return read_conditions(runtime.directory, text, filters, runtime.messages.detail)
 
 
 def record_columns(runtime: Runtime, text: str, sample: dict[str, Any] | None) -> View:

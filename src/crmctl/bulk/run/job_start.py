@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.plan_file import keep_plan
 from crmctl.bulk.sources.given_input import COPY_NAME, GivenInput, copy_stream, is_stream
+from crmctl.bulk.sources.spooled_rows import spool_rows
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 
@@ -136,6 +137,17 @@ def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Giv
     folder = store.new_folder()
     try:
         yield GivenInput(file, copy_stream(file, stdin, folder), is_copy=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_rows(store: JobStore, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[GivenInput]:
+    """Rows that a program gives, in a file that is gone afterwards."""
+    folder = store.new_folder()
+    try:
+        spool_rows(rows, folder / COPY_NAME)
+        yield GivenInput(name, folder / COPY_NAME, is_copy=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,20 @@ from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.run.job_start import temporary_input
 from crmctl.bulk.send.deletion import DeletedObject, DeleteSummary, collect_ids, delete_records, read_ids
 from crmctl.bulk.usecases.targets import store_of
-from crmctl.errors import CrmctlError, PartialError
+from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.models.filters import Condition
+from crmctl.models.ids import is_uuid
 from crmctl.models.records import BULK_LIMIT
 
 
 @dataclass(frozen=True)
 class DeleteRequest:
-    """Records of `object`: those whose ids a file holds (`-` is stdin), else those that meet all conditions."""
+    """Records of `object`: those whose ids a file holds (`-` is stdin), those with these `ids`, or those that meet all conditions."""
 
     object: str
     ids_file: str | None = None
     conditions: Sequence[Condition] = ()
+    ids: Iterable[str] | None = None
     dry_run: bool = False
 
 
@@ -72,8 +74,11 @@ def example_deletion(object_name: str) -> dict[str, Any]:
 def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Deletion], None]) -> Deletion:
     """Collect the ids, show what is about to be deleted to `approve`, which raises to leave it, and delete; a dry run stops before that.
 
-    What the service refuses is in the result. Raises UsageError and RejectedError for a file of ids that holds something else.
+    What the service refuses is in the result. Raises UsageError when it is not clear which records are meant, and RejectedError for what
+    is no id.
     """
+    if sum((request.ids_file is not None, request.ids is not None, bool(request.conditions))) != 1:
+        raise UsageError("say which records: either --ids or --filter", hint="crmctl bulk delete --help")
     with SeenIds() as ids:
         object_id = _gather(context, request, ids)
         plan = Deletion(request.object, object_id, len(ids), next(iter(ids.chunks(BULK_LIMIT)), []))
@@ -81,13 +86,19 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
             return plan
         if plan.records:
             approve(plan)
-        target = DeletedObject(context.service, request.object, object_id, were_there=request.ids_file is None)
+        target = DeletedObject(context.service, request.object, object_id, were_there=bool(request.conditions))
         summary = delete_records(target, ids, context.clock, context.listener.progress)
     return Deletion(plan.object, object_id, plan.records, plan.first, summary)
 
 
 def _gather(context: BulkContext, request: DeleteRequest, ids: SeenIds) -> str:
     """Fill `ids`; returns the object's id."""
+    if request.ids is not None:
+        for one in request.ids:
+            if not is_uuid(one):
+                raise RejectedError(f"{one!r} is not a record id; nothing was deleted", code="malformed_id")
+            ids.add(one.lower())
+        return context.directory.object_id(request.object)
     if request.ids_file is None:
         object_id = context.directory.object_id(request.object)
         collect_ids(context.service, object_id, request.conditions, ids, context.listener.progress)

@@ -15,7 +15,7 @@ from crmctl.bulk.run.decisions import Decisions
 from crmctl.bulk.run.dry_run import DryRun, DryRunOptions, dry_run
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_run import RunOptions
-from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_input
+from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_rows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
 from crmctl.bulk.run.plan_check import Prediction, describe
 from crmctl.bulk.run.plan_file import check_plan_path, write_plan
@@ -63,7 +63,7 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     What happens to rows is in the result, an error that ended sending too. Raises CrmctlError for a request that means nothing, an object
     that is not there, an input that cannot be read or mapped, and when another import by key does not end in time.
     """
-    check_places(request.failed_copy, request.file)
+    _check(request)
     store_of(context).prepare()
     options = RunOptions(request.delivery(), request.guard(), request.failed_copy)
     with ExitStack() as stack:
@@ -78,11 +78,11 @@ def preview_import(context: BulkContext, request: ImportRequest) -> ImportPrevie
 
     An existing plan is replaced when the listener agrees. Raises what `import_records` raises before its first row.
     """
-    check_places(request.failed_copy, request.file)
+    _check(request)
     plan = request.plan()
     request.delivery(), request.guard()
     if request.plan_path is not None:
-        _check_plan_place(context, request.plan_path, request.file)
+        _check_plan_place(context, request, request.plan_path)
     with _prepared(context, request, plan) as ready:
         found = _predict(context, request, ready)
     note_if_empty(context, request.file, found.predicted.report.rows)
@@ -107,7 +107,7 @@ def _prepared(context: BulkContext, request: ImportRequest, plan: ImportPlan) ->
         found = resolve_target(context, name)
         return found.object_id, found.attributes
 
-    with temporary_input(store_of(context), request.file, context.stdin) as given:
+    with _given(context, request) as given:
         header = open_source(given.path, plan.source, name=request.file).header
         named = tuple(request.references)
         named = (*named, *references_in(header, target.attributes, named, lambda of: directory.object(of).slug or of))
@@ -115,9 +115,22 @@ def _prepared(context: BulkContext, request: ImportRequest, plan: ImportPlan) ->
         yield _Prepared(target, given, replace(plan, values=replace(plan.values, samples=samples), references=references))
 
 
-def _check_plan_place(context: BulkContext, path: Path, file: str) -> None:
+def _check(request: ImportRequest) -> None:
+    check_places(request.failed_copy, request.file if request.rows is None else None)
+
+
+@contextmanager
+def _given(context: BulkContext, request: ImportRequest) -> Iterator[GivenInput]:
+    store = store_of(context)
+    opened = temporary_rows(store, request.rows, request.file) if request.rows is not None else None
+    with opened or temporary_input(store, request.file, context.stdin) as given:
+        yield given
+
+
+def _check_plan_place(context: BulkContext, request: ImportRequest, path: Path) -> None:
     """Raises UsageError for an input, or a place, of which no plan can be made."""
-    if is_stream(file):
+    file = request.file
+    if request.rows is not None or is_stream(file):
         hint = f"save it first: ... > rows.csv, then crmctl bulk import OBJECT rows.csv --plan {path}"
         named = "stdin" if file == STDIN else file
         raise UsageError(f"a plan of {named} could not be applied: its rows are gone by then", hint=hint, code="unusable_input")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -84,10 +84,12 @@ class ReadRequest(Taken):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest(RunRequest, ReadRequest):
-    """One import: `file` (a path, or `-` for stdin) into `object` (a slug or an id). The rest are the options of `crmctl bulk import`."""
+    """One import: `file` (a path, or `-` for stdin) into `object` (a slug or an id), or `rows`, of which `file` is only the name. The rest
+    are the options of `crmctl bulk import`."""
 
     object: str
     file: str
+    rows: Iterable[Mapping[str, Any]] | None = None
     mode: str | None = None
     keys: Sequence[str] = ()
     on_duplicate_key: str = "error"
@@ -117,6 +119,9 @@ class ImportRequest(RunRequest, ReadRequest):
     @property
     def plan_path(self) -> Path | None:
         return Path(self.plan_file) if self.plan_file else None
+
+    def source(self) -> SourceOptions:
+        return super().source() if self.rows is None else SourceOptions(format="jsonl")
 
     def guard(self) -> Guard:
         return Guard.parse(self.expect, self.max_changes)

@@ -26,9 +26,7 @@ from crmctl.cli.targets import check_columns, on_object, parse_filters, record_c
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.crm import Crm
     from crmctl.client.shapes import Page
-    from crmctl.models.filters import Condition
     from crmctl.models.records import Record
 
 app = CommandApp("List, search, count, read and change the records of an object.")
@@ -113,21 +111,12 @@ def _list(
 @app.command("count", examples=["crmctl records count people", "crmctl records count deals --filter 'stage=won' -o json"])
 def count_records(ctx: typer.Context, object_name: ObjectArgument, filters: FilterOption = None) -> None:
     """Count records."""
+    from crmctl.client.record_lists import count_records
+
     runtime: Runtime = ctx.obj
     conditions = parse_filters(runtime, object_name, filters)
-    count = on_object(runtime, object_name, lambda target: _count(runtime.crm, target, conditions))
+    count = on_object(runtime, object_name, lambda target: count_records(runtime.crm, target, conditions))
     runtime.emitter.emit_result({"count": count}, text=str(count))
-
-
-def _count(crm: Crm, target: str, conditions: list[Condition]) -> int:
-    """The service's own total, else as many as its pages hold."""
-    first = crm.list_records(target, filters=conditions, limit=1)
-    if first.total is not None:
-        return first.total
-    from crmctl.client.paging import iterate
-
-    pages = iterate(lambda limit, offset: crm.list_records(target, filters=conditions, order="asc", limit=limit, offset=offset))
-    return sum(len(page.items) for page in pages)
 
 
 @app.command("get", examples=[f"crmctl records get people {NEWEST}", f"crmctl records get people {NEWEST} -q data.email"])

@@ -1,0 +1,50 @@
+"""Lists of records as people ask for them: conditions checked against the attributes where those may be read, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from crmctl.client.crm import Crm
+from crmctl.client.directory import Directory
+from crmctl.client.paging import iterate
+from crmctl.errors import DeniedError
+from crmctl.models.attributes import Attribute
+from crmctl.models.filters import Condition, check_slugs, parse_condition
+from crmctl.models.records import Record
+
+SHIFTED = "the list changed while its pages were read: something may be missing"
+
+
+def known_attributes(directory: Directory, object_name: str, tell: Callable[[str], None]) -> list[Attribute] | None:
+    """The object's attributes, or None when the key may not read them, of which `tell` hears."""
+    try:
+        return list(directory.attributes(object_name))
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        tell(f"the attributes of {object_name} are not known: {error.message}")
+        return None
+
+
+def read_conditions(
+    directory: Directory, object_name: str, filters: Sequence[str | Condition], tell: Callable[[str], None] = lambda _: None
+) -> list[Condition]:
+    """Conditions as text or ready, their slugs checked where the attributes are known. Raises UsageError before any request."""
+    conditions = [parse_condition(item) if isinstance(item, str) else item for item in filters]
+    if conditions and (attributes := known_attributes(directory, object_name, tell)):
+        check_slugs(conditions, attributes)
+    return conditions
+
+
+def count_records(crm: Crm, object_id: str, conditions: Sequence[Condition]) -> int:
+    """The service's own total, else as many as its pages hold."""
+    first = crm.list_records(object_id, filters=conditions, limit=1)
+    if first.total is not None:
+        return first.total
+    return sum(1 for _ in oldest_first(crm, object_id, conditions))
+
+
+def oldest_first(crm: Crm, object_id: str, conditions: Sequence[Condition]) -> Iterator[Record]:
+    """Every record that meets the conditions, in the order in which they were created."""
+    pages = iterate(lambda limit, offset: crm.list_records(object_id, filters=conditions, order="asc", limit=limit, offset=offset))
+    return (record for page in pages for record in page.items)
