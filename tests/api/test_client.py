@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from crmctl import Client
-from crmctl.errors import ConfigError, NotFoundError, RejectedError, UsageError
+from crmctl.api.client_context import ClientContext, LogListener
+from crmctl.bulk.usecases.delete import DeleteRequest, Deletion, delete
+from crmctl.bulk.usecases.undo import Undo, UndoRequest, undo
+from crmctl.errors import ConfigError, InterruptedByUser, NotFoundError, RejectedError, UsageError
 from tests.support.service import RunningService, running_service
 
 
@@ -105,3 +108,23 @@ def test_without_an_address_it_says_how_to_give_one(monkeypatch: pytest.MonkeyPa
 def test_a_record_that_is_not_there(client: Client) -> None:
     with pytest.raises(NotFoundError):
         client.records("people").get("00000000-0000-4000-8000-000000000000")
+
+
+def test_what_is_not_agreed_to_is_left_alone(service: RunningService, client: Client) -> None:
+    """The use cases show what they are about to do before they do it."""
+    context = ClientContext(dict(os.environ), (None, service.base_url, service.key), LogListener())
+    job = client.bulk.import_records("people", people(3)).job
+    shown: list[int] = []
+
+    def refuse(plan: Undo | Deletion) -> None:
+        shown.append(plan.work if isinstance(plan, Undo) else plan.records)
+        raise InterruptedByUser("no")
+
+    with pytest.raises(InterruptedByUser):
+        undo(context, UndoRequest(str(job)), refuse)
+    ids = [record.id for record in client.records("people").list()]
+    with pytest.raises(InterruptedByUser):
+        delete(context, DeleteRequest("people", ids=ids[:2]), refuse)
+    context.close()
+    assert shown == [3, 2]
+    assert client.records("people").count() == 3
