@@ -9,6 +9,7 @@ from typing import Any
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.journal import Header, Journal
+from crmctl.bulk.progress import Progress
 from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.import_run import RunResult, run_import
 from crmctl.bulk.send.context import DeliveryOptions, ImportService
@@ -72,10 +73,11 @@ def run(
     *,
     clock: Clock | None = None,
     stop_on_error: bool = True,
+    progress: Progress | None = None,
 ) -> RunResult:
     """One run of an import job over prepared rows."""
-    return run_import(
-        ImportRun(
-            service, journal, options or DeliveryOptions(), clock or FakeClock(), Silent(), rows=lambda: rows, stop_on_error=stop_on_error
-        )
+    shown = progress or Silent()
+    context = ImportRun(
+        service, journal, options or DeliveryOptions(), clock or FakeClock(), shown, rows=lambda: rows, stop_on_error=stop_on_error
     )
+    return run_import(context)

@@ -18,7 +18,7 @@ from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.client.http.transport import HttpxTransport, Response
 from crmctl.config.credentials import Credential
-from tests.support.bulkjobs import header, new_journal, prepared, run
+from tests.support.bulkjobs import Silent, header, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer
 from tests.support.clock import FakeClock
 from tests.support.faultruns import Scenario, play
@@ -125,6 +125,18 @@ def test_the_last_batch_goes_alone_and_settles_what_is_in_doubt(tmp_path: Path) 
     _, states = import_over_socket(tmp_path / "job", service, 150, DeliveryOptions())
     assert states == {RowState.CREATED: 150}
     assert values(service) == Counter(range(1, 151))
+
+
+@pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED, AFTER_COMMIT[0], Fault("400", "no", "400")], ids=str)
+def test_progress_counts_every_row_once_and_a_long_wait_is_said(tmp_path: Path, fault: Fault) -> None:
+    service, shown = FaultService(FakeClock(), {1: fault}), Silent()
+    with closing(new_journal(tmp_path / "job")) as journal, FaultServer(service) as server:
+        session = Session(server.origin, Credential("key", "test", server.origin), HttpxTransport(), clock=service.clock)
+        run(Crm(session), journal, prepared(450), ONE, clock=service.clock, progress=shown)
+        session.close()
+    assert shown.done == 450
+    waits = [note for note in shown.notes if note.startswith("waiting up to")]
+    assert waits == (["waiting up to 120 s to see whether 100 rows in doubt are there"] if fault is NOT_APPLIED else [])
 
 
 def test_why_rows_are_in_doubt_is_said(tmp_path: Path) -> None:

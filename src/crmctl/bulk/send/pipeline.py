@@ -37,6 +37,9 @@ class Delivery:
         self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
         self._is_read = False
         reconciler.gate = self._transit.gate
+        reconciler.settled = context.progress.advance
+        self._progress = context.progress
+        self._is_wait_told = False
         reconciler.batches_to_come = lambda: self._queue.unfinished_tasks + len(self._backlog) + 2 * (not self._is_read)
         sender = Sender(context, self._transit, reconciler, self._batcher)
         # Daemons: a sender that waits for the rate limit must not keep a program alive that was told to end.
@@ -132,8 +135,15 @@ class Delivery:
         elif self._queue.unfinished_tasks:
             self._transit.wait()
         else:
+            self._tell_wait()
             self._clock.sleep(min(TICK_SECONDS, self._reconciler.wait))
         self._beat()
+
+    def _tell_wait(self) -> None:
+        """Once a run: a bar that stands still for minutes looks like a program that hangs."""
+        if not self._is_wait_told and (text := self._reconciler.patience):
+            self._is_wait_told = True
+            self._progress.note(text)
 
     def _parts(self, freed: Freed) -> Iterator[Freed]:
         """What was looked for together may be more than a request takes."""

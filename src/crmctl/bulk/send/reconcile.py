@@ -28,6 +28,9 @@ PARKED_LIMIT = 16
 LOOKS = Backoff(longest=30.0, jitter=0.0)
 """Seconds between looks."""
 
+LONG_WAIT = 5.0
+"""Seconds after which a wait is said."""
+
 LAGS = 5
 LATE_SECONDS = 600.0
 """After so long an update is not repeated before it is clear that nobody has changed the record since."""
@@ -67,6 +70,8 @@ class Reconciler:
         """Closed while records are counted."""
         self.batches_to_come: Callable[[], int] = lambda: 0
         """How many batches are under way or still to be sent: what they bring may settle what nobody can tell now."""
+        self.settled: Callable[[int], None] = lambda _count: None
+        """Told how many rows are in doubt no more, or for good; those that are sent again are not among them."""
         self._reader = reader
         self._journal, self._clock = context.journal, context.clock
         self._settle, self._assume = context.options.settle, context.options.assume
@@ -115,6 +120,13 @@ class Reconciler:
         if self._arrivals:
             return 0.0
         return max(0.0, min((parked.look_at for parked in self._parked), default=0.0) - self._clock.now())
+
+    @property
+    def patience(self) -> str:
+        """What is waited for, and how long that may take; empty when it is hardly worth saying."""
+        left = max((self._deadline(parked) for parked in self._parked), default=0.0) - self._clock.now()
+        rows = sum(len(parked.batch) for parked in self._parked)
+        return f"waiting up to {left:.0f} s to see whether {rows:,} rows in doubt are there" if left >= LONG_WAIT else ""
 
     def settle_refusals(self) -> None:
         """Sending has ended, and nothing is under way: batches that were refused and are not there need not stay in doubt."""
@@ -201,6 +213,7 @@ class Reconciler:
             self._forget(parked, ())
         if len(parked.batch) == 1:
             self._journal.conclude([(parked.batch.ordinals[0], RowState.FAILED, None, refusal)])
+            self.settled(1)
             return []
         return [Freed(parked.batch, parked.round, refusal)]
 
@@ -237,7 +250,9 @@ class Reconciler:
             self.notes.append(why)
         free = Batch(tuple(entry for entry in parked.batch.entries if entry.ordinal in gone))
         if not free.entries or (len(free) == 1 and parked.round >= MOST_ROUNDS):
+            self.settled(len(parked.batch))
             return []
+        self.settled(len(parked.batch) - len(free))
         # What was absent twice is sent in halves: perhaps a single row makes the service fail.
         parts = free.halves() if parked.round and len(free) > 1 else (free,)
         return [Freed(part, parked.round + 1) for part in parts]
@@ -246,6 +261,7 @@ class Reconciler:
         """Leave a batch in doubt, for a later run."""
         self._forget(parked, ())
         self._journal.note("given up", why, parked.number)
+        self.settled(len(parked.batch))
         if why not in self.notes:
             self.notes.append(why)
 

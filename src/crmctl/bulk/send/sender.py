@@ -57,7 +57,7 @@ class Sender:
             failed += len(verdict.failures)
             if verdict.state is BatchState.BISECT:
                 refusals.append(verdict.reason)
-            else:
+            elif verdict.state is not BatchState.IN_DOUBT:
                 self._context.progress.advance(len(part.batch))
         refusal = refusals[-1] if refusals else task.refusal
         self._transit.tally_refusal(refusal if failed == len(task.batch) else None)
