@@ -197,7 +197,7 @@ def main(count: int, name: str) -> None:
             read: list[Condition] = [read_condition(*condition) for condition in conditions]
             page = {key: int(share * count) for key, share in paging.items()}
             ours = median_ms(
-                lambda read=read, page=page: engine.read(lambda tx: records.list_records(tx, people, read, records.Page(**page)))
+                lambda read=read, page=page: engine.read(lambda tx: records.list_records(tx, people, read, records.Paging(**page)))
             )  # type: ignore[misc]
             total = engine.read(lambda tx, read=read: records.count_records(tx, people, read))  # type: ignore[misc]
             sql = database.scan(scan)

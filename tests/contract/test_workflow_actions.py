@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from crmctl.service.background import LOOPBACK
-from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.outbound import Caller
+from crmctl.service.outbound.caller import Caller
+from crmctl.service.outbound.guard import TargetGuard
 from tests.contract.scenarios import NIL
 from tests.contract.test_webhooks import wait_until
 from tests.support.authority import Authority

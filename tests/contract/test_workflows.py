@@ -12,8 +12,8 @@ from crmctl.service.definitions.document import format_document, parse_document
 from crmctl.service.definitions.dump import dump_sections
 from crmctl.service.definitions.load import load_document
 from crmctl.service.faults import Fault
+from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.routes.workflows import WorkflowList, WorkflowRunList, WorkflowWithDefinition
-from crmctl.service.webhooks.guard import TargetGuard
 from crmctl.service.workflows.triggers import switch
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.clock import FakeClock

@@ -9,14 +9,14 @@ from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context
 from crmctl.service.data import new_id
 from crmctl.service.jobs.dispatch import Dispatcher
+from crmctl.service.outbound.caller import Caller, OutboundCaller
+from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import deliveries, organisation, outbox, webhooks
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.timestamps import micros_of
 from crmctl.service.values.dates import parse_instant
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries
-from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.outbound import Caller, OutboundCaller
 from tests.support.clock import FakeClock
 
 

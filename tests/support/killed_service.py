@@ -21,11 +21,11 @@ def die(*_: Any, **__: Any) -> NoReturn:
 
 
 def main(step: str, database_url: str, folder: str) -> None:
+    from crmctl.service.outbound.caller import OutboundCaller
     from crmctl.service.server import Server
     from crmctl.service.settings import ServiceSettings
     from crmctl.service.store import delivery_claims, outbox
     from crmctl.service.webhooks import delivery_jobs as delivering
-    from crmctl.service.webhooks.outbound import OutboundCaller
 
     server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
     if step == "before the event is handed over":

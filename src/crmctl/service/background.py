@@ -8,11 +8,11 @@ import random
 from crmctl.service.context import Context
 from crmctl.service.jobs.dispatch import Dispatcher
 from crmctl.service.jobs.worker import Worker
+from crmctl.service.outbound.caller import Caller, OutboundCaller
+from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, outbox
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Housekeeping
-from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.outbound import Caller, OutboundCaller
 from crmctl.service.workflows.run_executor import Runs
 from crmctl.service.workflows.triggers import Schedules, start_for_event
 

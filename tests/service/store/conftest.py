@@ -64,7 +64,7 @@ class Store:
         """The data of what matches, oldest first unless asked otherwise."""
         read: list[Condition] = [read_condition(*condition) for condition in conditions]
         found, total = self.read(
-            lambda tx: records.list_records(tx, object_id, read, records.Page(**{"order": "asc", "limit": 10_000} | paging))
+            lambda tx: records.list_records(tx, object_id, read, records.Paging(**{"order": "asc", "limit": 10_000} | paging))
         )
         if not paging:
             assert total == len(found)

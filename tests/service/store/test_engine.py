@@ -119,7 +119,7 @@ def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(database: s
 
 
 def _empty(tx: Tx, things: str) -> None:
-    while found := records.list_records(tx, things, page=records.Page(limit=100))[0]:
+    while found := records.list_records(tx, things, page=records.Paging(limit=100))[0]:
         records.bulk_delete(tx, things, [each["id"] for each in found], ids=new_id, now=1.0)
     tx.execute("DELETE FROM outbox")
 

@@ -135,7 +135,7 @@ def test_attributes_come_and_go_while_others_write_and_read(two: Stores) -> None
 
     def read() -> None:
         while not stop.is_set():
-            found, total = other.read(lambda tx: records.list_records(tx, things, page=records.Page(limit=5)))
+            found, total = other.read(lambda tx: records.list_records(tx, things, page=records.Paging(limit=5)))
             assert len(found) == min(5, total)
 
     with ThreadPoolExecutor(4) as pool:

@@ -13,10 +13,10 @@ import pytest
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.data import new_id
+from crmctl.service.outbound.caller import Caller, CallFailedError
+from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.engine import open_engine
-from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.outbound import Caller, CallFailedError
 from tests.contract.test_webhooks import wait_until
 from tests.support.authority import Authority
 from tests.support.deliveries import Bench

@@ -12,10 +12,10 @@ import pytest
 from crmctl.models.signatures import read_headers, verify
 from crmctl.service.background import LOOPBACK
 from crmctl.service.data import new_id
+from crmctl.service.outbound.caller import Caller
+from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, delivery_claims, webhooks
 from crmctl.service.webhooks.delivery_jobs import UNPROVEN, Housekeeping
-from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.outbound import Caller
 from tests.support.deliveries import Bench
 from tests.support.receiver import Receiver
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from crmctl.service.background import LOOPBACK
+from crmctl.service.outbound.caller import Caller
+from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import delivery_claims, webhooks
 from crmctl.service.store.engine import open_engine
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Lane
-from crmctl.service.webhooks.guard import TargetGuard
-from crmctl.service.webhooks.outbound import Caller
 from tests.support.deliveries import Bench
 from tests.support.receiver import ByteReceiver, Received, Receiver, drip
 

@@ -11,9 +11,9 @@ from crmctl.service.console.choices import BoxChoice
 from crmctl.service.console.deliveries import delivery_values
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest
+from crmctl.service.outbound.guard import ForbiddenTargetError
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.guard import ForbiddenTargetError
 
 TYPES = BoxChoice("types", "all", "some", "type", "event type", "all event types")
 

@@ -70,7 +70,7 @@ def router(context: Context) -> Endpoints:
 
 def _page(tx: Tx, call: Call, wanted: dict[str, Any]) -> Any:
     sorting = (wanted.get("sort") or SORT.default, wanted.get("order") or ORDER.default)
-    page = records.Page(*sorting, wanted.get("limit", 50), wanted.get("offset", 0))
+    page = records.Paging(*sorting, wanted.get("limit", 50), wanted.get("offset", 0))
     conditions = [_condition(one) for one in wanted.get("filters", ())]
     found, total = records.list_records(tx, call.id("objectId"), conditions, page)
     return {"records": found, "pagination": {"total": total, "limit": page.limit, "offset": page.offset}}

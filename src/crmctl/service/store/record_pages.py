@@ -58,7 +58,7 @@ class _Search:
 
 
 @dataclass(frozen=True)
-class Page:
+class Paging:
     """Which part of a list: `sort` is one of SORTS, `order` one of ORDERS."""
 
     sort: str = "created_at"
@@ -67,14 +67,14 @@ class Page:
     offset: int = 0
 
 
-_FIRST = Page()
+_FIRST = Paging()
 
 
 def list_records(
     tx: Tx,
     object_id: str,
     conditions: Sequence[Condition] = (),
-    page: Page = _FIRST,
+    page: Paging = _FIRST,
 ) -> tuple[list[dict[str, Any]], int]:
     """The records of one page in wire form, and how many match in all. Equal times are ordered by sequence of creation.
 
@@ -94,7 +94,7 @@ def list_records(
 
 def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) -> int:
     """Exact. Raises as list_records does."""
-    return list_records(tx, object_id, conditions, Page(limit=0))[1]
+    return list_records(tx, object_id, conditions, Paging(limit=0))[1]
 
 
 def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from crmctl.models import jsontext
 from crmctl.models.records import BULK_LIMIT
 from crmctl.service.faults import BadRequest, Fault, NotFound
-from crmctl.service.store.record_pages import Page, count_records, list_records
+from crmctl.service.store.record_pages import Paging, count_records, list_records
 from crmctl.service.store.record_writes import RecordChange, Writing, check
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.stamp import Stamp
@@ -18,7 +18,7 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
 
 __all__ = [
-    "Page",
+    "Paging",
     "bulk_delete",
     "bulk_write",
     "count_records",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from crmctl.service.context import Context
 from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
+from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
 from crmctl.service.store import deliveries, delivery_claims
 from crmctl.service.store.delivery_claims import Due, Terms
-from crmctl.service.webhooks.outbound import ATTEMPT_SECONDS, OutboundCaller
 from crmctl.service.webhooks.schedule import WINDOW, next_try
 
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from crmctl.service.faults import BadRequest
+from crmctl.service.outbound.guard import ForbiddenTargetError, check_form
 from crmctl.service.shapes import Body
 from crmctl.service.store import event_conditions, objects
 from crmctl.service.store.schema import Schema, load_schema
@@ -14,7 +15,6 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.values.conditions import ConditionDefinition, read_conditions
 from crmctl.service.values.projection import project
 from crmctl.service.values.text import Invalid
-from crmctl.service.webhooks.guard import ForbiddenTargetError, check_form
 from crmctl.service.workflows.cron import check_cron
 from crmctl.service.workflows.templates import check_templates, is_template
 

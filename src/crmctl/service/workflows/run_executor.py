@@ -14,11 +14,11 @@ from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
 from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
+from crmctl.service.outbound.caller import ATTEMPT_SECONDS, USER_AGENT, Caller, CallFailedError
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflow_runs import Claimed, LeaseLostError
-from crmctl.service.webhooks.outbound import ATTEMPT_SECONDS, USER_AGENT, Caller, CallFailedError
 from crmctl.service.workflows.actions import PERFORM
 from crmctl.service.workflows.templates import render
 

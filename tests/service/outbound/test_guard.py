@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from crmctl.service.webhooks.guard import ForbiddenTargetError, TargetGuard
-from crmctl.service.webhooks.lookup import UnresolvableTargetError
+from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard
+from crmctl.service.outbound.lookup import UnresolvableTargetError
 
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from crmctl.service.webhooks.addresses import Address, Network, reached, why_not_public
-from crmctl.service.webhooks.lookup import Lookups, Resolver, resolve
+from crmctl.service.outbound.addresses import Address, Network, reached, why_not_public
+from crmctl.service.outbound.lookup import Lookups, Resolver, resolve
 
 LOOKUP_SECONDS = 15.0
 
