@@ -7,7 +7,7 @@ import gzip
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TextIO, cast
 
@@ -92,8 +92,16 @@ def _open(path: Path, mode: int) -> IO[bytes]:
 def _text(raw: IO[bytes], encoding: str, errors: str, *, packed: bool) -> Iterator[TextIO]:
     sink: IO[bytes] = cast(IO[bytes], gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)) if packed else raw
     text = io.TextIOWrapper(sink, encoding=encoding, errors=errors, newline="", write_through=False)
-    yield text
-    text.flush()
+    try:
+        yield text
+        text.flush()
+    except BaseException:
+        if packed:
+            # Closed into nothing: what is cut off must not end like a whole file.
+            cast(gzip.GzipFile, sink).fileobj = io.BytesIO()
+            with suppress(OSError, ValueError):
+                text.close()
+        raise
     text.detach()
     if packed:
         sink.close()
