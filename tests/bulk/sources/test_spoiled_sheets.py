@@ -67,7 +67,7 @@ def reads_lines_not_records(patch):
         for number, line in enumerate(lines, lines_before + 1):
             text = line.rstrip("\r\n")
             cells = next(csv.reader(io.StringIO(text), delimiter=delimiter, quotechar=quote or '"'), None)
-            yield records.Record(number, number, text, cells if text else None)
+            yield records.QuotedRecord(number, number, text, cells if text else None)
 
     patch.setattr(delimited, "split_records", split)
 

@@ -122,9 +122,9 @@ def test_one_key_cannot_take_all_places_for_searches(service: RunningService, mo
     people = service.object_id("people")
     whole, begun = records.list_records, threading.Semaphore(0)
 
-    def endless_where_asked(tx: Tx, object_id: str, conditions: Any, **paging: Any) -> Any:
+    def endless_where_asked(tx: Tx, object_id: str, conditions: Any, *paging: Any, **named: Any) -> Any:
         if not conditions:
-            return whole(tx, object_id, conditions, **paging)
+            return whole(tx, object_id, conditions, *paging, **named)
         begun.release()
         return tx.all(ENDLESS)
 
