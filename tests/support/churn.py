@@ -14,11 +14,11 @@ from uuid import UUID
 
 from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.export.passes import Gathering, GatherOptions, GatherState
-from crmctl.bulk.read.timestamps import MICROS, micros_of, to_timestamp
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
 from crmctl.models.filters import Condition
 from crmctl.models.records import Record
+from crmctl.models.timestamps import MICROS, micros_of, to_timestamp
 from tests.support.bulkjobs import Silent
 from tests.support.clock import FakeClock
 

@@ -39,6 +39,21 @@ def seconds_of(timestamp: str | None) -> float | None:
     return None if micros is None else micros / MICROS
 
 
+def micros_of_date(header: str | None) -> int | None:
+    """Microseconds of an HTTP Date header, None without a readable one."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return (parsedate_to_datetime(header or "") - EPOCH) // _TICK
+    except (ValueError, TypeError):
+        return None
+
+
+def to_timestamp(micros: int) -> str:
+    """The ISO 8601 form, to the microsecond where it is not a whole second."""
+    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+
+
 def _tolerant(text: str) -> datetime | None:
     """Forms that `fromisoformat` does not take (on every Python): `24:00`, a leap second, a small `z`, `UTC`, a blank before the zone."""
     found = _TOLERANT.fullmatch(text)

@@ -21,13 +21,13 @@ from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.export.increments import Increments
 from crmctl.bulk.export.manifest import Subject
 from crmctl.bulk.export.passes import GatherState
-from crmctl.bulk.read.timestamps import MICROS, to_timestamp
 from crmctl.bulk.usecases import export as exporting
 from crmctl.bulk.usecases.export import Export, ExportOptions
 from crmctl.client.shapes import Page
 from crmctl.errors import UsageError
 from crmctl.models.filters import Condition
 from crmctl.models.records import Record
+from crmctl.models.timestamps import MICROS, to_timestamp
 from tests.support.bulkcontext import QuietContext
 from tests.support.clock import FakeClock
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.bulk.read.timestamps import micros_of
+from crmctl.models.timestamps import micros_of
 from tests.support.bulkserver import BulkServer
 from tests.support.cli import run_crmctl
 from tests.support.service import RunningService, running_service

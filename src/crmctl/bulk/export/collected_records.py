@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from crmctl.bulk.read.timestamps import micros_of
 from crmctl.errors import UsageError, storage_error
 from crmctl.models import jsontext
 from crmctl.models.records import Record
+from crmctl.models.timestamps import micros_of
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS record (

@@ -10,9 +10,9 @@ from typing import Any
 
 from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.export.passes import GatherMark, GatherState
-from crmctl.bulk.read.timestamps import MICROS
 from crmctl.errors import ConfigError, UsageError, reason, storage_error
 from crmctl.models import jsontext
+from crmctl.models.timestamps import MICROS
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS delivered (id TEXT PRIMARY KEY, digest BLOB NOT NULL) WITHOUT ROWID;

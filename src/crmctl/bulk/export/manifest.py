@@ -11,8 +11,8 @@ from crmctl import __version__
 from crmctl.bulk.atomic_file import whole_file
 from crmctl.bulk.export.formats import Layout
 from crmctl.bulk.export.passes import GatherState
-from crmctl.bulk.read.timestamps import to_timestamp
 from crmctl.models import jsontext
+from crmctl.models.timestamps import to_timestamp
 
 BLOCK = 1024 * 1024
 

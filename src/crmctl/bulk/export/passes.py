@@ -16,10 +16,10 @@ from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.full_scan import Sweep, SweepState
 from crmctl.bulk.read.sorted_lists import Lister, Listing, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass, Position
-from crmctl.bulk.read.timestamps import MICROS, micros_of
 from crmctl.clock import Clock
 from crmctl.models.filters import Condition
 from crmctl.models.records import Record
+from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
 
 LOOKBACK = 15 * 60.0
 """Seconds before the beginning from which changes are read again: they may have been committed late."""
@@ -246,7 +246,5 @@ class Gathering:
         return int(self._clock.now() * MICROS)
 
     def _now(self, date: str | None) -> int:
-        from crmctl.bulk.read.timestamps import micros_of_date
-
         told = micros_of_date(date) if date is not None else self.state.statistics.date
         return told if told is not None else self._here()

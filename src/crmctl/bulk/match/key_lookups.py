@@ -11,11 +11,11 @@ from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE, Lister, Listing, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass
-from crmctl.bulk.read.timestamps import MICROS, micros_of
 from crmctl.client.shapes import Page
 from crmctl.errors import InterruptedByUser, RejectedError
 from crmctl.models.filters import Condition
 from crmctl.models.records import PAGE_LIMIT, Record
+from crmctl.models.timestamps import MICROS, micros_of
 
 SMALL = 20_000
 """Objects with no more records are read as a whole, which also shows each record as it is now."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from crmctl.bulk.read.timestamps import micros_of, micros_of_date
 from crmctl.client.shapes import Page
 from crmctl.errors import ServiceError
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import PAGE_LIMIT, Record
+from crmctl.models.timestamps import micros_of, micros_of_date
 
 SMALLEST_PAGE = 20
 """A page of fewer records is the end of a list of unknown length: no service cuts pages shorter than its smallest default."""

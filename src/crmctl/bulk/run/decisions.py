@@ -20,7 +20,6 @@ from crmctl.bulk.spill import Spill
 from crmctl.models import jsontext
 
 INVALID, AMBIGUOUS_ROW = "invalid", "ambiguous"
-NEVER_SENT = frozenset({INVALID, AMBIGUOUS_ROW})
 
 LISTED = 100
 """How many differences are listed; all are counted."""

@@ -12,7 +12,6 @@ from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.read.timestamps import micros_of
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.spill import Spill
 from crmctl.bulk.undo.update_status import UpdateStatus, as_sent, standing
@@ -20,6 +19,7 @@ from crmctl.client.http.session import encode_json
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
+from crmctl.models.timestamps import micros_of
 
 CHUNK_ROWS = 500
 

@@ -17,11 +17,11 @@ from crmctl.bulk.export.formats import Layout, check_libraries, export_format, t
 from crmctl.bulk.export.increments import Increments
 from crmctl.bulk.export.manifest import Subject, describe, write_manifest
 from crmctl.bulk.export.passes import LOOKBACK, Gathering, GatherOptions, GatherState
-from crmctl.bulk.read.timestamps import to_timestamp
 from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 from crmctl.models.fieldpaths import Path as FieldPath
 from crmctl.models.filters import Condition, format_condition
+from crmctl.models.timestamps import to_timestamp
 
 RESUMED_WITHIN = 24 * 3600.0
 """Seconds after which an interrupted export is gone on with only when that is asked for: what was deleted since would be in the file."""
