@@ -75,6 +75,7 @@ def runtime_names() -> list[str]:
 @pytest.mark.parametrize("name", runtime_names())
 def test_every_dependency_is_used_and_explained(name: str) -> None:
     module = {
+        "argon2-cffi": "argon2",
         "pyyaml": "yaml",
         "prometheus-client": "prometheus_client",
         "charset-normalizer": "charset_normalizer",
