@@ -36,7 +36,9 @@ def common_options(
 
 
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="Slug or id of the object, for example people.")]
-RecordArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the record.")]
+RecordArgument = Annotated[
+    str, typer.Argument(metavar="ID|ATTR=VALUE", help="The record's id, or a value that it alone has: email=ada@acme.com.")
+]
 FilterOption = Annotated[
     list[str] | None, typer.Option("--filter", metavar="CONDITION", help="Only records that match; repeat to narrow further.")
 ]

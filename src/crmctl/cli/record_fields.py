@@ -10,6 +10,7 @@ from crmctl.cli.targets import known_attributes, on_object, read_json_object
 from crmctl.errors import DeniedError, UsageError
 
 if TYPE_CHECKING:
+    from crmctl.cli.named_records import NamedRecord
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
     from crmctl.models.composites import Form
@@ -25,7 +26,7 @@ def read_fields(
     data: str | None,
     *,
     currency: str | None = None,
-    record: str | None = None,
+    record: NamedRecord | None = None,
 ) -> dict[str, Any]:
     """The fields of --data and --set together, --set winning; of a `record` that is there, parts that are not named stay as they are.
 
@@ -35,8 +36,7 @@ def read_fields(
     from crmctl.models.composites import Merger, currency_code
 
     default_currency = currency_code(currency)
-    if not assignments and data is None:
-        raise UsageError("nothing to write", hint="give fields with --set slug=value or --data '{...}'")
+    check_given(assignments, data)
     whole = read_json_object(runtime, data) if data is not None else {}
     shown = ShownRecords(runtime, text, record)
     given = Given({}, {})
@@ -57,10 +57,16 @@ def read_fields(
     return given.data | Merger(known, forms, default_currency).merge_all(parts, base)
 
 
+def check_given(assignments: Sequence[str] | None, data: str | None) -> None:
+    """Raises UsageError when there is nothing to write at all."""
+    if not assignments and data is None:
+        raise UsageError("nothing to write", hint="give fields with --set slug=value or --data '{...}'")
+
+
 class ShownRecords:
     """What the service shows of values: the record that is changed, and a few others; each is read when it is needed, once."""
 
-    def __init__(self, runtime: Runtime, text: str, record: str | None) -> None:
+    def __init__(self, runtime: Runtime, text: str, record: NamedRecord | None) -> None:
         self._runtime, self._text, self._record = runtime, text, record
 
     @cached_property
@@ -68,8 +74,9 @@ class ShownRecords:
         """The data of the record that is changed; nothing for a new one."""
         if self._record is None:
             return {}
-        record_id = self._record
-        return on_object(self._runtime, self._text, lambda target: self._runtime.crm.get_record(target, record_id)).data
+        named = self._record
+        read = named.record or on_object(self._runtime, self._text, lambda target: self._runtime.crm.get_record(target, named.id))
+        return read.data
 
     @cached_property
     def others(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import typer
 
 from crmctl.cli.framework import CommandApp
 from crmctl.cli.list_window import ORDERS, SORTS, Window, one_of, show_pages, window
+from crmctl.cli.named_records import find_record, read_record
 from crmctl.cli.options import (
     AllOption,
     CurrencyOption,
@@ -21,7 +22,7 @@ from crmctl.cli.options import (
     SetOption,
     SortOption,
 )
-from crmctl.cli.record_fields import read_fields
+from crmctl.cli.record_fields import check_given, read_fields
 from crmctl.cli.targets import check_columns, on_object, parse_filters, record_columns
 
 if TYPE_CHECKING:
@@ -119,11 +120,11 @@ def count_records(ctx: typer.Context, object_name: ObjectArgument, filters: Filt
     runtime.emitter.emit_result({"count": count}, text=str(count))
 
 
-@app.command("get", examples=[f"crmctl records get people {NEWEST}", f"crmctl records get people {NEWEST} -q data.email"])
-def get_record(ctx: typer.Context, object_name: ObjectArgument, record_id: RecordArgument) -> None:
-    """Show one record."""
+@app.command("get", examples=["crmctl records get people email=grace@acme.com", f"crmctl records get people {NEWEST} -q data.email"])
+def get_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
+    """Show one record, named by its id or by a value that it alone has."""
     runtime: Runtime = ctx.obj
-    record = on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, record_id))
+    record = read_record(runtime, object_name, record_name)
     runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
 
 
@@ -158,7 +159,7 @@ def create_record(
     "update",
     writes=True,
     examples=[
-        f"crmctl records update people {NEWEST} --set email=ada@example.com",
+        "crmctl records update people email=grace@acme.com --set email=ada@example.com",
         f"crmctl records update people {NEWEST} --set phone= --dry-run",
         f"crmctl records update people {NEWEST} --set address.city=Rome",
     ],
@@ -166,7 +167,7 @@ def create_record(
 def update_record(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    record_id: RecordArgument,
+    record_name: RecordArgument,
     assignments: SetOption = None,
     data: DataOption = None,
     currency: CurrencyOption = None,
@@ -176,16 +177,20 @@ def update_record(
     So do the other parts of a value: --set address.city=Rome reads the record first and leaves its street alone.
     """
     runtime: Runtime = ctx.obj
-    fields = read_fields(runtime, object_name, assignments, data, currency=currency, record=record_id)
+    check_given(assignments, data)
     check_columns(runtime, object_name)
-    record = on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, record_id, fields))
+    named = find_record(runtime, object_name, record_name)
+    fields = read_fields(runtime, object_name, assignments, data, currency=currency, record=named)
+    record = on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, named.id, fields))
     runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
 
 
-@app.command("delete", writes=True, examples=[f"crmctl records delete people {NEWEST} --yes"])
-def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_id: RecordArgument) -> None:
+@app.command("delete", writes=True, examples=["crmctl records delete people email=grace@acme.com --dry-run"])
+def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Delete one record; asks first."""
     runtime: Runtime = ctx.obj
-    runtime.confirm(f"Delete record {record_id} from {object_name}")
-    on_object(runtime, object_name, lambda target: runtime.crm.delete_record(target, record_id))
-    runtime.done({"deleted": 1}, f"deleted record {record_id}")
+    named = find_record(runtime, object_name, record_name)
+    text = named.text(record_name)
+    runtime.confirm(f"Delete record {text} from {object_name}")
+    on_object(runtime, object_name, lambda target: runtime.crm.delete_record(target, named.id))
+    runtime.done({"deleted": 1}, f"deleted record {text}")
