@@ -9,10 +9,10 @@ _crmctl_table() {
         'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records count') options='--filter=@assignments' arguments='@objects' ;;
-        'records get') arguments='@objects @anything' ;;
+        'records get') arguments='@objects @assignments' ;;
         'records create') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects' ;;
-        'records update') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects @anything' ;;
-        'records delete') arguments='@objects @anything' ;;
+        'records update') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects @assignments' ;;
+        'records delete') arguments='@objects @assignments' ;;
         'bulk') commands='import apply resume jobs repair undo export delete inspect' ;;
         'bulk import') options='--mode=create|upsert --key=@attributes --on-duplicate-key=error|first|last --ref=@anything --on-missing-ref=error|null|create --expect=@anything --max-changes=@anything --plan=@files --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=@anything --null-string=@anything --clear-token=@anything --list-separator=@anything --decimal-comma --decimal-mark=@anything --date-format=@anything --default-region=@anything --currency=@anything --pad-short --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --concurrency=@anything --marker=@attributes --before-images=auto|yes|no --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@objects @files' ;;
         'bulk apply') options='--input=@files --expect=@anything --max-changes=@anything --max-failures=@anything --failed=@files --again --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@files' ;;
