@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import CRMCTL, environment, run_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
 FIRMS = "Name,Domain\n" + "".join(f"Firm {n},firm{n}.com\n" for n in range(30))
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", line], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["bash", "-c", line], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def count() -> int:

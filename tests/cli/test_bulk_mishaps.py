@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl, start_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
 
@@ -54,7 +55,7 @@ def test_no_ids_are_nothing_to_delete(crm: RunningService, ids: str) -> None:
 
 
 def finished(process: Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
 
 

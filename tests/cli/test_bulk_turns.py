@@ -15,6 +15,7 @@ from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.object_lock import ObjectLock
 from crmctl.clock import SystemClock
 from tests.support.cli import run_crmctl, start_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
 ROWS = 1200
@@ -34,7 +35,7 @@ def names() -> Counter[str]:
 
 def test_two_at_once_take_turns(firms: RunningService) -> None:
     with start_crmctl(*IMPORT) as first, start_crmctl(*IMPORT) as second:
-        ends = [process.communicate(timeout=120) for process in (first, second)]
+        ends = [process.communicate(timeout=PATIENCE) for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), ends
     assert names() == Counter(f"Firm {n}" for n in range(ROWS))
     waited = [err for _, err in ends if "is importing into companies by key; waiting for its end" in err]
@@ -70,7 +71,7 @@ def test_a_killed_import_holds_nothing_and_going_on_takes_its_turn_too(firms: Ru
         while not any(entry["method"] == "POST" for entry in firms.log) and first.poll() is None:
             pass
         first.send_signal(signal.SIGKILL)
-        first.wait(20)
+        first.wait(PATIENCE)
     with held(firms):
         refused = run_crmctl("bulk", "resume", "--last", "--lock-wait", "0").exits(8)
         assert refused.error()["code"] == "import_running"

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.support.cli import CRMCTL, environment, expect_exit, run_crmctl, spawn
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
 
@@ -90,7 +91,7 @@ def test_debug_shows_requests_without_the_key(crm: RunningService) -> None:
 def test_a_closed_pipe_ends_quietly(people: list[str]) -> None:
     command = f"'{CRMCTL}' records list people --all -o jsonl | head -1"
     piped = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], env=environment(), capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-o", "pipefail", "-c", command], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (piped.returncode, piped.stderr, len(piped.stdout.splitlines())) == (0, "", 1)
 

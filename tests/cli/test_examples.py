@@ -17,6 +17,7 @@ from crmctl.service.definitions.load import load_document
 from tests.cli.conftest import add_people
 from tests.support.cli import CRMCTL, environment, run_crmctl
 from tests.support.furnishing import DEFINITIONS, saved_delivery
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
 ELSEWHERE = {
@@ -114,6 +115,6 @@ def test_example(furnished: RunningService, command: str, example: str) -> None:
     if "auth login" in example:
         example += f" --base-url {furnished.base_url} --insecure-storage"
     ran = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", example], env=environment(), capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-e", "-o", "pipefail", "-c", example], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert ran.returncode == 0, f"{example}\nstdout: {ran.stdout}\nstderr: {ran.stderr}"

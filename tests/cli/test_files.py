@@ -14,6 +14,7 @@ from crmctl.client.filetypes import content_type
 from tests.support.cli import run_crmctl
 from tests.support.fakecrm import Answer, Asked, FakeCrm
 from tests.support.httpserver import Reply, ScriptedServer
+from tests.support.patience import PATIENCE
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 Put = Callable[[Asked, int], Answer]
@@ -237,7 +238,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.
 
 
 def test_several_go_at_once_and_one_at_a_time_when_asked() -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=PATIENCE)
 
     def put(asked: Asked, number: int) -> Answer:
         both.wait()

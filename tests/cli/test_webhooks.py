@@ -19,6 +19,7 @@ from crmctl.models.signatures import new_secret, sign
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.fakecrm import FakeCrm
 from tests.support.listener import PAYLOAD, SECRET, Listener, Senders, signed
+from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
 
 
@@ -150,7 +151,7 @@ def test_bodies_are_bounded_and_may_come_in_chunks() -> None:
         assert listener.post(bytes(MAX_BODY + 1), signed("big", b"")) == 413
         body = json.dumps(PAYLOAD).encode()
         assert listener.post(iter([body[:10], body[10:]]), signed("chunks", body), encode_chunked=True) == 204  # type: ignore[arg-type]
-        connection = http.client.HTTPConnection(*listener.address, timeout=30)
+        connection = http.client.HTTPConnection(*listener.address, timeout=PATIENCE)
         connection.request("GET", "/")
         assert connection.getresponse().status == 405
         connection.close()
@@ -159,7 +160,7 @@ def test_bodies_are_bounded_and_may_come_in_chunks() -> None:
 
 def test_silent_connections_do_not_keep_others_waiting() -> None:
     with Listener() as listener:
-        silent = [socket.create_connection(listener.address, timeout=30) for _ in range(20)]
+        silent = [socket.create_connection(listener.address, timeout=PATIENCE) for _ in range(20)]
         for connection in silent:
             connection.sendall(b"POST / HTTP/1.1\r\nContent-Le")
         assert listener.send("evt_1") == 204
@@ -179,7 +180,7 @@ def test_a_request_has_one_deadline_however_slowly_it_drips(monkeypatch: pytest.
     receiver.start()
     try:
         address = urlsplit(receiver.url)
-        with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=30) as slow:
+        with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=PATIENCE) as slow:
             slow.sendall(b"POST / HTTP/1.1\r\n")
             clock.advance(receiving.REQUEST_SECONDS + 1)
             slow.sendall(b"X: y\r\n")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cli import run_crmctl
 from tests.support.furnishing import SECRET, load_definitions, saved_delivery
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
 
@@ -64,7 +65,7 @@ def test_uploaded_files_can_be_fetched(crm: RunningService) -> None:
 def test_the_eight_event_types_and_the_portal(crm: RunningService) -> None:
     assert len(run_crmctl("webhooks", "events").ok().json()) == 8
     url = urlsplit(run_crmctl("webhooks", "portal", "-o", "table").ok().out.strip())
-    connection = http.client.HTTPConnection(str(url.hostname), int(url.port or 80), timeout=30)
+    connection = http.client.HTTPConnection(str(url.hostname), int(url.port or 80), timeout=PATIENCE)
     connection.request("GET", f"{url.path}?{url.query}")
     assert connection.getresponse().status in (200, 302, 303)
     connection.close()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.support.keyring import NEEDS_KEYRING, secret_service
+from tests.support.patience import PATIENCE
 
 KEY = "crs_0123456789abcdefghijklmnop"
 
@@ -35,7 +36,7 @@ def python(code: str, environment: Mapping[str, str]) -> subprocess.CompletedPro
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -16,6 +16,7 @@ from crmctl.service.store.dialect import SqliteDialect
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
+from tests.support.patience import PATIENCE
 from tests.support.service import ServiceProcess, make_client, service_process
 
 KILLS = 4
@@ -162,10 +163,10 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path
             writer.begin(service.base_url, key, people, acknowledged)
             writer.start()
         for _ in range(chance.randrange(5, 60)):
-            assert acknowledged.acquire(timeout=60), "the service stopped answering"
+            assert acknowledged.acquire(timeout=PATIENCE), "the service stopped answering"
         service.kill()
         for writer in writers:
-            writer.join(timeout=60)
+            writer.join(timeout=PATIENCE)
             assert not writer.is_alive()
         settled(database)
         service = service_process(data_dir, "--database-url", database, "--rate-limit", "0", key=key)

@@ -26,6 +26,7 @@ from crmctl.service.store.tx import Tx, required
 from tests.contract.test_kill import Writer, settled, stored
 from tests.support.cli import run_crmctl
 from tests.support.clock import FakeClock
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.service import ServiceProcess, make_client, make_key, service_process
 
@@ -160,7 +161,7 @@ def import_people(fleet: Fleet, number: int, key: str) -> dict[str, Any]:
         rows.writerows([f"import{number}-{row}@example.com", "imported"] for row in range(IMPORTED))
     env = {"CRMCTL_BASE_URL": fleet.services[number].base_url, "CRMCTL_API_KEY": key}
     env |= {f"CRMCTL_{kind}_DIR": str(Path(f"crmctl{number}").absolute() / kind) for kind in ("CONFIG", "STATE", "CACHE")}
-    summary: dict[str, Any] = run_crmctl("bulk", "import", "people", file, env=env, timeout=120).ok().json()
+    summary: dict[str, Any] = run_crmctl("bulk", "import", "people", file, env=env, timeout=PATIENCE).ok().json()
     return summary
 
 
@@ -191,26 +192,18 @@ def attempts(tx: Tx) -> list[tuple[Any, ...]]:
 
 def wait_until_done(fleet: Fleet) -> None:
     """A killed process delays what it held for as long as its lease, and no longer."""
-    deadline = time.monotonic() + 45
-    while left := fleet.engine.read(open_work):
-        assert time.monotonic() < deadline, f"never done: {left}, {fleet.engine.read(attempts)}"
-        threading.Event().wait(0.1)
+    read = fleet.engine.read
+    wait_until(lambda: not read(open_work), lambda: f"never done: {read(open_work)}, {read(attempts)}")
 
 
 def wait_until_imports_are_seen(hammers: list[Hammer]) -> None:
     """Until every process lists people who were imported: the load is there."""
-    deadline = time.monotonic() + 60
-    while not all(hammer.imported for hammer in hammers):
-        assert time.monotonic() < deadline, "nothing imported is listed"
-        threading.Event().wait(0.02)
+    wait_until(lambda: all(hammer.imported for hammer in hammers), lambda: "nothing imported is listed")
 
 
 def wait_until_used_up(hammers: list[Hammer]) -> None:
     """Until there is a whole window in which requests were refused."""
-    deadline = time.monotonic() + 60
-    while len({window for hammer in hammers for window in list(hammer.refused)}) < 2:
-        assert time.monotonic() < deadline, "the limit was never reached"
-        threading.Event().wait(0.1)
+    wait_until(lambda: len({window for hammer in hammers for window in list(hammer.refused)}) >= 2, lambda: "the limit was never reached")
 
 
 def check_rates(hammers: list[Hammer]) -> None:
@@ -262,20 +255,20 @@ def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
         for thread in (*hammers, *writers):
             thread.start()
         for _ in range(WRITES_BEFORE_A_KILL):
-            assert acknowledged.acquire(timeout=60), "the services stopped answering"
+            assert acknowledged.acquire(timeout=PATIENCE), "the services stopped answering"
             make_due(fleet)
         wait_until_imports_are_seen(hammers)
         for writer in writers:
             fleet.services[writer.number].kill()
         for writer in writers:
-            writer.join(timeout=60)
+            writer.join(timeout=PATIENCE)
             assert not writer.is_alive()
         for each in imports:
             assert each.result()["created"] == IMPORTED
         wait_until_used_up(hammers)
         stop.set()
         for hammer in hammers:
-            hammer.join(timeout=60)
+            hammer.join(timeout=PATIENCE)
         settled(fleet.url)
         wait_until_done(fleet)
         arrived = Counter(request.headers["webhook-id"] for request in receiver.received)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from crmctl.service.data import new_id
 from crmctl.service.store import deliveries, webhooks
 from tests.support.clock import FakeClock
 from tests.support.killed_service import STEPS
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.service import RunningService, make_client, running_service
 
@@ -43,14 +44,6 @@ def add_endpoint(service: RunningService, url: str, event_types: list[str] | Non
 def history(service: RunningService, endpoint: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = service.engine.read(lambda tx: deliveries.list_deliveries(tx, endpoint))
     return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < end, "it never came about"
-        pause.wait(0.02)
 
 
 def create_person(service: RunningService, **data: Any) -> Any:
@@ -179,7 +172,7 @@ def test_a_receiver_that_hangs_keeps_nobody_else_waiting(live: RunningService) -
     release = threading.Event()
 
     def hang(request: Received, number: int) -> int:
-        release.wait(20)
+        release.wait(PATIENCE)
         return 200
 
     with Receiver(hang) as slow, Receiver() as quick:
@@ -214,7 +207,7 @@ def test_a_service_killed_between_two_steps_delivers_after_all(database: str, tm
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -14,9 +14,9 @@ from crmctl.service.background import LOOPBACK
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from tests.contract.scenarios import NIL
-from tests.contract.test_webhooks import wait_until
 from tests.support.authority import Authority
 from tests.support.clock import FakeClock
+from tests.support.patience import wait_until
 from tests.support.receiver import ByteReceiver, Receiver, drip
 from tests.support.service import RunningService
 from tests.support.workflows import Machinery

@@ -24,6 +24,7 @@ from crmctl.service.store.workflow_runs import LeaseLostError
 from crmctl.service.workflows.run_executor import Runs
 from crmctl.service.workflows.triggers import Schedules
 from tests.support.clock import FakeClock
+from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService
 from tests.support.workflows import Machinery
@@ -48,7 +49,7 @@ def pass_time(work: Machinery, seconds: float) -> None:
 
 def die(work: Machinery, database: str, transaction: int) -> None:
     command = [sys.executable, "-m", "tests.support.workflowchild", database, str(work.crm.clock.now()), str(transaction)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == (-signal.SIGKILL if transaction <= WRITES else 0), ended.stderr
 
 

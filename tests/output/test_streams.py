@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import CRMCTL
+from tests.support.patience import PATIENCE
 from tests.support.terminal import close_terminal, in_pipes, on_terminal, open_terminal
 
 SETUP = """
@@ -82,7 +83,7 @@ def test_a_reader_that_leaves_ends_the_run_quietly(format: str, lines: int) -> N
         writer.stdout.readline()
     writer.stdout.close()
     complaint = writer.stderr.read()
-    assert (writer.wait(30), complaint) == (0, b"")
+    assert (writer.wait(PATIENCE), complaint) == (0, b"")
     writer.stderr.close()
 
 
@@ -124,7 +125,9 @@ def test_streams_closed_before_the_start_do_no_harm() -> None:
     )
     seen = Path("seen")
     command = f'exec "{sys.executable}" -c "$CODE" <&- >&- 2>&-'
-    done = subprocess.run(["sh", "-c", command], env={**os.environ, "CODE": code, "SEEN": str(seen.absolute())}, timeout=30, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], env={**os.environ, "CODE": code, "SEEN": str(seen.absolute())}, timeout=PATIENCE, check=False
+    )
     assert (done.returncode, seen.read_text()) == (0, "True\n")
 
 
@@ -161,11 +164,11 @@ def test_help_too_ends_quietly_without_a_reader_and_loudly_on_a_full_disk(argume
     os.close(read)
     command = [CRMCTL, *arguments]
     with os.fdopen(write, "w") as gone:
-        quiet = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, timeout=30, check=False)
+        quiet = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
     assert (quiet.returncode, quiet.stderr) == (0, b"")
     if Path("/dev/full").exists():
         with Path("/dev/full").open("w") as full:
-            loud = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+            loud = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
         assert loud.returncode == 2
         assert b"cannot write the output" in loud.stderr
         assert b"Traceback" not in loud.stderr

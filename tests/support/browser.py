@@ -18,6 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from tests.support.patience import PATIENCE
 from tests.support.programs import find_program
 
 FLAGS = (
@@ -25,7 +26,6 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
 )
 WIDE, NARROW = (1200, 900), (390, 844)
-PATIENCE = 20.0
 
 
 class Browser:

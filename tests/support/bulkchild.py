@@ -2,7 +2,8 @@
 
 `python -m tests.support.bulkchild FOLDER ORIGIN ROWS CONCURRENCY POINT`; exits as an import does. The job in FOLDER is made when it is not
 there. At POINT (`NAME:N`, the N-th time from 1) the process kills itself as a power cut would: `begin` before a batch is written down,
-`begun` after that and before its first byte, `answered` with the answer in hand and not written down, `settled` after it was.
+`begun` after that and before its first byte, `answered` with the answer in hand and not written down, `settled` after it was. A `patient`
+one waits for ever for the request in flight after one interrupt.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.summary import exit_code
 from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.import_run import run_import
+from crmctl.bulk.send import pipeline
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
@@ -24,6 +26,7 @@ from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from tests.support.bulkjobs import Silent, header, prepared
+from tests.support.patience import PATIENCE
 
 
 class KilledJournal(Journal):
@@ -52,11 +55,13 @@ class KilledJournal(Journal):
 def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> int:
     name, _, number = point.partition(":")
     KilledJournal.point = (name, int(number or 0))
+    if name == "patient":
+        pipeline.GRACE_SECONDS = 2 * PATIENCE
     clock = SystemClock()
     if not (folder / FILE_NAME).exists():
         Journal.create(folder, header(origin=origin), clock).close()
     journal = KilledJournal(folder, clock)
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20 if name != "patient" else 2 * PATIENCE))
     options = DeliveryOptions(concurrency=concurrency, settle=1)
     result = run_import(ImportRun(crm, journal, options, clock, Silent(), rows=lambda: prepared(rows)))
     return exit_code(journal.counts(), result.error)

@@ -23,6 +23,7 @@ from crmctl.client.http.transport import HttpxTransport
 from crmctl.clock import Clock
 from crmctl.config.credentials import Credential
 from tests.support.clock import FakeClock
+from tests.support.patience import PATIENCE
 
 OBJECT_ID = "0b7ecf00-0000-4000-8000-000000000001"
 
@@ -214,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _misbehave(self, fault: Fault) -> None:
         if fault.hold is not None:
-            fault.hold.wait(30)
+            fault.hold.wait(PATIENCE)
         if fault.drop:
             self.close_connection = True
             self.connection.close()

@@ -13,6 +13,7 @@ from typing import Any
 import pexpect
 
 from crmctl.models.jsontext import loads
+from tests.support.patience import PATIENCE
 
 CRMCTL = Path(sys.executable).with_name("crmctl")
 
@@ -59,7 +60,7 @@ def run_crmctl(
     env: Mapping[str, str | None] | None = None,
     input: str | bytes | None = None,
     cwd: str | Path | None = None,
-    timeout: float = 60,
+    timeout: float = PATIENCE,
 ) -> Result:
     """Run to the end with pipes for all three streams; stdin is empty unless `input` is given. Text is UTF-8, line ends kept."""
     words = [str(argument) for argument in arguments]
@@ -83,7 +84,7 @@ def spawn(
     cwd: str | Path | None = None,
     columns: int = 80,
     rows: int = 24,
-    timeout: float = 30,
+    timeout: float = PATIENCE,
 ) -> pexpect.spawn:
     """Run on a real pseudo-terminal of the given size; `expect`, `sendline` and `expect_exit` drive it."""
     words = [str(argument) for argument in arguments]

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.support.patience import PATIENCE
+
 
 @dataclass(frozen=True)
 class Received:
@@ -133,21 +135,21 @@ class ScriptedServer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stopping.set()
         with socket.create_connection(("127.0.0.1", self.port)):
-            self._threads[0].join(5)  # the connection wakes the accepting thread
+            self._threads[0].join(PATIENCE)  # the connection wakes the accepting thread
         self._listener.close()
         with self._lock:
             sockets = list(self._sockets)
         for connection in sockets:
             _shut(connection)
         for thread in list(self._threads):
-            thread.join(5)
+            thread.join(PATIENCE)
         if kind is None:
             assert not self.problems, self.problems
             assert not self._script, f"steps never used: {self._script}"
 
     def wait_closed(self, connection: int) -> None:
         """Until the server has closed its side of a connection."""
-        assert self._closed[connection].wait(5)
+        assert self._closed[connection].wait(PATIENCE)
 
     def _start(self, work: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
@@ -193,7 +195,7 @@ class ScriptedServer:
         content = step.rendered()
         connection.sendall(content if step.cut is None else content[: step.cut])
         if step.hold:
-            self._stopping.wait(30)
+            self._stopping.wait(PATIENCE)
         if step.reset:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if step.cut is not None or step.reset or step.close or step.hold:

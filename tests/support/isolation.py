@@ -42,6 +42,8 @@ REMOVED = {
     "CI",
     "DBUS_SESSION_BUS_ADDRESS",
     "SSL_CERT_FILE",
+    # It would compile crmctl anew for each of the thousands of processes that the tests start.
+    "PYTHONDONTWRITEBYTECODE",
 }
 KEPT = "CRMCTL_REQUIRE_PROGRAMS"
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.patience import PATIENCE
+
 NEEDS_KEYRING = pytest.mark.needs("dbus-run-session", "gnome-keyring-daemon")
 
 _NAME = "org.freedesktop.secrets"
@@ -57,7 +59,7 @@ def secret_service() -> Iterator[SecretService]:
                     os.kill(daemon or session.pid, number)
             assert session.stdin is not None
             session.stdin.close()
-            session.wait(20)
+            session.wait(PATIENCE)
 
 
 def _daemon_on(address: str) -> int:
@@ -65,7 +67,7 @@ def _daemon_on(address: str) -> int:
     from jeepney.bus_messages import message_bus  # installed where there is a D-Bus
     from jeepney.io.blocking import open_dbus_connection
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     with open_dbus_connection(bus=address) as bus:
         while time.monotonic() < deadline:
             if bus.send_and_get_reply(message_bus.NameHasOwner(_NAME)).body[0]:

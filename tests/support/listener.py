@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from crmctl.models.signatures import new_secret, sign
 from tests.support.cli import start_crmctl
+from tests.support.patience import PATIENCE
 
 SECRET = new_secret()
 PAYLOAD = {"organizationId": "o1", "recordId": "r1", "objectId": "b1", "data": {"amount": 12.5, "name": "Ada"}}
@@ -59,7 +60,7 @@ class Listener:
         """Wait until it ends by itself, with success; what it said meanwhile."""
         assert self.process.stderr is not None
         said = self.process.stderr.read()
-        assert self.process.wait(60) == 0, said
+        assert self.process.wait(PATIENCE) == 0, said
         for stream in (self.process.stderr, self.process.stdin):
             if stream is not None:
                 stream.close()

@@ -28,8 +28,7 @@ from crmctl.service.server import Ready, Server
 from crmctl.service.settings import DATABASE_FILE, ServiceSettings
 from crmctl.service.store import keys
 from tests.support.databases import organised_file
-
-START_SECONDS = 60
+from tests.support.patience import PATIENCE
 
 
 def make_key(
@@ -86,7 +85,7 @@ class RunningService:
         """Finish what is in flight and close everything; again is harmless."""
         self.client.close()
         self._server.stop()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=PATIENCE)
         assert not self._thread.is_alive(), "the service did not stop"
 
     def __enter__(self) -> Self:
@@ -98,7 +97,7 @@ class RunningService:
 
 def make_client(base_url: str, key: str | None) -> httpx.Client:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return httpx.Client(base_url=base_url, headers=headers, timeout=30, trust_env=False)
+    return httpx.Client(base_url=base_url, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
 def running_service(
@@ -139,7 +138,7 @@ def running_service(
 
     thread = threading.Thread(target=run, name="service", daemon=True)
     thread.start()
-    ready = outcome.get(timeout=START_SECONDS)
+    ready = outcome.get(timeout=PATIENCE)
     if isinstance(ready, BaseException):
         raise ready
     key = ready.api_key or make_key(server.engine, clock=clock)
@@ -177,7 +176,7 @@ class ServiceProcess:
         self.wait()
 
     def wait(self) -> int:
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=PATIENCE)
         if self.process.stdout:
             self.process.stdout.close()
         return code
@@ -211,7 +210,7 @@ def service_process(
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        code = process.wait(timeout=30)
+        code = process.wait(timeout=PATIENCE)
         process.stdout.close()
         raise AssertionError(f"crmctl serve ended with {code}: {stderr_path.read_text(encoding='utf-8')}")
     ready = json.loads(line)

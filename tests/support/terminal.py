@@ -11,6 +11,8 @@ from typing import Any
 
 import pexpect
 
+from tests.support.patience import PATIENCE
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -29,7 +31,7 @@ def _environment(env: Mapping[str, str | None] | None) -> dict[str, str]:
 def open_terminal(code: str, *, columns: int = 80, rows: int = 24, env: Mapping[str, str | None] | None = None) -> pexpect.spawn:
     """Run Python code on a pseudo-terminal; `expect`, `send` and `setwinsize(rows, columns)` drive it, `close_terminal` ends it."""
     return pexpect.spawn(
-        sys.executable, ["-c", code], env=_environment(env), dimensions=(rows, columns), timeout=30, encoding="utf-8", echo=False
+        sys.executable, ["-c", code], env=_environment(env), dimensions=(rows, columns), timeout=PATIENCE, encoding="utf-8", echo=False
     )
 
 
@@ -49,5 +51,5 @@ def on_terminal(code: str, *, columns: int = 80, env: Mapping[str, str | None] |
 def in_pipes(code: str, *, env: Mapping[str, str | None] | None = None, input: str = "", **streams: Any) -> Outcome:
     """Run Python code with pipes for its streams; `stdout=` or `stderr=` may name something else."""
     wanted: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-    run = subprocess.run([sys.executable, "-c", code], env=_environment(env), input=input.encode(), timeout=60, check=False, **wanted)
+    run = subprocess.run([sys.executable, "-c", code], env=_environment(env), input=input.encode(), timeout=PATIENCE, check=False, **wanted)
     return Outcome(run.returncode, (run.stdout or b"").decode(), (run.stderr or b"").decode())

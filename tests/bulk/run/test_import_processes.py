@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.clock import SystemClock
 from crmctl.errors import UsageError
 from tests.support.bulkserver import BulkServer, Fault
+from tests.support.patience import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[3]
 ROWS = 500
@@ -62,14 +62,14 @@ def test_a_killed_import_loses_and_doubles_nothing(tmp_path: Path, step: str, nu
     folder = tmp_path / "job"
     with BulkServer() as server:
         with child(folder, server, f"{step}:{number}", concurrency=concurrency) as process:
-            assert process.wait(30) == -signal.SIGKILL
+            assert process.wait(PATIENCE) == -signal.SIGKILL
         created, doubtful, unsent = accounted(folder, server)
         if concurrency == 1:
             done = number if step == "settled" else number - 1
             assert (created, doubtful) == (100 * done, 100 if step in ("begun", "answered") else 0)
         assert doubtful <= 100 * concurrency
         with child(folder, server) as process:
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
         assert accounted(folder, server) == (ROWS, 0, 0)
         assert len(server.records) == ROWS
         assert unsent + created + doubtful == ROWS
@@ -84,7 +84,7 @@ def held_up(server: BulkServer, number: int) -> threading.Event:
 
 def wait_for_request(server: BulkServer, count: int) -> None:
     for _ in range(count):
-        assert server.arrived.acquire(timeout=20)
+        assert server.arrived.acquire(timeout=PATIENCE)
 
 
 def test_one_interrupt_lets_the_request_in_flight_end(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_one_interrupt_lets_the_request_in_flight_end(tmp_path: Path) -> None:
             wait_for_request(server, 3)
             process.send_signal(signal.SIGINT)
             gate.set()
-            assert process.wait(10) == 130
+            assert process.wait(PATIENCE) == 130
         assert accounted(folder, server) == (300, 0, 200)
         with child(folder, server) as process:
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
         assert accounted(folder, server) == (500, 0, 0)
 
 
@@ -109,7 +109,7 @@ def test_one_interrupt_parks_a_request_that_does_not_end(tmp_path: Path) -> None
         with child(folder, server) as process:
             wait_for_request(server, 2)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 130
+            assert process.wait(PATIENCE) == 130
         assert accounted(folder, server) == (100, 100, 300)
         gate.set()
 
@@ -118,14 +118,10 @@ def test_two_interrupts_leave_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with BulkServer() as server:
         gate = held_up(server, 1)
-        with child(folder, server) as process:
+        with child(folder, server, "patient") as process:
             wait_for_request(server, 2)
             process.send_signal(signal.SIGINT)
-            began = time.monotonic()
-            while process.poll() is None and time.monotonic() - began < 4:
-                process.send_signal(signal.SIGINT)
-                threading.Event().wait(0.2)
-            assert process.poll() is not None
+            wait_until(lambda: process.send_signal(signal.SIGINT) or process.poll() is not None)
         assert accounted(folder, server) == (100, 100, 300)
         gate.set()
 
@@ -136,9 +132,8 @@ def test_an_interrupt_while_the_rate_limit_is_waited_for_leaves_no_doubt(tmp_pat
         server.faults[1] = Fault(status=429, headers={"Retry-After": "60"})
         with child(folder, server) as process:
             wait_for_request(server, 2)
-            threading.Event().wait(0.3)
             process.send_signal(signal.SIGINT)
-            assert process.wait(4) == 130
+            assert process.wait(PATIENCE) == 130
         assert accounted(folder, server) == (100, 0, 400)
 
 
@@ -153,7 +148,7 @@ def test_two_processes_cannot_work_on_one_job(tmp_path: Path) -> None:
                 with pytest.raises(UsageError, match="another process"), journal.hold():
                     pass
             gate.set()
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
         with closing(Journal(folder, SystemClock())) as journal:
             assert not journal.is_running
             assert journal.state is JobState.FINISHED
@@ -166,7 +161,7 @@ def test_a_killed_import_whose_log_is_damaged_doubles_nothing(tmp_path: Path, ha
     folder = tmp_path / "job"
     with BulkServer() as server:
         with child(folder, server, "settled:4") as process:
-            assert process.wait(30) == -signal.SIGKILL
+            assert process.wait(PATIENCE) == -signal.SIGKILL
         log = folder / "journal.sqlite-wal"
         content = log.read_bytes()
         assert len(content) > 4096
@@ -175,6 +170,6 @@ def test_a_killed_import_whose_log_is_damaged_doubles_nothing(tmp_path: Path, ha
         else:
             log.write_bytes(content[: len(content) // 3] + (bytes(len(content) // 2) if harm == "spoiled" else b""))
         with child(folder, server) as process:
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
         assert accounted(folder, server) == (ROWS, 0, 0)
         assert len(server.records) == ROWS

@@ -12,6 +12,7 @@ import pytest
 
 from tests.client.ratesim import FixedWindow, Limiter, SlidingWindow
 from tests.support.limitedsink import LimitedSink
+from tests.support.patience import PATIENCE
 from tests.support.service import crmctl_program
 
 LIMIT, WINDOW = 40, 2.0
@@ -39,7 +40,7 @@ def test_processes_with_one_key_share_its_limit(tmp_path: Path, limiter: Callabl
             imports.append(start("bulk", "import", "people", str(file)))
         reads = 0
         while any(process.poll() is None for process in imports):
-            subprocess.run([crmctl_program(), "records", "list", "people"], env=env, capture_output=True, check=True, timeout=60)
+            subprocess.run([crmctl_program(), "records", "list", "people"], env=env, capture_output=True, check=True, timeout=PATIENCE)
             reads += 1
         ends = [(process.communicate(), process.returncode) for process in imports]
         assert [code for _, code in ends] == [0, 0], ends

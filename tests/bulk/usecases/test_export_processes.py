@@ -19,6 +19,7 @@ import pytest
 from crmctl.models.timestamps import micros_of
 from tests.support.bulkserver import BulkServer
 from tests.support.cli import run_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
 COUNT = 750
@@ -31,7 +32,7 @@ def start(server: BulkServer, target: Path, point: str = "", state: Path | str =
 
 
 def finish(child: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0
     return dict(json.loads(out))
 
@@ -46,11 +47,11 @@ def test_an_export_that_is_killed_goes_on_where_it_was(tmp_path: Path, page: int
         def stop_there(number: int) -> None:
             if number == page and not go.is_set():
                 reached.set()
-                go.wait(30)
+                go.wait(PATIENCE)
 
         server.before_page = stop_there
         with start(server, target) as child:
-            assert reached.wait(30)
+            assert reached.wait(PATIENCE)
             os.kill(child.pid, signal.SIGKILL)
             child.communicate()
         go.set()
@@ -71,7 +72,7 @@ def test_a_kill_at_the_end_leaves_nothing_half(tmp_path: Path, point: str) -> No
     with BulkServer() as server:
         server.seed([{"n": n} for n in range(50)])
         with start(server, target, point) as child:
-            child.communicate(timeout=60)
+            child.communicate(timeout=PATIENCE)
             assert child.returncode == -signal.SIGKILL
         asked = len(server.reads)
         with start(server, target) as child:
@@ -98,7 +99,7 @@ def test_an_incremental_export_that_is_killed_at_its_end_gives_all_once(tmp_path
             assert finish(child)["rows"] == 150
         server.seed([{"n": n} for n in range(150, 300)], lambda _: "2026-01-01T00:00:01Z")
         with start(server, target, point, state) as child:
-            child.communicate(timeout=60)
+            child.communicate(timeout=PATIENCE)
             assert child.returncode == -signal.SIGKILL
         assert len(given()) == 150
         if point == "remembered":

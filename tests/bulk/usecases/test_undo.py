@@ -21,6 +21,7 @@ from crmctl.models.attributes import Attribute
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
+from tests.support.patience import PATIENCE
 from tests.support.undochild import undo
 
 ROOT = Path(__file__).parents[3]
@@ -142,7 +143,7 @@ def test_a_killed_undo_is_finished_by_the_next_one(desk: KeyDesk, point: str) ->
     before = imported(desk)
     command = [sys.executable, "-m", "tests.support.undochild", str(desk.folder), desk.server.origin, point]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=60, check=False)
+    process = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=PATIENCE, check=False)
     assert process.returncode == -signal.SIGKILL
     assert (shown(desk.server.records) == shown(before)) is point.endswith(":5")
     edited = copy.deepcopy(desk.server.records[0]["data"])  # put back by now, and then changed by somebody

@@ -17,6 +17,7 @@ import pytest
 from crmctl.client.http.transport import HttpxTransport, Request, Response
 from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError
 from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_redirects_are_not_followed(transport: HttpxTransport) -> None:
 )
 def test_once_bytes_have_left_the_outcome_is_unknown(transport: HttpxTransport, step: Reply, kind: type[CrmctlError], code: str) -> None:
     with ScriptedServer(step) as server:
-        error = failure(transport, f"{server.origin}/x?signature=hush", timeout=0.3)
+        error = failure(transport, f"{server.origin}/x?signature=hush", timeout=0.3 if code == "timeout" else PATIENCE)
     assert (type(error), error.code, error.outcome_unknown) == (kind, code, True)
     assert "hush" not in error.message
 
@@ -175,12 +176,12 @@ def test_plain_http_where_tls_was_expected(transport: HttpxTransport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as answering:
         answered = answering.submit(_answer_plainly, listening)
         error = failure(transport, f"https://127.0.0.1:{listening.getsockname()[1]}/x")
-        answered.result(timeout=5)
+        answered.result(timeout=PATIENCE)
     assert (error.code, error.outcome_unknown) in (("tls", False), ("connection_failed", False))
 
 
 def _answer_plainly(listening: socket.socket) -> None:
-    listening.settimeout(5)
+    listening.settimeout(PATIENCE)
     connection, _ = listening.accept()
     with connection:
         connection.recv(4096)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
 PROGRAM = """
@@ -35,5 +36,5 @@ def test_two_imports_and_a_person(tmp_path: Path) -> None:
     with running_service(tmp_path / "service", rate_limit=100, rate_window=3) as service:
         bulk = [start(service, tmp_path / "rate.sqlite", "bulk", "130", "0") for _ in range(2)]
         person = start(service, tmp_path / "rate.sqlite", "interactive", "4", "1.1")
-        assert [process.wait(120) for process in (person, *bulk)] == [0, 0, 0]
+        assert [process.wait(PATIENCE) for process in (person, *bulk)] == [0, 0, 0]
         assert [entry["status"] for entry in service.log] == [200] * 264

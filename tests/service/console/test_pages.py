@@ -18,6 +18,7 @@ from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.load import load_document
 from crmctl.service.store import deliveries, keys, webhooks, workflow_runs
 from tests.service.console.conftest import Newcomer, Visitor, link_to
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, crmctl_program, make_client, running_service
 
 NASTY = '<script>alert("1")</script>&amp;\'"><img src=x onerror=alert(1)>'
@@ -348,7 +349,7 @@ def test_the_request_log_has_no_query_strings_and_no_bodies(service: RunningServ
 
 def test_the_command_gives_a_link_while_the_service_runs(service: RunningService) -> None:
     arguments = [crmctl_program(), "service", "console", "--data", str(service.data_dir), "-o", "json"]
-    run = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr
     link = json.loads(run.stdout)["consoleUrl"]
     assert link.startswith(f"{service.base_url}/console?link=")
@@ -366,6 +367,6 @@ def json_moment(wire: str) -> float:
 
 def test_the_command_says_when_there_is_no_service_yet(tmp_path: Path) -> None:
     arguments = [crmctl_program(), "service", "console", "--data", str(tmp_path)]
-    run = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 2
     assert "never been started" in run.stderr

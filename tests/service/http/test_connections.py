@@ -24,7 +24,7 @@ RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[RunningService]:
     """A service that waits for nobody."""
-    with running_service(tmp_path, head_timeout=0.3, body_timeout=0.3, background=False) as running:
+    with running_service(tmp_path, head_timeout=1.0, body_timeout=1.0, background=False) as running:
         yield running
 
 
@@ -67,6 +67,13 @@ def test_sending_a_little_now_and_then_wins_no_time(hasty: RunningService) -> No
 def test_a_connection_that_says_nothing_is_closed_without_a_word(hasty: RunningService) -> None:
     with Wire(hasty.base_url) as wire:
         assert wire.is_ended()
+
+
+def test_a_body_that_does_not_come_is_given_up(hasty: RunningService) -> None:
+    with Wire(hasty.base_url, hasty.key) as wire:
+        wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 100\r\n\r\n{{")
+        status, headers, body = wire.answer()
+        assert (status, json.loads(body)["error"], headers["connection"]) == (408, "request_timeout", "close")
 
 
 def test_a_body_in_small_pieces_is_given_up_when_it_takes_too_long_as_a_whole(hasty: RunningService) -> None:

@@ -17,6 +17,7 @@ from crmctl.service.store import records
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from crmctl.service.values.conditions import MAX_CONDITIONS
 from tests.support.databases import ENGINES, fresh_database
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, make_client, running_service
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
@@ -43,16 +44,16 @@ def people_locked(engine: Engine) -> Iterator[None]:
     def hold(tx: Tx) -> None:
         tx.execute("UPDATE record_total SET total = total")
         locked.set()
-        assert release.wait(60)
+        assert release.wait(PATIENCE)
 
     holder = threading.Thread(target=engine.write, args=[hold])
     holder.start()
     try:
-        assert locked.wait(60)
+        assert locked.wait(PATIENCE)
         yield
     finally:
         release.set()
-        holder.join(60)
+        holder.join(PATIENCE)
 
 
 def refused(answers: list[httpx.Response]) -> None:
@@ -73,7 +74,7 @@ def at_once(times: int, send: Callable[[httpx.Client], httpx.Response], service:
     """The answers to many requests at once; `between` runs while they are under way."""
     limits = httpx.Limits(max_connections=None)
     with (
-        httpx.Client(base_url=service.base_url, headers=service.client.headers, timeout=60, limits=limits, trust_env=False) as client,
+        httpx.Client(base_url=service.base_url, headers=service.client.headers, timeout=PATIENCE, limits=limits, trust_env=False) as client,
         ThreadPoolExecutor(times) as pool,
     ):
         sent = [pool.submit(send, client) for _ in range(times)]
@@ -110,7 +111,7 @@ def test_searches_without_end_are_stopped_and_keep_nobody_else_waiting(service: 
     monkeypatch.setattr(records, "list_records", endless)
 
     def between() -> None:
-        assert running.acquire(timeout=60)
+        assert running.acquire(timeout=PATIENCE)
         others_are_answered(service)
 
     refused(at_once(20, lambda client: client.post(f"/api/v1/objects/{people}/records/search", json={}), service, between))
@@ -132,7 +133,7 @@ def test_one_key_cannot_take_all_places_for_searches(service: RunningService, mo
     search = f"/api/v1/objects/{people}/records/search"
 
     def between() -> None:
-        assert begun.acquire(timeout=60)
+        assert begun.acquire(timeout=PATIENCE)
         with service.client_with(service.key_for()) as somebody_else:
             assert somebody_else.post(search, json={}).status_code == 200
 

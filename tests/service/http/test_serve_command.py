@@ -10,12 +10,13 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.service import crmctl_program
 
 
 def test_a_person_at_a_terminal_gets_a_readable_panel(tmp_path: Path) -> None:
     arguments = ["serve", "--data", str(tmp_path / "data"), "--port", "0", "--log", "text"]
-    child = pexpect.spawn(crmctl_program(), arguments, encoding="utf-8", timeout=60, dimensions=(40, 120))
+    child = pexpect.spawn(crmctl_program(), arguments, encoding="utf-8", timeout=PATIENCE, dimensions=(40, 120))
     try:
         child.expect(r'"apiKey":"(crs_[\w-]+)"')
         key = child.match.group(1)
@@ -34,7 +35,7 @@ def test_a_person_at_a_terminal_gets_a_readable_panel(tmp_path: Path) -> None:
 def run_without(library: str, command: list[str]) -> subprocess.CompletedProcess[str]:
     program = f"import sys; sys.modules[{library!r}] = None; sys.argv[1:] = {command!r}; from crmctl.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 

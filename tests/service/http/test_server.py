@@ -16,6 +16,7 @@ from crmctl.errors import UsageError
 from crmctl.service.server import Server
 from crmctl.service.settings import ServiceSettings
 from tests.support.cli import run_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import make_client, service_process
 
 
@@ -90,14 +91,14 @@ def test_a_request_under_way_is_answered_before_it_stops(tmp_path: Path) -> None
         def body() -> object:
             yield b'{"pluralName": '
             half_sent.set()
-            assert go_on.wait(30)
+            assert go_on.wait(PATIENCE)
             yield b'"Plans"}'
 
         answers: list[httpx.Response] = []
         with service.client() as client:
             sender = threading.Thread(target=lambda: answers.append(client.post("/api/v1/objects", content=body())))  # type: ignore[arg-type]
             sender.start()
-            assert half_sent.wait(30)
+            assert half_sent.wait(PATIENCE)
             # A second request answered on another connection shows that the first half has arrived.
             with service.client() as other:
                 assert other.get("/api/v1/objects").status_code == 200
@@ -116,6 +117,6 @@ def _until_refused(base_url: str) -> None:
     host, _, port = base_url.removeprefix("http://").partition(":")
     while True:
         try:
-            socket.create_connection((host, int(port)), timeout=5).close()
+            socket.create_connection((host, int(port)), timeout=PATIENCE).close()
         except OSError:
             return

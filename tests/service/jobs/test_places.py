@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from crmctl.service.jobs.places import Places
+from tests.support.patience import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -23,31 +24,27 @@ def test_a_place_is_taken_and_given_back_however_often(places: Places) -> None:
 
         def work(number: int, begun: threading.Semaphore = begun, go_on: threading.Event = go_on) -> None:
             begun.release()
-            go_on.wait(60)
+            go_on.wait(PATIENCE)
 
         for number in range(4):
             assert places.free() == 4 - number
             places.start(work, number)
         for _ in range(4):
-            assert begun.acquire(timeout=20)
+            assert begun.acquire(timeout=PATIENCE)
         assert places.free() == 0
         go_on.set()
-        for _ in range(100):
-            if places.free() == 4:
-                break
-            places.wait(0.2)
-        assert places.free() == 4
+        wait_until(lambda: places.free() == 4)
 
 
 def test_who_waits_is_told_when_work_ends(places: Places) -> None:
     go_on, told = threading.Event(), list[bool]()
     assert places.wait(60) is False
-    places.start(lambda _: go_on.wait(60), None)
+    places.start(lambda _: go_on.wait(PATIENCE), None)
     assert places.free() == 3
     waiting = threading.Thread(target=lambda: told.append(places.wait(3600)), daemon=True)
     waiting.start()
     go_on.set()
-    waiting.join(20)
+    waiting.join(PATIENCE)
     assert told == [True]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard
 from crmctl.service.outbound.lookup import UnresolvableTargetError
+from tests.support.patience import PATIENCE
 
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")]
 
@@ -131,7 +132,7 @@ def test_name_servers_that_are_silent_cost_the_time_given_and_one_thread_a_name(
 
     def silent(host: str, port: int) -> list[str]:
         asked.append(host)
-        answered.wait(30)
+        answered.wait(PATIENCE)
         return ["93.184.216.34"]
 
     slow = TargetGuard(resolver=silent)

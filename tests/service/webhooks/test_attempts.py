@@ -17,9 +17,9 @@ from crmctl.service.outbound.caller import Caller, CallFailedError
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.engine import open_engine
-from tests.contract.test_webhooks import wait_until
 from tests.support.authority import Authority
 from tests.support.deliveries import Bench
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.receiver import ByteReceiver, Receiver, drip
 from tests.support.service import service_process
 
@@ -38,7 +38,7 @@ def caller(authority: Authority | None = None, seconds: float = 10.0) -> Caller:
 
 
 def silent(connection: socket.socket, stopping: threading.Event) -> None:
-    stopping.wait(10)
+    stopping.wait(PATIENCE)
 
 
 def slow_reader(connection: socket.socket, stopping: threading.Event) -> None:

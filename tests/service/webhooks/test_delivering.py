@@ -17,6 +17,7 @@ from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, delivery_claims, webhooks
 from crmctl.service.webhooks.delivery_jobs import UNPROVEN, Housekeeping
 from tests.support.deliveries import Bench
+from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
 
 
@@ -95,11 +96,11 @@ def test_a_cut_line_is_a_failure(bench: Bench) -> None:
 
 
 def test_a_receiver_that_hangs_is_cut_off_and_does_not_hold_up_the_others(tmp_path: Path, database: str) -> None:
-    bench = Bench(tmp_path, database, Caller(TargetGuard(LOOPBACK), 0.3))
+    bench = Bench(tmp_path, database, Caller(TargetGuard(LOOPBACK), 2.0))
     release = threading.Event()
 
     def hang(request: Any, number: int) -> int:
-        release.wait(10)
+        release.wait(PATIENCE)
         return 200
 
     with Receiver(hang) as slow, Receiver() as quick:

@@ -17,6 +17,7 @@ from crmctl.service.store import delivery_claims, webhooks
 from crmctl.service.store.engine import open_engine
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Lane
 from tests.support.deliveries import Bench
+from tests.support.patience import PATIENCE
 from tests.support.receiver import ByteReceiver, Received, Receiver, drip
 
 
@@ -39,12 +40,12 @@ def working(bench: Bench) -> Iterator[None]:
     finally:
         leaving.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
 
 
 def hanging(release: threading.Event) -> Any:
     def answer(request: Received, number: int) -> int:
-        release.wait(60)
+        release.wait(PATIENCE)
         return 200
 
     return answer

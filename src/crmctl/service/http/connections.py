@@ -55,14 +55,15 @@ class Connections:
 
     def evict(self) -> None:
         """End the oldest of those that have not said what they want, and of these first the ones of the address that has most of them;
-        requests whose body is still coming only when nothing else is left."""
-        candidates = [each for each in self.open if each.phase in (HEAD, REST, CLOSING, IDLE)]
+        clients between two requests only when there are no such, and requests whose body is still coming when nothing else is left."""
+        candidates = [each for each in self.open if each.phase in (HEAD, REST, CLOSING)]
+        candidates = candidates or [each for each in self.open if each.phase == IDLE]
         share = max(1, self.most // _EVICTED_SHARE)
         if not candidates:
             candidates, share = [each for each in self.open if each.is_receiving], 1
         addresses = Counter(each.address for each in candidates)
         # A stable sort of what is in order of arrival.
-        candidates.sort(key=lambda each: (each.phase == IDLE, -addresses[each.address]))
+        candidates.sort(key=lambda each: -addresses[each.address])
         for each in candidates[:share]:
             del self.open[each]
             each.abort()
