@@ -142,7 +142,7 @@ complete -c crmctl -n '__crmctl_at " bulk"' -a undo -d 'Take back what an import
 complete -c crmctl -n '__crmctl_at " bulk"' -a export -d 'Export all records of an object, or those that match, each once'
 complete -c crmctl -n '__crmctl_at " bulk"' -a delete -d 'Delete many records, given by id or by conditions; asks first'
 complete -c crmctl -n '__crmctl_at " bulk"' -a inspect -d 'Show how a file is read, what its columns hold, and what they would fill'
-complete -c crmctl -n '__crmctl_at " bulk import"' -l mode -x -a 'create upsert' -d 'Make new records, or update those whose id a column holds'
+complete -c crmctl -n '__crmctl_at " bulk import"' -l mode -x -a 'create upsert update' -d 'Make new records, update those that an id or --key names too, or only those'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l key -x -a '(__crmctl_values attributes)' -d 'Update the record with the same value here, create it where there is none; repeatable'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l on-duplicate-key -x -a 'error first last' -d 'What counts of rows of the file that share a key'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l ref -x -d 'A column names the record it refers to by this attribute instead of its id'

@@ -122,7 +122,7 @@ def _preview_text(preview: ImportPreview) -> str:
     known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
     return (
         f"{preview.input} has {counted(report.rows, 'row')}: {report.valid:,} valid, {report.rejected:,} invalid\n"
-        + (f"{known}\n" if known and found.summary.mode == "upsert" else "")
+        + (f"{known}\n" if known and found.summary.mode != "create" else "")
         + "".join(
             f"{counted(one.size, 'record')} of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents
         )

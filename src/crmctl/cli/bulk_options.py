@@ -18,7 +18,10 @@ ModeOption = Annotated[
     str, typer.Option("--mode", metavar="create|upsert", help="Make new records, or update those whose id a column holds.")
 ]
 ImportModeOption = Annotated[
-    str | None, typer.Option("--mode", metavar="create|upsert", help="Make new records, or update those whose id a column holds.")
+    str | None,
+    typer.Option(
+        "--mode", metavar="create|upsert|update", help="Make new records, update those that an id or --key names too, or only those."
+    ),
 ]
 KeyOption = Annotated[
     list[str] | None,

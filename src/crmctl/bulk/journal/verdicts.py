@@ -72,7 +72,7 @@ def refuse_all(batch: Batch, reason: str) -> Verdict:
 
 
 def _doubtful(batch: Batch, reason: str, mode: str) -> Verdict:
-    repeatable = mode == "upsert" and all(entry.id for entry in batch.entries)
+    repeatable = mode != "create" and all(entry.id for entry in batch.entries)
     return Verdict(BatchState.IN_DOUBT, reason=reason, repeatable=repeatable)
 
 
@@ -85,7 +85,7 @@ def _misfit(batch: Batch, result: BulkResult, mode: str) -> str | None:
         return "two failures with one index"
     if result.created < 0 or result.updated < 0 or result.created + result.updated + len(indexes) != len(batch):
         return f"{result.created} created, {result.updated} updated and {len(indexes)} failed of {len(batch)}"
-    with_id = sum(1 for entry in batch.entries if entry.id) if mode == "upsert" else 0
+    with_id = sum(1 for entry in batch.entries if entry.id) if mode != "create" else 0
     if result.updated > with_id:
         return f"{result.updated} updated, but only {with_id} had an id"
     return None

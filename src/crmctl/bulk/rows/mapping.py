@@ -24,8 +24,11 @@ RESULT_COLUMNS = frozenset({"_row", "_line", "_status", "_id", "_error"})
 
 
 class Mode(StrEnum):
+    """`update`: as `upsert`, and rows without a record are left out."""
+
     CREATE = "create"
     UPSERT = "upsert"
+    UPDATE = "update"
 
 
 class Role(StrEnum):
@@ -184,7 +187,7 @@ def resolve_column(header: str, index: int | None, names: Names, mode: Mode) -> 
         note = None if header in RESULT_COLUMNS else "names that begin with _ belong to result files"
         return MappedColumn(header, index, Role.IGNORED, by="result column", note=note)
     folded = fold(header)
-    if mode is Mode.UPSERT and folded == RECORD_ID:
+    if mode is not Mode.CREATE and folded == RECORD_ID:
         return MappedColumn(header, index, Role.RECORD_ID, by="record field")
     if header.strip() and (match := names.find(header)) is not None:
         return MappedColumn(header, index, Role.ATTRIBUTE, match.attribute, match.part, str(match.by))
@@ -308,9 +311,11 @@ def _without_unknown(columns: Sequence[MappedColumn]) -> list[MappedColumn]:
 
 
 def _require_content(columns: Sequence[MappedColumn], constants: MappingOf[str, Any], names: Names, mode: Mode) -> None:
-    if mode is Mode.UPSERT and not any(column.role is Role.RECORD_ID for column in columns):
+    if mode is not Mode.CREATE and not any(column.role is Role.RECORD_ID for column in columns):
         raise UsageError(
-            "an upsert needs a column that holds record ids", hint="name it id, or give --map 'COLUMN=id'", code="missing_id_column"
+            f"an {mode} needs a column that holds record ids",
+            hint="name it id, or give --map 'COLUMN=id'; --key finds records by what they hold",
+            code="missing_id_column",
         )
     if not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
         raise UsageError("no column matches an attribute", hint=f"the attributes are: {', '.join(names.slugs)}", code="unknown_column")

@@ -82,7 +82,8 @@ class RowBuilder:
         self.constants, self.constant_parts = mapping.constants, mapping.constant_parts
         self._merger = merger_of(attributes, options)
         self._forms = self._merger.forms
-        self._may_update = mapping.mode is Mode.UPSERT
+        self._may_update = mapping.mode is not Mode.CREATE
+        self._may_create = mapping.mode is not Mode.UPDATE
         self._whole_constants = {slug: value for slug, value in mapping.constants.items() if slug not in mapping.constant_parts}
         self.required = [attribute for attribute in attributes if attribute.is_required and attribute.is_active is not False]
         self.blanks = frozenset({"", *options.null_strings, *options.clear_tokens})
@@ -120,7 +121,7 @@ class RowBuilder:
                 record_id = self._record_id(work, row.cells[self.id_column.index or 0], self.id_column.label)
         else:
             record_id = self._from_object(work, row.value)
-        is_update = self._may_update and (record_id is not None or bool(self._mapping.keys))
+        is_update = self._may_update and (record_id is not None or bool(self._mapping.keys) or not self._may_create)
         for slug, parts in work.parts.items():
             self._make_new(work, slug, parts, is_update=is_update)
         self._check_required(work, is_update=is_update)

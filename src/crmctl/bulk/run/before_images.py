@@ -35,7 +35,7 @@ def before_image(sent: Mapping[str, Any], current: Mapping[str, Any], later: Col
 
 def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
     """Whether the records have to be read for it before anything is sent."""
-    return wish == BeforeImages.YES and mode == "upsert" and not keys
+    return wish == BeforeImages.YES and mode != "create" and not keys
 
 
 def read_before(run: SendContext, reader: Reader, entries: Iterable[Entry], later: Later = nothing_later) -> None:

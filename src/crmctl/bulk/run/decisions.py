@@ -14,8 +14,9 @@ from crmctl.bulk.match.keys import is_unchanged
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.validation import Payload
-from crmctl.bulk.run.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction
+from crmctl.bulk.run.row_actions import AMBIGUOUS, NO_ID, Resolution, Resolver, RowAction
 from crmctl.bulk.spill import Spill
 from crmctl.models import jsontext
 
@@ -67,7 +68,7 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
         self._ids.__exit__(kind, error, trace)
         super().__exit__(kind, error, trace)
 
-    def add_row(self, payload: Payload, *, with_id: bool) -> None:
+    def add_row(self, payload: Payload, mode: Mode) -> None:
         """A row that finds its record by its own id, or needs none; or that is invalid by itself.
 
         What a record holds is not known before `see_records`.
@@ -77,9 +78,12 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
             reason = finding.message if finding.column is None else f"{finding.column}: {finding.message}"
             self._add(Decision(payload.ordinal, payload.first_line, INVALID, reason=reason))
             return
-        record_id = payload.id.lower() if with_id and payload.id else None
+        record_id = payload.id.lower() if mode is not Mode.CREATE and payload.id else None
         if record_id is not None:
             self._ids.add(record_id)
+        elif mode is Mode.UPDATE:
+            self._add(Decision(payload.ordinal, payload.first_line, str(RowAction.SKIP), reason=NO_ID))
+            return
         action = RowAction.CREATE if record_id is None else RowAction.UPDATE
         self._add(Decision(payload.ordinal, payload.first_line, str(action), record_id, payload=fingerprint(payload.data)))
 
@@ -91,7 +95,7 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
     def add_outcome(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
         """A row whose record was looked up by key."""
         finding = outcome.finding
-        if finding is not None:
+        if finding is not None and outcome.action is RowAction.REJECT:
             action = AMBIGUOUS_ROW if finding.code == AMBIGUOUS else INVALID
             self._add(Decision(row.ordinal, row.line, action, reason=f"{finding.column}: {finding.message}"))
             return

@@ -165,7 +165,8 @@ def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[V
         for row, outcome in resolver.outcomes(index):
             forecast.add(row, outcome, resolver, index)
             if outcome.finding is not None:
-                found.reject(outcome.finding)
+                if outcome.action is RowAction.REJECT:
+                    found.reject(outcome.finding)
                 report(outcome.finding)
         return found, lookup.requests
 
@@ -175,7 +176,7 @@ class _Forecast:
 
     def __init__(self, planned: PlannedInput, decisions: Decisions | None) -> None:
         self._decisions = decisions
-        self._with_id = planned.mapping.mode is Mode.UPSERT
+        self._mode = planned.mapping.mode
         self._batcher = Batcher()
         self._batches = 0
         self._actions: Counter[str] = Counter()
@@ -185,16 +186,19 @@ class _Forecast:
 
     def write_valid(self, payload: Payload) -> None:
         if self._decisions is not None:
-            self._decisions.add_row(payload, with_id=self._with_id)
+            self._decisions.add_row(payload, self._mode)
         if not payload.findings or not payload.rejected:
-            action = RowAction.UPDATE if self._with_id and payload.id else RowAction.CREATE
+            action = RowAction.UPDATE if self._mode is not Mode.CREATE and payload.id else RowAction.CREATE
+            if action is RowAction.CREATE and self._mode is Mode.UPDATE:
+                self._actions[RowAction.SKIP] += 1
+                return
             self.merges += action is RowAction.UPDATE and bool(payload.parts)
-            self._write(action, entry_of(payload, with_id=self._with_id))
+            self._write(action, entry_of(payload, with_id=self._mode is not Mode.CREATE))
 
     def leave_out(self, payload: Payload) -> None:
         """A row that is invalid by itself."""
         if self._decisions is not None:
-            self._decisions.add_row(payload, with_id=False)
+            self._decisions.add_row(payload, Mode.CREATE)
 
     def add(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
         if self._decisions is not None:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from crmctl.bulk.findings import Severity
+from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.interrupts import watch_interrupts
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.rows.batches import Entry, SendableRow, entry_of
+from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.markers import Marker
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.context import CheckedRow, ImportRun, InputRows
-from crmctl.bulk.run.row_actions import Resolver
+from crmctl.bulk.run.row_actions import NO_ID, NO_RECORD, Resolver
 from crmctl.bulk.run.rows_to_send import chunks, deliver
 from crmctl.bulk.send.context import Rows
 from crmctl.bulk.send.entry_spool import EntrySpool
@@ -106,6 +107,7 @@ def _read_all(run: ImportRun, keep: Keep) -> JobState:
     run.journal.restart_check()
     run.progress.start("checking")
     rejected = fatal = False
+    updates_by_id = run.journal.header.mode == Mode.UPDATE and run.resolver is None
     for chunk in chunks(run.rows()):
         remarkable = [row for row in chunk if row.findings]
         errors = {row.ordinal: text for row in remarkable if (text := rejection(row)) is not None}
@@ -113,12 +115,24 @@ def _read_all(run: ImportRun, keep: Keep) -> JobState:
             run.report(finding)
             fatal = fatal or finding.severity is Severity.FATAL
         run.journal.record_check(len(chunk), errors.items())
-        keep([row for row in chunk if row.ordinal not in errors] if errors else chunk)
+        valid = [row for row in chunk if row.ordinal not in errors] if errors else chunk
+        keep(_with_ids(run, valid) if updates_by_id else valid)
         rejected = rejected or bool(errors)
         run.progress.advance(len(chunk))
         if run.interrupt.requested:
             return JobState.CHECKING
     return JobState.REJECTED if fatal or (rejected and run.stop_on_error) else JobState.OPEN
+
+
+def _with_ids(run: ImportRun, rows: Sequence[CheckedRow]) -> Sequence[CheckedRow]:
+    """The rows that name a record; the others are skipped."""
+    without = [row for row in rows if row.id is None]
+    for row in without:
+        line = getattr(row, "first_line", row.ordinal)
+        finding = Finding(NO_RECORD, f"skipped: {NO_ID}", hint="--mode upsert creates it", severity=Severity.WARNING)
+        run.report(finding.at(row.ordinal, line, getattr(row, "last_line", line)))
+    run.journal.conclude((row.ordinal, RowState.SKIPPED, None, NO_ID) for row in without)
+    return [row for row in rows if row.id is not None] if without else rows
 
 
 def _resolve(run: ImportRun, resolver: Resolver) -> CrmctlError | None:
@@ -192,7 +206,7 @@ def _send(run: ImportRun, rows: Rows) -> RunResult:
 def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
     """How the job makes a row into the record it sends: a function of the row, and of the record its key was found to belong to."""
     header = journal.header
-    with_id = header.mode == "upsert"
+    with_id = header.mode != "create"
     marker = Marker.of(header.marker, header.job) if header.marker is not None else None
     if not header.keys:
         return lambda row: entry_of(row, with_id=with_id, marker=marker)

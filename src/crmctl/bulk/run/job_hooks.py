@@ -10,6 +10,7 @@ from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.batches import Entry
+from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import Later, must_be_read, read_before
 from crmctl.bulk.run.context import Hooks, ImportRun
@@ -17,6 +18,7 @@ from crmctl.bulk.run.import_run import rows_of
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.key_conflicts import RIVALS_UNKNOWN, KeyConflicts
 from crmctl.bulk.run.links import link_rows
+from crmctl.bulk.run.missing_records import skip_missing
 from crmctl.bulk.run.parents import make_parents
 from crmctl.bulk.run.part_merges import MergedRows, MergeRun, Target
 from crmctl.bulk.run.plan_check import Expectation
@@ -121,10 +123,19 @@ class JobHooks(Hooks):
     def frees_rows(self, run: ImportRun) -> bool:
         with self._afterwards(run) as afterwards:
             try:
+                if afterwards is None and self.job.journal.header.mode == Mode.UPDATE:
+                    self._skip_missing(run)
                 return afterwards is not None and afterwards.free_refused() > 0
             except CrmctlError as failure:
                 self.job.journal.note("not looked again", failure.message)
                 return False
+
+    def _skip_missing(self, run: ImportRun) -> None:
+        reader = run.reader()
+        try:
+            skip_missing(self.job.journal, reader, self.job.input.payloads(), run.report)
+        finally:
+            self.job.journal.add_effort(reader.requests, 0.0)
 
     def after_rows(self, run: ImportRun) -> CrmctlError | None:
         references = self.job.input.references

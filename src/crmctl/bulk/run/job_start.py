@@ -120,7 +120,9 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
     if not plan.references:
         return planned, 0
     references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
-    own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
+    own = None
+    if mapping.mode is not Mode.UPDATE:
+        own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))
         requests = references.learn(planned.payloads, target.service, own)

@@ -114,7 +114,8 @@ class KeyConflicts:
             if self.journal.rows(outcome.ordinal, outcome.ordinal)[outcome.ordinal].record_id is not None:
                 return False
             return outcome.action in (RowAction.UPDATE, RowAction.UNCHANGED)
-        return target.lower() not in there and outcome.action in (RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED)
+        follows = {RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED} | (set() if self.resolver.creates else {RowAction.SKIP})
+        return target.lower() not in there and outcome.action in follows
 
     def _spelling(self, row: Wanted) -> str:
         return ", ".join(str(row.data.get(slug)) for slug in self.resolver.rule.slugs)

@@ -127,7 +127,7 @@ class PlannedInput:
     def may_merge(self) -> bool:
         """Whether rows may change parts of values that are there."""
         mapping = self.mapping
-        if mapping.mode is not Mode.UPSERT:
+        if mapping.mode is Mode.CREATE:
             return False
         filled = [column.attribute for column in mapping.columns if column.attribute is not None]
         fillable = filled if self.source.header_complete else self.attributes

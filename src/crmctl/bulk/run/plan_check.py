@@ -13,7 +13,7 @@ from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.rows.mapping import Mode, schema_digest
+from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.bulk.run.decisions import Decisions, Differences, compare
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
@@ -145,7 +145,7 @@ class Expectation:
             return None
         with Decisions() as now:
             for payload in planned.payloads():
-                now.add_row(payload, with_id=planned.mapping.mode is Mode.UPSERT)
+                now.add_row(payload, planned.mapping.mode)
             now.see_records(reader)
             return refusal(compare(self._saved.decisions(), now))
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
-from crmctl.bulk.findings import Finding
+from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
@@ -16,6 +16,7 @@ from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.keys import KeyRule, is_unchanged, key_rule
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import before_image
 from crmctl.bulk.run.part_merges import MergedRows, finding_of_merge
@@ -27,6 +28,10 @@ from crmctl.models.composites import Merger
 CHUNK_ROWS = 500
 NAMED_IDS = 5
 AMBIGUOUS = "ambiguous_key"
+NO_RECORD = "no_record"
+"""The code of a row that is left out since there is nothing to update."""
+
+NO_ID = "the row has no id, so there is nothing to update"
 AS_OF = "keys as of"
 """The journal's fact: up to which moment the keys of the service are known."""
 
@@ -52,7 +57,8 @@ class RowAction(StrEnum):
 
 class Resolution(NamedTuple):
     """What a row does: `record_id` for those that have a record, `before` what an update overwrites there, `whole` the values of which
-    the row says parts. `finding` says why a row is rejected, `reason` why it is skipped."""
+    the row says parts. `finding` says why a row is rejected, `reason` why it is skipped; a skipped row that somebody should hear of has
+    both."""
 
     ordinal: int
     action: RowAction
@@ -75,6 +81,8 @@ class Resolver:
     """The attributes that a row gets only later, so that its record cannot hold all of it."""
     merger: Merger = field(default_factory=Merger)
     merged: MergedRows | None = None
+    creates: bool = True
+    """Whether a row without a record makes one."""
 
     def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
         return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
@@ -127,6 +135,8 @@ class Resolver:
             whole = self.merger.merge_all(row.parts, found[0][1] if found else {}) if row.parts else None
         except RejectedError as error:
             return Resolution(row.ordinal, RowAction.REJECT, finding=finding_of_merge(error).at(row.ordinal, row.line, row.last_line))
+        if not found and not self.creates:
+            return self._leave_out(row)
         if not found:
             missing = self._missing(row.data)
             if missing is None:
@@ -144,6 +154,13 @@ class Resolver:
         value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
         return Resolution(row.ordinal, RowAction.REJECT, finding=finding.on(column or self.rule.label, "" if column else value))
 
+    def _leave_out(self, row: Wanted) -> Resolution:
+        message = f"no record has this {self.rule.label}"
+        finding = Finding(NO_RECORD, f"skipped: {message}", hint="--mode upsert creates it", severity=Severity.WARNING)
+        value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
+        named = finding.at(row.ordinal, row.line, row.last_line).on(self.rule.label, value)
+        return Resolution(row.ordinal, RowAction.SKIP, finding=named, reason=message)
+
     def _missing(self, data: dict[str, Any]) -> str | None:
         required = (attribute.slug for attribute in self.attributes if attribute.is_required and attribute.is_active is not False)
         return next((slug for slug in required if data.get(slug) in (None, "", [], {})), None)
@@ -156,7 +173,8 @@ def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
         return None
     later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
     rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
-    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, planned.merged)
+    creates = mapping.mode is not Mode.UPDATE
+    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, planned.merged, creates)
 
 
 def write_down(
@@ -176,6 +194,8 @@ def write_down(
         elif action is RowAction.UNCHANGED:
             final.append((ordinal, RowState.UNCHANGED, record_id, None))
         elif action is RowAction.SKIP:
+            if finding is not None:
+                report(finding)
             final.append((ordinal, RowState.SKIPPED, None, reason))
         elif finding is not None:
             report(finding)

@@ -111,10 +111,15 @@ class Sender:
         try:
             key = f"{header.job}:{task.number}"
             return self._context.service.bulk_write(
-                header.object_id, task.batch.records, mode=header.mode, idempotency_key=key, watch=attempts
+                header.object_id, task.batch.records, mode=_wire_mode(header.mode), idempotency_key=key, watch=attempts
             )
         except CrmctlError as error:
             return error
+
+
+def _wire_mode(mode: str) -> str:
+    """An update is an upsert of which no row lacks its id."""
+    return "create" if mode == "create" else "upsert"
 
 
 class _Attempts:

@@ -19,7 +19,7 @@ from crmctl.errors import UsageError
 from crmctl.models.composites import currency_code
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "mode": ("create", "upsert"),
+    "mode": ("create", "upsert", "update"),
     "on_duplicate_key": ("error", "first", "last"),
     "on_missing_ref": ("error", "null", "create"),
     "on_error": ("stop", "continue"),
@@ -130,6 +130,10 @@ class ImportRequest(RunRequest, ReadRequest):
         """How rows become records. Raises UsageError for values, and for combinations, that mean nothing."""
         if self.keys and self.mode == "create":
             raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")
+        if self.mode == "update" and self.on_missing_ref == "create":
+            raise UsageError(
+                "--mode update creates nothing, and --on-missing-ref create does", hint="--on-missing-ref null, or --mode upsert"
+            )
         mode = self.mode or ("upsert" if self.keys else "create")
         for name, choices in _CHOICES.items():
             check_choice(f"--{name.replace('_', '-')}", mode if name == "mode" else getattr(self, name), choices)
