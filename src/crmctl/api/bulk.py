@@ -18,10 +18,13 @@ from crmctl.bulk.usecases import inspect_file as inspecting
 from crmctl.bulk.usecases import jobs as listing
 from crmctl.bulk.usecases import resume as resuming
 from crmctl.bulk.usecases import undo as undoing
+from crmctl.bulk.usecases import update as updating
 from crmctl.bulk.usecases.import_records import ImportPreview
 from crmctl.bulk.usecases.inspect_file import InspectReport
 from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest, InspectRequest, ResumeRequest
 from crmctl.bulk.usecases.results import ImportResult
+from crmctl.bulk.usecases.selected_records import Selection
+from crmctl.bulk.usecases.update import UpdatePreview, UpdateRequest, agree
 
 Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = str | Path | Iterable[Row]
@@ -70,6 +73,44 @@ class Bulk:
         if not dry_run:
             self._context.guard_write()
         return undoing.undo(self._context, undoing.UndoRequest(job, dry_run), lambda _: None)
+
+    @overload
+    def update(
+        self, object_name: str, set: Pairs, ids: Iterable[str] | None = None, *, filter: Filter = (), dry_run: Literal[True], **options: Any
+    ) -> UpdatePreview: ...
+    @overload
+    def update(
+        self,
+        object_name: str,
+        set: Pairs,
+        ids: Iterable[str] | None = None,
+        *,
+        filter: Filter = (),
+        dry_run: Literal[False] = False,
+        **options: Any,
+    ) -> ImportResult: ...
+    def update(
+        self,
+        object_name: str,
+        set: Pairs,
+        ids: Iterable[str] | None = None,
+        *,
+        filter: Filter = (),
+        dry_run: bool = False,
+        **options: Any,
+    ) -> UpdatePreview | ImportResult:
+        """Give records, by id or by a filter, the same values, without asking: `set={"status": "contacted", "address.city": "Rome"}`.
+
+        Parts that are not named stay as they are. With `dry_run` everything is read and compared, and nothing written. Options: those of
+        `UpdateRequest`, for example `max_changes="100"`; `approve` sees what would change, and raises to leave it.
+        """
+        approve = options.pop("approve", agree)
+        selection = Selection(conditions=as_conditions(self._context, object_name, filter), ids=ids)
+        request = UpdateRequest(object=object_name, selection=selection, set_values=_pairs(set), **_checked(UpdateRequest, options))
+        if dry_run:
+            return updating.preview_update(self._context, request)
+        self._context.guard_write()
+        return updating.update(self._context, request, approve)
 
     def delete(
         self, object_name: str, ids: Iterable[str] | None = None, *, filter: Filter = (), dry_run: bool = False

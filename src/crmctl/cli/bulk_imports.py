@@ -49,7 +49,9 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
 
     context = RuntimeContext(runtime)
     if not runtime.dry_run:
-        show_result(runtime, resume(context, request, lambda: check_shown(runtime)))
+        from crmctl.cli.bulk_changes import approve
+
+        show_result(runtime, resume(context, request, lambda: check_shown(runtime), lambda found: approve(runtime, found)))
         return
     preview = preview_resume(context, request)
     document = preview.to_document()
@@ -94,8 +96,9 @@ def _summary_text(result: ImportResult) -> str:
 
     summary, document = result.summary, result.summary.to_document()
     counts = ", ".join(f"{document[name]:,} {word}" for name, word in _WORDS.items() if document[name]) or "none"
+    into = f"{summary.object}" if document["mode"] == "update" else f"{result.input} into {summary.object}"
     lines = [
-        f"{result.input} into {summary.object}, job {summary.job}",
+        f"{into}, job {summary.job}",
         f"  rows       {summary.rows:,}: {counts}",
         f"  requests   {summary.requests:,} in {duration(summary.elapsed)}",
     ]

@@ -82,6 +82,7 @@ OnErrorOption = Annotated[
 MaxFailuresOption = Annotated[
     int | None, typer.Option("--max-failures", metavar="N", min=0, help="Stop when the service refused more rows.")
 ]
+IdsOption = Annotated[str | None, typer.Option("--ids", metavar="FILE|-", help="Record ids, one a line, or a table with an id column.")]
 ConcurrencyOption = Annotated[int, typer.Option("--concurrency", metavar="N", min=1, max=16, help="Requests under way at the same time.")]
 FailedOption = Annotated[
     str | None, typer.Option("--failed", metavar="FILE", help="Also write failed and rejected rows here, to be corrected.")

@@ -99,10 +99,10 @@ class Emitter:
         everything = _chain(first, items)
         if self._query is not None:
             whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
-            self._write([self._format_module().value(self._query(whole), self._rendering())])
+            self._write([self._format_module().value(self._query(whole), self.rendering())])
         else:
             narrowed = (self._narrowed(page, chosen, keep=self.format in _KEEPS_SHAPE) for page in everything)
-            chunks = self._format_module().items(narrowed, view, self._rendering())
+            chunks = self._format_module().items(narrowed, view, self.rendering())
             self._write(self._spooled(chunks) if self.format in _ONE_DOCUMENT else chunks)
         if counted.items == 0:
             self.messages.note(f"no {view.noun if view else 'results'} found")
@@ -115,9 +115,9 @@ class Emitter:
         keep = self._query is not None or self.format in _KEEPS_SHAPE
         mapping = self._narrowed([mapping], chosen, keep=keep)[0]
         if self._query is not None:
-            self._last(self._format_module().value(self._query(mapping), self._rendering()))
+            self._last(self._format_module().value(self._query(mapping), self.rendering()))
         else:
-            self._last(self._format_module().item(mapping, view, self._rendering()))
+            self._last(self._format_module().item(mapping, view, self.rendering()))
 
     def emit_result(self, document: Any, text: str | None = None) -> None:
         """The result of an action, any JSON value. `text` is what a table shows instead."""
@@ -126,7 +126,7 @@ class Emitter:
         elif isinstance(document, Mapping):
             self.emit_item(document)
         else:
-            self._last(self._format_module().value(self._query(document) if self._query else document, self._rendering()))
+            self._last(self._format_module().value(self._query(document) if self._query else document, self.rendering()))
 
     def _narrow_view(self, view: View | None, sample: Mapping[str, Any] | None) -> tuple[dict[str, tuple[str, ...]] | None, View | None]:
         if self.fields is None:
@@ -145,7 +145,8 @@ class Emitter:
     def _format_module(self) -> Any:
         return importlib.import_module(_FORMATS[self.format])
 
-    def _rendering(self) -> Rendering:
+    def rendering(self) -> Rendering:
+        """How values are shown in this run."""
         return Rendering(
             format=self.format,
             width=self.streams.width,

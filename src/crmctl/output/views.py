@@ -85,7 +85,7 @@ def record_view(attributes: Iterable[Attribute]) -> View:
     """The view of one object's records: `id`, one column per attribute slug in display order, `createdAt`, `updatedAt`."""
     ordered = sorted(attributes, key=lambda attribute: attribute.display_order if attribute.display_order is not None else 1 << 30)
     slugs = [attribute.slug for attribute in ordered]
-    data = tuple(Column(("data", attribute.slug), attribute.slug, _kind_of(attribute)) for attribute in ordered)
+    data = tuple(Column(("data", attribute.slug), attribute.slug, attribute_kind(attribute)) for attribute in ordered)
     fields: dict[str, Path] = {
         "id": ("id",),
         **{slug: ("data", slug) for slug in slugs if slug not in _RECORD_FIELDS},
@@ -96,7 +96,8 @@ def record_view(attributes: Iterable[Attribute]) -> View:
     return View("records", columns, fields, export, kinds=_KINDS)
 
 
-def _kind_of(attribute: Attribute) -> str:
+def attribute_kind(attribute: Attribute) -> str:
+    """How values of an attribute are shown: a key of value_text.RENDERERS."""
     kind = _TYPE_KINDS.get(attribute.type or "", "text")
     return "list" if attribute.is_list and kind != "id" else kind
 

@@ -57,7 +57,7 @@ class JobInfo:
         return {
             "job": self.id,
             "object": self.header.object,
-            "mode": self.header.mode,
+            "mode": self.header.shown_mode,
             "input": self.header.input,
             "origin": self.header.origin,
             "state": "running" if self.is_running else str(self.state),
@@ -237,4 +237,4 @@ def summarize(journal: Journal) -> Summary:
         with closing(Journal(path.parent, SystemClock())) as phase:
             requests += phase.effort()[0]
     files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
-    return Summary(header.job, header.object, header.mode, journal.counts(), requests, elapsed, files)
+    return Summary(header.job, header.object, header.shown_mode, journal.counts(), requests, elapsed, files)

@@ -16,7 +16,7 @@ from crmctl.bulk.journal import lease
 from crmctl.bulk.journal.database import OneAtATime, damaged
 from crmctl.bulk.journal.high_water_mark import HighWaterMark, Mark
 from crmctl.bulk.journal.sends import JournalSends
-from crmctl.bulk.journal.states import DOUBTFUL, BatchState, JobState, RowState
+from crmctl.bulk.journal.states import DOUBTFUL, BatchState, JobKind, JobState, RowState
 from crmctl.bulk.journal.tables import FORMAT, TABLES
 from crmctl.bulk.journal.verdicts import Verdict
 from crmctl.bulk.rows.batches import Batch
@@ -59,6 +59,11 @@ class Header:
     """Their types, in the same order."""
     before_images: str = "auto"
     """Whether what updates overwrite is kept: yes, no, or auto: where it costs no request."""
+    kind: str = JobKind.IMPORT
+
+    @property
+    def shown_mode(self) -> str:
+        return self.mode if self.kind == JobKind.IMPORT else self.kind
 
 
 class Doubt(NamedTuple):

@@ -5,6 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 
 
+class JobKind(StrEnum):
+    IMPORT = "import"
+    UPDATE = "update"
+    """The same values for many records."""
+    DELETE = "delete"
+
+
 class JobState(StrEnum):
     CHECKING = "checking"
     """The input is being read and validated; nothing was sent."""

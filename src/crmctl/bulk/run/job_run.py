@@ -59,11 +59,13 @@ class JobResult:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a job is sent, how much it may change, and where its failed and rejected rows are copied to."""
+    """How a job is sent, how much it may change, and where its failed and rejected rows are copied to. `hooks` makes the steps of a job
+    besides its rows."""
 
     delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
     guard: Guard = field(default_factory=Guard)
     failed_copy: Path | None = None
+    hooks: Callable[[ImportJob], JobHooks] = JobHooks
 
 
 def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: Callable[[Finding], None]) -> JobResult:
@@ -76,7 +78,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         if options.failed_copy is not None:
             _check_place(options.failed_copy, journal)
         plan = ImportPlan.from_document(journal.header.plan)
-        hooks, service = JobHooks(job), context.service
+        hooks, service = options.hooks(job), context.service
         run = ImportRun(
             service, journal, options.delivery, context.clock, context.listener.progress,
             rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id), hooks=hooks,
@@ -92,6 +94,8 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         error = result.error or unwritten
         summary = summarize(journal)
         code = exit_code(summary.counts, error)
+        if error is None and journal.state is JobState.REJECTED:
+            code = ExitCode.REJECTED  # rows that hold everything already are no success of a job that sends nothing
         if (unlinked := hooks.unlinked) and code is ExitCode.REJECTED:
             code = ExitCode.PARTIAL
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from crmctl import __version__
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
+from crmctl.bulk.journal.states import JobKind
 from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
 from crmctl.bulk.read.read_back import Getter
@@ -22,7 +23,7 @@ from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.plan_file import keep_plan
 from crmctl.bulk.sources.given_input import COPY_NAME, GivenInput, copy_stream, is_stream
-from crmctl.bulk.sources.spooled_rows import spool_rows
+from crmctl.bulk.sources.spooled_rows import spool_ids, spool_rows
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 
@@ -41,13 +42,15 @@ class ImportTarget:
 @dataclass(frozen=True)
 class JobOptions:
     """What is decided when a job is made. `again`: this content may have been imported before. `marker`: the text attribute that is to
-    hold each new record's import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan."""
+    hold each new record's import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan.
+    `kind`: what the job does."""
 
     plan: ImportPlan
     again: bool = False
     marker: str | None = None
     before_images: str = BeforeImages.AUTO
     plan_file: Path | None = None
+    kind: JobKind = JobKind.IMPORT
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         if options.plan_file is not None:
             keep_plan(options.plan_file, folder)
         facts = _facts(target, planned) | {"marker": options.marker, "before_images": options.before_images}
-        facts["created_at"] = store.clock.now()
+        facts |= {"created_at": store.clock.now(), "kind": str(options.kind)}
         header = Header(job=folder.name, input=given.name, path=str(path), sha256=sha256, size=size, **facts)
         journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))
@@ -149,6 +152,17 @@ def temporary_rows(store: JobStore, rows: Iterable[Mapping[str, Any]], name: str
     folder = store.new_folder()
     try:
         spool_rows(rows, folder / COPY_NAME)
+        yield GivenInput(name, folder / COPY_NAME, is_copy=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_ids(store: JobStore, ids: Iterable[str], name: str) -> Iterator[GivenInput]:
+    """Ids of records as a file that is gone afterwards, unless it has become a job's; `name` says where they came from."""
+    folder = store.new_folder()
+    try:
+        spool_ids(ids, folder / COPY_NAME)
         yield GivenInput(name, folder / COPY_NAME, is_copy=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -26,6 +26,17 @@ def spool_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
         raise storage_error(error, path) or error from error
 
 
+def spool_ids(ids: Iterable[str], path: Path) -> None:
+    """Write a table of one column, `id`, into a private file (0600). Raises StorageError when there is no room."""
+    path.touch(mode=0o600)
+    try:
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            file.write("id\n")
+            file.writelines(f"{one}\n" for one in ids)
+    except OSError as error:
+        raise storage_error(error, path) or error from error
+
+
 def _line(number: int, row: Mapping[str, Any]) -> str:
     if not isinstance(row, Mapping):
         raise RejectedError(f"row {number} is no mapping of columns to values but {type(row).__name__}", code="unusable_row")

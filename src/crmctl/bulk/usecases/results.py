@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.context import BulkContext
-from crmctl.bulk.journal.states import RESULT_FILES, RowState
+from crmctl.bulk.journal.states import RESULT_FILES, JobKind, RowState
 from crmctl.bulk.journal.summary import Summary
 from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
 from crmctl.bulk.run.job_start import ImportJob
@@ -51,11 +51,13 @@ class ImportResult:
 
 def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
     """Do what is left of a job. What happens to rows is in the result; raises what `run_job` raises."""
-    for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
-        context.listener.note(note)
+    if job.journal.header.kind == JobKind.IMPORT:
+        for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
+            context.listener.note(note)
     file, findings = job.journal.header.input, FindingLog(context.listener.report)
     result = run_job(context, job, options, findings)
-    note_if_empty(context, file, result.summary.rows)
+    if job.journal.header.kind == JobKind.IMPORT:
+        note_if_empty(context, file, result.summary.rows)
     return result_of(result, file, findings)
 
 

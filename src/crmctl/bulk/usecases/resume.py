@@ -11,14 +11,17 @@ from typing import Any
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.jobs import JobInfo, JobStore, refuse_running
 from crmctl.bulk.journal.journal import Header
+from crmctl.bulk.journal.states import JobKind
 from crmctl.bulk.match.reference_resolution import FILE_NAME as REFERENCES
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.rows.mapping import schema_digest
+from crmctl.bulk.run.job_hooks import JobHooks
 from crmctl.bulk.run.job_run import RunOptions, finished_result
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.part_merges import FILE_NAME as MERGED
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.bulk.run.update_hooks import Approve, UpdateHooks, agree
 from crmctl.bulk.sources.given_input import COPY_NAME, STDIN
 from crmctl.bulk.usecases.requests import ResumeRequest
 from crmctl.bulk.usecases.results import ImportResult, result_of, run_to_result
@@ -49,8 +52,11 @@ def preview_resume(context: BulkContext, request: ResumeRequest) -> ResumePrevie
     return ResumePreview(choose_job(store_of(context), request.job, last=request.last))
 
 
-def resume(context: BulkContext, request: ResumeRequest, begins: Callable[[], None] = lambda: None) -> ImportResult:
-    """Go on with a job; one that is finished only gives its result again. `begins` is called when there is something to do.
+def resume(
+    context: BulkContext, request: ResumeRequest, begins: Callable[[], None] = lambda: None, approve: Approve = agree
+) -> ImportResult:
+    """Go on with a job; one that is finished only gives its result again. `begins` is called when there is something to do, `approve` with
+    what an update is about to change where nobody has agreed to it yet.
 
     Raises UsageError for a job that cannot go on, and what an import raises.
     """
@@ -64,10 +70,15 @@ def resume(context: BulkContext, request: ResumeRequest, begins: Callable[[], No
     check_service(job.header, context.origin)
     target = resolve_target(context, job.header.object_id)
     ready = reopen(store, job, context.origin, target.attributes)
-    options = RunOptions(request.delivery(), failed_copy=request.failed_copy)
+    options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(job.header, approve))
     target = replace(target, object=job.header.object)
     with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
         return run_to_result(context, ready, options)
+
+
+def hooks_of(header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
+    """The steps of a kind of job besides its rows."""
+    return (lambda job: UpdateHooks(job, approve)) if header.kind == JobKind.UPDATE else JobHooks
 
 
 def reopen_finished(context: BulkContext, reference: str) -> ImportJob:

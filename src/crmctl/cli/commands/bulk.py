@@ -10,7 +10,7 @@ import typer
 
 from crmctl.cli import bulk_options as given
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument
+from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument, SetOption
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -239,6 +239,39 @@ def export_records(
 
 
 @app.command(
+    "update",
+    writes=True,
+    examples=[
+        "crmctl bulk update people --filter 'status=new' --set status=contacted --dry-run",
+        "crmctl bulk update people --ids ids.txt --set address.city=Rome --max-changes 100 --dry-run",
+    ],
+)
+def update_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    ids: given.IdsOption = None,
+    filters: FilterOption = None,
+    set_values: SetOption = None,
+    expect: given.ExpectOption = None,
+    max_changes: given.MaxChangesOption = None,
+    on_error: given.OnErrorOption = "stop",
+    max_failures: given.MaxFailuresOption = None,
+    failed: given.FailedOption = None,
+    default_region: given.RegionOption = None,
+    currency: CurrencyOption = None,
+    concurrency: given.ConcurrencyOption = 2,
+) -> None:
+    """Give many records the same values; shows some changes and asks.
+
+    Records are read first: those that hold the values already are left alone, and of a value only the named parts change. crmctl bulk
+    undo takes the job back, crmctl bulk resume goes on with one that was interrupted.
+    """
+    from crmctl.cli.bulk_changes import update_records
+
+    update_records(ctx.obj, _given(ctx), ids, filters)
+
+
+@app.command(
     "delete",
     writes=True,
     examples=[
@@ -249,9 +282,7 @@ def export_records(
 def delete_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    ids: Annotated[
-        str | None, typer.Option("--ids", metavar="FILE|-", help="Record ids, one a line, or a table with an id column.")
-    ] = None,
+    ids: given.IdsOption = None,
     filters: FilterOption = None,
 ) -> None:
     """Delete many records, given by id or by conditions; asks first.

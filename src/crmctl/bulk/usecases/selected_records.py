@@ -1,0 +1,76 @@
+"""The records that a change of many is about: those that meet conditions, or those of given ids, read once and kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from crmctl.bulk.context import BulkContext
+from crmctl.bulk.read.full_scan import ScanStatistics, scan
+from crmctl.bulk.read.known_records import KnownRecords
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.run.job_start import temporary_input
+from crmctl.bulk.send.deletion import read_ids
+from crmctl.bulk.sources.given_input import STDIN
+from crmctl.bulk.usecases.targets import store_of
+from crmctl.errors import RejectedError, UsageError
+from crmctl.models.filters import Condition, format_condition
+from crmctl.models.ids import is_uuid
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Records whose ids a file holds (`-` is stdin), those with these `ids`, or those that meet all conditions."""
+
+    ids_file: str | None = None
+    conditions: Sequence[Condition] = ()
+    ids: Iterable[str] | None = None
+
+    @property
+    def name(self) -> str:
+        """Where the records come from, as lists of jobs have it."""
+        if self.ids_file is not None:
+            return self.ids_file
+        return " ".join(f"--filter '{format_condition(one)}'" for one in self.conditions) if self.conditions else "ids"
+
+    def check(self, command: str) -> None:
+        """Raises UsageError when it is not clear which records are meant."""
+        if sum((self.ids_file is not None, self.ids is not None, bool(self.conditions))) != 1:
+            raise UsageError("say which records: either --ids or --filter", hint=f"{command} --help")
+
+    def read_ids(self, context: BulkContext, ids: SeenIds) -> None:
+        """Fill `ids` with what is given by id. Raises RejectedError for what is no id, UsageError for a file without any."""
+        if self.ids is not None:
+            for one in self.ids:
+                if not is_uuid(one):
+                    raise RejectedError(f"{one!r} is not a record id; nothing was changed", code="malformed_id")
+                ids.add(one.lower())
+        elif self.ids_file is not None:
+            name = "stdin" if self.ids_file == STDIN else self.ids_file
+            with temporary_input(store_of(context), self.ids_file, context.stdin) as given:
+                read_ids(given.path, name, ids)
+            if not len(ids):
+                context.listener.note(f"{name} holds no ids: nothing to do")
+
+    def read(self, context: BulkContext, object_id: str, known: KnownRecords) -> int:
+        """Fill `known`; how many requests that took. Raises what reading raises, and as `read_ids` does."""
+        reader = Reader(context.service, object_id)
+        with SeenIds() as ids:
+            if self.conditions:
+                pages = scan(reader, object_id, self.conditions, ids, ScanStatistics())
+            else:
+                self.read_ids(context, ids)
+                for chunk in ids.chunks(500):
+                    known.want(chunk)
+                pages = fetch(reader, ids)
+            progress = context.listener.progress
+            progress.start("collecting", None if self.conditions else len(ids))
+            try:
+                for page in pages:
+                    known.add(page)
+                    progress.advance(len(page))
+            finally:
+                progress.finish()
+        return reader.requests

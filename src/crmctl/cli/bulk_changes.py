@@ -1,0 +1,85 @@
+"""`bulk update`: what would change is shown, somebody is asked, and the outcome is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from crmctl.cli.bulk_context import RuntimeContext
+from crmctl.cli.bulk_findings import tell_findings
+from crmctl.cli.bulk_imports import check_shown, show_result
+from crmctl.cli.counted_words import counted
+from crmctl.output.control_characters import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from crmctl.bulk.usecases.update import ChangeForecast, RecordChange, UpdatePreview
+    from crmctl.cli.runtime import Runtime
+    from crmctl.models.attributes import Attribute
+
+
+def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:
+    """Update what a file or conditions name. Raises UsageError without --yes where nobody can be asked, and what ended the job."""
+    from crmctl.bulk.usecases.selected_records import Selection
+    from crmctl.bulk.usecases.update import UpdateRequest, preview_update, update
+    from crmctl.cli.targets import parse_filters
+
+    object_name = given["object_name"]
+    selection = Selection(ids_file, tuple(parse_filters(runtime, object_name, filters)))
+    request = UpdateRequest.taken({**given, "set_values": given.get("set_values") or ()}, object=object_name, selection=selection)
+    if runtime.dry_run:
+        _show_preview(runtime, preview_update(RuntimeContext(runtime), request))
+        return
+    check_shown(runtime)
+    if not runtime.prompter.can_ask or ids_file == "-":
+        runtime.confirm(f"Update records of {object_name}")
+    show_result(runtime, update(RuntimeContext(runtime), request, lambda found: approve(runtime, found)))
+
+
+def approve(runtime: Runtime, found: ChangeForecast) -> None:
+    """Show what is about to be changed, and where; ask. Raises as `Runtime.confirm` does."""
+    for line in (*changes_text(runtime, found), place_text(runtime)):
+        runtime.messages.note(line)
+    runtime.confirm(f"Update {counted(found.changes, 'record')} of {found.object}")
+
+
+def place_text(runtime: Runtime) -> str:
+    """Which profile, and where its service is."""
+    from urllib.parse import urlsplit
+
+    return f"profile {runtime.settings.profile.value}, {urlsplit(runtime.settings.require_origin()).netloc}"
+
+
+def changes_text(runtime: Runtime, found: ChangeForecast) -> list[str]:
+    """How many records would change, and some of them with what they hold and would hold."""
+    same = f", {found.unchanged:,} hold these values already" if found.unchanged else ""
+    bad = f", {found.rejected:,} cannot be written" if found.rejected else ""
+    lines = [f"{counted(found.rows, 'record')} of {found.object}: {found.changes:,} to update{same}{bad}"]
+    lines += [_change_text(runtime, change, found.attributes) for change in found.samples]
+    left = found.changes - len(found.samples)
+    return [*lines, *([f"  and {left:,} more"] if left > 0 else [])]
+
+
+def _change_text(runtime: Runtime, change: RecordChange, attributes: Sequence[Attribute]) -> str:
+    from crmctl.cli.record_names import record_name, value_text
+
+    assert change.record is not None
+    document = change.to_document()
+    changed = [
+        f"{slug}: {value_text(runtime, value, slug, attributes) or 'nothing'} → "
+        f"{value_text(runtime, document['after'].get(slug), slug, attributes) or 'nothing'}"
+        for slug, value in document["before"].items()
+    ]
+    return clean(f"  {record_name(runtime, change.record, attributes)}  {'; '.join(changed)}")
+
+
+def _show_preview(runtime: Runtime, preview: UpdatePreview) -> None:
+    """Raises the error of what would not be updated, after the report."""
+    from crmctl.output.progress import duration
+
+    tell_findings(runtime, preview.findings, preview.error)
+    document = preview.to_document()
+    writes = f"POST {document['path']}, {counted(preview.forecast.requests, 'request')}, about {duration(preview.seconds)}"
+    text = "\n".join([*changes_text(runtime, preview.forecast), f"{writes}; nothing was sent"])
+    runtime.emitter.emit_result(document, text=text)
+    preview.raise_for_error()
