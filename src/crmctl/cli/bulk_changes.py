@@ -13,7 +13,7 @@ from crmctl.output.control_characters import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from crmctl.bulk.usecases.update import ChangeForecast, RecordChange, UpdatePreview
+    from crmctl.bulk.usecases.update import ChangeForecast, UpdatePreview, ValueChange
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
 
@@ -60,7 +60,7 @@ def changes_text(runtime: Runtime, found: ChangeForecast) -> list[str]:
     return [*lines, *([f"  and {left:,} more"] if left > 0 else [])]
 
 
-def _change_text(runtime: Runtime, change: RecordChange, attributes: Sequence[Attribute]) -> str:
+def _change_text(runtime: Runtime, change: ValueChange, attributes: Sequence[Attribute]) -> str:
     from crmctl.cli.record_names import record_name, value_text
 
     assert change.record is not None

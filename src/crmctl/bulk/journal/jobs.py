@@ -15,7 +15,7 @@ from typing import Any
 
 from crmctl.bulk.journal.high_water_mark import HighWaterMark
 from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
-from crmctl.bulk.journal.states import RESULT_FILES, JobState, RowState
+from crmctl.bulk.journal.states import RESULT_FILES, JobKind, JobState, RowState
 from crmctl.bulk.journal.summary import Summary
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError, reason, storage_error
@@ -57,7 +57,7 @@ class JobInfo:
         return {
             "job": self.id,
             "object": self.header.object,
-            "mode": self.header.shown_mode,
+            "mode": shown_mode(self.header),
             "input": self.header.input,
             "origin": self.header.origin,
             "state": "running" if self.is_running else str(self.state),
@@ -211,6 +211,11 @@ class JobStore:
             return DamagedJob(folder, str(error))
 
 
+def shown_mode(header: Header) -> str:
+    """What a job does, in the word of lists and summaries."""
+    return header.mode if header.kind == JobKind.IMPORT else header.kind
+
+
 def unlockable(path: Path, error: Exception) -> CrmctlError:
     """The error of a lock that cannot be had for another reason than that somebody holds it."""
     failure = storage_error(error, path)
@@ -237,4 +242,4 @@ def summarize(journal: Journal) -> Summary:
         with closing(Journal(path.parent, SystemClock())) as phase:
             requests += phase.effort()[0]
     files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
-    return Summary(header.job, header.object, header.shown_mode, journal.counts(), requests, elapsed, files)
+    return Summary(header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files)

@@ -61,10 +61,6 @@ class Header:
     """Whether what updates overwrite is kept: yes, no, or auto: where it costs no request."""
     kind: str = JobKind.IMPORT
 
-    @property
-    def shown_mode(self) -> str:
-        return self.mode if self.kind == JobKind.IMPORT else self.kind
-
 
 class Doubt(NamedTuple):
     """A batch in doubt: its number, how many rows hang on it, the digest of what was sent, and the Unix time of the last send."""

@@ -25,7 +25,7 @@ Find = Callable[[str], Record | None]
 """The record of an id, None where there is none."""
 
 
-class RecordChange(NamedTuple):
+class ValueChange(NamedTuple):
     """What one row does: `sent` are its values as they are sent, `before` what they overwrite, `whole` those it said parts of. `finding`:
     why it is not sent."""
 
@@ -54,11 +54,11 @@ class Changing:
     def of(cls, planned: PlannedInput) -> Changing:
         return cls({attribute.slug: attribute for attribute in planned.attributes}, planned.merger)
 
-    def changes(self, rows: Iterable[Payload], find: Find) -> Iterator[RecordChange]:
+    def changes(self, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
         """What each valid row does."""
         return (self._change(row, find(row.id or "")) for row in rows)
 
-    def _change(self, row: Payload, record: Record | None) -> RecordChange:
+    def _change(self, row: Payload, record: Record | None) -> ValueChange:
         if record is None:
             return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
         try:
@@ -67,8 +67,8 @@ class Changing:
             return _refused(row, finding_of_merge(error))
         sent = row.data | (whole or {})
         if is_unchanged(sent, record.data, self.attributes):
-            return RecordChange(row.ordinal, RowAction.UNCHANGED, record)
-        return RecordChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), whole)
+            return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
+        return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), whole)
 
 
 @dataclass
@@ -82,14 +82,14 @@ class ChangeForecast:
     changes: int = 0
     unchanged: int = 0
     rejected: int = 0
-    samples: list[RecordChange] = field(default_factory=list)
+    samples: list[ValueChange] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
         """How many requests write it, at least."""
         return -(-self.changes // BULK_LIMIT)
 
-    def add(self, change: RecordChange) -> None:
+    def add(self, change: ValueChange) -> None:
         self.rows += 1
         self.changes += change.action is RowAction.UPDATE
         self.unchanged += change.action is RowAction.UNCHANGED
@@ -98,5 +98,5 @@ class ChangeForecast:
             self.samples.append(change)
 
 
-def _refused(row: Payload, why: Finding) -> RecordChange:
-    return RecordChange(row.ordinal, RowAction.REJECT, finding=why.at(row.ordinal, row.first_line, row.last_line))
+def _refused(row: Payload, why: Finding) -> ValueChange:
+    return ValueChange(row.ordinal, RowAction.REJECT, finding=why.at(row.ordinal, row.first_line, row.last_line))

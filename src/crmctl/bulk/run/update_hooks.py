@@ -14,7 +14,7 @@ from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.job_hooks import JobHooks
-from crmctl.bulk.run.record_changes import ChangeForecast, Changing, RecordChange
+from crmctl.bulk.run.record_changes import ChangeForecast, Changing, ValueChange
 from crmctl.bulk.run.row_actions import RowAction
 from crmctl.bulk.run.rows_to_send import chunks
 from crmctl.errors import CrmctlError, RejectedError
@@ -59,7 +59,7 @@ class UpdateHooks(JobHooks):
             journal.add_effort(reader.requests, 0.0)
         return None
 
-    def _write_down(self, run: ImportRun, changes: Iterable[RecordChange], forecast: ChangeForecast) -> None:
+    def _write_down(self, run: ImportRun, changes: Iterable[ValueChange], forecast: ChangeForecast) -> None:
         journal, merged = self.job.journal, self.job.input.merged
         images, wholes = [], []
         final: list[tuple[int, RowState, str | None, str | None]] = []

@@ -22,7 +22,7 @@ from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_run import RunOptions
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
-from crmctl.bulk.run.record_changes import ChangeForecast, Changing, RecordChange
+from crmctl.bulk.run.record_changes import ChangeForecast, Changing, ValueChange
 from crmctl.bulk.run.row_actions import RowAction
 from crmctl.bulk.run.update_hooks import Approve, UpdateHooks, agree
 from crmctl.bulk.sources.given_input import GivenInput
@@ -39,7 +39,7 @@ from crmctl.models.assignments import parse_assignments
 from crmctl.models.composites import currency_code
 from crmctl.models.records import BULK_LIMIT
 
-__all__ = ["ChangeForecast", "RecordChange", "UpdatePreview", "UpdateRequest", "agree", "preview_update", "update"]
+__all__ = ["ChangeForecast", "UpdatePreview", "UpdateRequest", "ValueChange", "agree", "preview_update", "update"]
 
 
 @dataclass(frozen=True, kw_only=True)
