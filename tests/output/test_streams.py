@@ -172,3 +172,37 @@ def test_help_too_ends_quietly_without_a_reader_and_loudly_on_a_full_disk(argume
         assert loud.returncode == 2
         assert b"cannot write the output" in loud.stderr
         assert b"Traceback" not in loud.stderr
+
+
+LONG = SETUP + "streams.write_out('x' * 300_000 + 'end')"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_does_not_block_gets_everything(unbuffered: str) -> None:
+    """As some parents leave it: a write takes what fits, and is no error."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    command = [sys.executable, "-c", LONG]
+    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, env=os.environ | {"PYTHONUNBUFFERED": unbuffered}) as process:
+        os.close(writer)
+        with os.fdopen(reader, "rb") as stream:
+            content = stream.read()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    assert content == b"x" * 300_000 + b"end"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a pipe of a known size")
+def test_a_line_of_which_a_part_was_read_is_not_written() -> None:
+    """Without Python's buffer the system says how much of a line it took; the rest has nobody to go to."""
+    import fcntl
+
+    code = SETUP + ("from crmctl.output.streams import ClosedPipe\ntry: streams.write_out('x' * 300_000)\nexcept ClosedPipe: sys.exit(7)")
+    reader, writer = os.pipe()
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdout=writer) as process:
+        os.close(writer)
+        assert os.read(reader, 10) == b"x" * 10
+        os.close(reader)
+    assert process.returncode == 7

@@ -142,14 +142,30 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    raw = getattr(stream, "buffer", None)
-    if raw is None:
+    """All of it, to the descriptor itself: without a buffer (PYTHONUNBUFFERED) or on pipes that do not block, a write may take a part.
+
+    That part is no error to Python: https://docs.python.org/3/library/io.html#io.RawIOBase.write.
+    """
+    stream.flush()  # others may have written text; keep the order
+    buffer = getattr(stream, "buffer", None)
+    if buffer is None:
         stream.write(text)
         stream.flush()
         return
-    stream.flush()  # others may have written text; keep the order
-    raw.write(text.encode("utf-8", "backslashreplace"))
-    raw.flush()
+    raw = getattr(buffer, "raw", buffer)
+    left = memoryview(text.encode("utf-8", "backslashreplace"))
+    while left:
+        written = raw.write(left)
+        if written is None:
+            _await_room(stream)
+        left = left[written or 0 :]
+    buffer.flush()
+
+
+def _await_room(stream: TextIO) -> None:
+    import select
+
+    select.select([], [stream], [])
 
 
 def _silence(stream: Any) -> None:
