@@ -72,11 +72,27 @@ _TYPE_KINDS = {
 _KINDS = {
     **dict.fromkeys(("id", "objectId", "userId", "workflowId", "recordId", "runId"), "id"),
     **dict.fromkeys(
-        ("createdAt", "updatedAt", "lastRunAt", "startedAt", "completedAt", "activityDate", "expiresAt", "lastUsedAt"),
+        ("createdAt", "updatedAt", "lastRunAt", "startedAt", "completedAt", "activityDate", "expiresAt", "lastUsedAt", "asOf"),
         "time",
     ),
-    **dict.fromkeys(("resultCount", "displayOrder", "count", "rows", "bytes", "created", "updated", "deleted", "failed"), "number"),
-    **dict.fromkeys(("isActive", "isRequired", "isUnique", "isList", "enabled"), "checkbox"),
+    **dict.fromkeys(
+        (
+            "resultCount",
+            "displayOrder",
+            "count",
+            "rows",
+            "bytes",
+            "created",
+            "updated",
+            "deleted",
+            "failed",
+            "records",
+            "requests",
+            "totalRequests",
+        ),
+        "number",
+    ),
+    **dict.fromkeys(("isActive", "isRequired", "isUnique", "isList", "enabled", "proven"), "checkbox"),
     **dict.fromkeys(("slug", "type", "status", "role", "trigger"), "word"),
 }
 
@@ -141,4 +157,14 @@ WORKFLOW_RUNS = _view(
     "runs", "id status title startedAt completedAt error", "id status title triggerEvent error startedAt completedAt createdAt"
 )
 EVENT_TYPES = _view("event types", "name description", "name description")
+MIRROR_SYNCS = _view(
+    "objects",
+    "object records created updated deleted read requests proven asOf",
+    "object records created updated deleted asOf proven proof read reason requests",
+)
+MIRROR_OBJECTS = _view(
+    "objects",
+    "object records asOf proven proof totalRequests",
+    "object records asOf proven proof excluded syncs requests totalRequests table",
+)
 UPLOADS = _view("files", "path publicUrl bytes contentType", "file path publicUrl bytes contentType")

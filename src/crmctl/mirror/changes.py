@@ -1,0 +1,176 @@
+"""What changed since the last sync, and whether the list still joins what the mirror knows: newest change first, until both are certain.
+
+The list is read back to the look-back before the last sync, and on until so many known records stood where the mirror has them. A backup
+that was put back, another service, a clock that went back: all show here, and then nothing is certain but reading everything anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from crmctl.bulk.export.passes import ROUNDS, UNEVEN, GatherMark
+from crmctl.bulk.read.sorted_lists import Listing, NoProgress, PassStatistics, Unsorted
+from crmctl.bulk.read.stable_pages import AnchoredPass
+from crmctl.clock import Clock
+from crmctl.errors import RejectedError
+from crmctl.mirror.columns import wire_text
+from crmctl.mirror.counted_lister import CountedLister
+from crmctl.mirror.object_table import ObjectTable, Written
+from crmctl.models.records import Record
+from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
+
+JOIN = 100
+"""So many known records must stand in the list as the mirror has them."""
+
+
+class CannotProve(Exception):
+    """What the lists say does not fit what the mirror knows. `reason` completes: everything was read anew, because ... `is_lasting`: it is
+    the service's way, and will be so the next time."""
+
+    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_lasting = is_lasting
+
+
+@dataclass
+class ChangesRead:
+    """`mark`: from where the next sync reads. `total`: how many records there are as of that moment. `joined`: known records that stood
+    where they should; `is_whole`: the whole list was read, else all that was changed after `lowest`."""
+
+    mark: GatherMark
+    newest: int | None
+    total: int | None
+    joined: int = 0
+    is_whole: bool = False
+    lowest: int | None = None
+    written: Written = field(default_factory=Written)
+
+
+@dataclass
+class _PassResult:
+    began: tuple[int, int]
+    newest: int | None
+    total: int | None
+    news: int = 0
+    joined: int = 0
+    requests: int = 0
+    lowest: int | None = None
+
+
+class ChangeReader:
+    """Reads the changes of one object into its table, inside the caller's transaction."""
+
+    def __init__(self, lister: CountedLister, object_id: str, table: ObjectTable, db: sqlite3.Connection, clock: Clock) -> None:
+        self._lister = lister
+        self._object_id = object_id
+        self._table = table
+        self._db = db
+        self._clock = clock
+
+    def read(self, mark: GatherMark, newest: int | None, lookback: float, *, whole: bool = False) -> ChangesRead:
+        """What changed since the last reading began, when `newest` was the newest change; with `whole` all of the look-back before it is
+        read too. Raises CannotProve, and what requests raise."""
+        self._db.execute("CREATE TEMP TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        self._db.execute("DELETE FROM temp.seen")
+        written = Written()
+        first = latest = self._pass(mark, written, mark.since if whole else _latest_known(mark.as_of, newest), joins=True)
+        rounds = 1
+        while latest.requests > 1 and (latest.news or latest is first):
+            if rounds == ROUNDS:
+                raise CannotProve("others kept changing records")
+            end = _latest_known(latest.began[0], latest.newest)
+            latest = self._pass(GatherMark(end, *latest.began), written, end, joins=False)
+            rounds += 1
+        self._drop_unseen(first, latest, written)
+        following = next_mark(latest.began, latest.newest, lookback)
+        return ChangesRead(following, latest.newest, latest.total, first.joined, first.lowest is None, first.lowest, written)
+
+    def seen_at_once(self, page: Sequence[Record], lookback: float) -> ChangesRead:
+        """What reading this page, which is the whole list, comes to."""
+        begun = self._begin(list(page))
+        return ChangesRead(next_mark(begun.began, begun.newest, lookback), begun.newest, begun.total, is_whole=True)
+
+    def _pass(self, mark: GatherMark, written: Written, end: int, *, joins: bool) -> _PassResult:
+        """One reading of the list, newest change first, until older than `end`; with `joins` also until it is known to join what the mirror
+        has. Where a clock has gone back since, it goes on to where the mark says."""
+        listing = Listing(self._object_id, field="updated_at", descending=True)
+        reading, before = AnchoredPass(self._lister, listing, PassStatistics()), self._lister.requests
+        result: _PassResult | None = None
+        horizon = mark.since
+        try:
+            for page in reading.pages():
+                if result is None:
+                    result = self._begin(page)
+                    horizon = mark.horizon(*result.began)
+                    end = end if horizon == mark.since else horizon
+                self._take(page, horizon if joins else None, result, written)
+                oldest = _changed(page[-1]) if page else None
+                if oldest is not None and oldest < end and (not joins or result.joined >= JOIN):
+                    result.lowest = oldest
+                    break
+        except Unsorted:
+            raise CannotProve("the service does not sort by time of change", is_lasting=True) from None
+        except (NoProgress, RejectedError) as error:
+            raise CannotProve(f"the changes cannot be listed: {error.message}") from error
+        if result is None:
+            result = self._begin([])
+        result.requests = self._lister.requests - before
+        return result
+
+    def _begin(self, page: list[Record]) -> _PassResult:
+        here = int(self._clock.now() * MICROS)
+        told = micros_of_date(self._lister.date)
+        return _PassResult((here if told is None else told, here), _changed(page[0]) if page else None, self._lister.total)
+
+    def _take(self, page: list[Record], horizon: int | None, result: _PassResult, written: Written) -> None:
+        news = []
+        for record in page:
+            self._db.execute("INSERT OR IGNORE INTO temp.seen VALUES (?)", (record.id,))
+            changed, known = _changed(record) or 0, self._table.known(record.id)
+            if known is not None and known.wire == wire_text(record.wire):
+                result.joined += 1
+                continue
+            if known is not None and changed < known.updated:
+                raise CannotProve("a record has gone back in time, as after a backup was put back")
+            if horizon is not None and changed < horizon:
+                kind = "unknown" if known is None else "another"
+                raise CannotProve(f"a record changed long ago is {kind}, as after a backup was put back")
+            news.append(record)
+        done = self._table.write(news)
+        result.news += len(news)
+        written.created += done.created
+        written.updated += done.updated
+
+    def _drop_unseen(self, first: _PassResult, latest: _PassResult, written: Written) -> None:
+        """Records that should have stood in the part of the list that was read, and did not, are gone."""
+        unseen = self._unseen(first.lowest)
+        if not unseen:
+            return
+        if latest.total is not None and len(unseen) > self._table.count() - latest.total:
+            raise CannotProve("the list of changes lacks records that are counted, as after a backup was put back")
+        written.deleted += self._table.delete(unseen)
+        written.deleted_ids += unseen
+
+    def _unseen(self, lowest: int | None) -> list[str]:
+        where, values = ("", ()) if lowest is None else (" AND _updated > ?", (lowest,))
+        statement = f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp.seen){where}"  # noqa: S608
+        return [row[0] for row in self._db.execute(statement, values)]
+
+
+def _changed(record: Record) -> int | None:
+    return micros_of(record.updated_at)
+
+
+def _latest_known(as_of: int, newest: int | None) -> int:
+    """No later change has an earlier time than this, unless a clock goes back or it becomes visible late."""
+    return as_of - UNEVEN if newest is None or newest > as_of + UNEVEN else newest
+
+
+def next_mark(began: tuple[int, int], newest: int | None, lookback: float) -> GatherMark:
+    """From where the next reading looks for changes: the look-back before this one, or before its newest change, which may go by another
+    clock. `began` is by the service's clock and by this machine's."""
+    now = began[0]
+    return GatherMark((now if newest is None else min(now, newest)) - int(lookback * MICROS), *began)

@@ -1,0 +1,82 @@
+"""All records of an object read into a file beside the mirror, page by page; what an interrupted scan has left is gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from crmctl.bulk.export.collected_records import Staging
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.full_scan import Sweep, SweepState
+from crmctl.bulk.read.sorted_lists import PassStatistics
+from crmctl.bulk.read.stable_pages import Position
+from crmctl.clock import Clock
+from crmctl.mirror.counted_lister import CountedLister
+
+RESUMED_WITHIN = 24 * 3600.0
+"""Seconds within which an interrupted scan is gone on with."""
+
+
+@dataclass(frozen=True)
+class ScanBegin:
+    """When a scan began, by the service's clock and by this machine's, and the newest change then; in microseconds."""
+
+    started: int
+    taken: int
+    newest: int | None
+
+
+@dataclass(frozen=True)
+class CompleteScan:
+    """What a scan came to. `is_stable`: every group of one creation time is known to be complete."""
+
+    begin: ScanBegin
+    is_stable: bool
+
+
+@contextmanager
+def staged(mirror: Path, object_id: str, excluded: Collection[str], clock: Clock) -> Iterator[Staging]:
+    """The file of a scan: what an interrupted scan of the same has left, else an empty one. It goes when the block ends well."""
+    place = mirror.with_name(f"{mirror.name}.{object_id}.reading")
+    request = {"object": object_id, "excluded": sorted(excluded)}
+    staging, now = Staging(place), clock.now()
+    begun = staging.noted("begun")
+    if staging.noted("request") != request or not isinstance(begun, int | float) or not 0 <= now - begun < RESUMED_WITHIN:
+        staging.close()
+        _remove(place)
+        staging = Staging(place)
+        with staging.step():
+            staging.note("request", request)
+            staging.note("begun", now)
+    with staging:
+        yield staging
+    _remove(place)
+
+
+def scan_into(staging: Staging, lister: CountedLister, object_id: str, begin: ScanBegin, progress: Progress) -> CompleteScan:
+    """Every record that exists from the beginning to the end, as it was at some moment in between. Raises what a sweep raises."""
+    noted = staging.noted("scan")
+    if noted is not None:
+        begin = ScanBegin(*noted["begin"])
+        state, statistics = SweepState.from_document(noted["sweep"]), PassStatistics(**noted["statistics"])
+    else:
+        state, statistics = SweepState(Position()), PassStatistics()
+    sweep = Sweep(lister, object_id, (), statistics, state)
+    for page in sweep.pages():
+        with staging.step():
+            new = staging.merge(page)
+            document = {
+                "begin": [begin.started, begin.taken, begin.newest],
+                "sweep": sweep.state.to_document(),
+                "statistics": vars(statistics),
+            }
+            staging.note("scan", document)
+        progress.advance(new)
+    return CompleteScan(begin, statistics.unstable == 0)
+
+
+def _remove(place: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        place.with_name(place.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""Whether anything became visible late among the changes before the last sync: few pages stand for all, where they are many.
+
+Nothing is hidden as long as every page that is looked at holds the known records at the very offsets at which they must stand: one record
+that came, or moved, shifts all behind it.
+"""
+
+from __future__ import annotations
+
+from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, Slice, SliceReader, Unsorted
+from crmctl.errors import RejectedError
+from crmctl.mirror.columns import wire_text
+from crmctl.mirror.counted_lister import CountedLister
+from crmctl.mirror.object_table import ObjectTable
+from crmctl.models.records import PAGE_LIMIT
+
+EVERY_PAGE = 5
+"""So many pages are all read."""
+
+STEP = PAGE_LIMIT - 1
+
+
+def stands_still(lister: CountedLister, object_id: str, table: ObjectTable, since: int, before: int | None) -> bool:
+    """Whether the list holds exactly the known records that were changed from `since` on, up to `before`, where they must stand."""
+    if before is None:
+        return True
+    start, stop = table.count_changed_after(before), table.count_changed_after(since - 1)
+    if start >= stop:
+        return True
+    reader = SliceReader(lister, Listing(object_id, field="updated_at", descending=True), PassStatistics())
+    try:
+        return all(_fits(reader.fetch(max(0, offset - 1)), table) for offset in places(start, stop))
+    except (Unsorted, RejectedError):
+        return False
+
+
+def places(start: int, stop: int) -> list[int]:
+    """Where to look: at every page of few, else at both ends and evenly between, at a few more for many."""
+    pages = -(-(stop - start) // STEP)
+    if pages <= EVERY_PAGE:
+        return [start + number * STEP for number in range(pages)]
+    looks = min(pages, EVERY_PAGE + (pages // 8).bit_length())
+    last = max(start, stop - STEP)
+    return [start + (last - start) * number // (looks - 1) for number in range(looks)]
+
+
+def _fits(page: Slice, table: ObjectTable) -> bool:
+    for row in page.rows:
+        known = table.known(row.id)
+        if known is None or known.wire != wire_text(row.wire):
+            return False
+    edges = [place for place in range(1, len(page.keys)) if page.keys[place - 1] < page.keys[place]]
+    return all(table.count_changed_after(-page.keys[place]) == page.offset + place for place in (*edges[:1], *edges[-1:]))

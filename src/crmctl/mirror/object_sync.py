@@ -1,0 +1,299 @@
+"""One object of the mirror brought up to date: by its changes where that proves everything, else by reading all of it anew.
+
+What changes: delta, join, count, locate, and one page compared again. Everything of one object becomes visible in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from crmctl.bulk.export.collected_records import Staging
+from crmctl.bulk.export.passes import LOOKBACK, GatherMark
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.read_back import Getter
+from crmctl.client.shapes import Page
+from crmctl.clock import Clock
+from crmctl.errors import NotFoundError
+from crmctl.mirror.audit import compare_page
+from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, next_mark
+from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, scan_into, staged
+from crmctl.mirror.counted_lister import CountedLister
+from crmctl.mirror.deletions import DeletionSearch, ListMoved
+from crmctl.mirror.file import MirrorFile, SyncState
+from crmctl.mirror.lookback_check import stands_still
+from crmctl.mirror.object_table import ObjectTable, Written
+from crmctl.mirror.schema_fingerprint import fingerprint_of, needs_columns, why_anew
+from crmctl.models import jsontext
+from crmctl.models.attributes import Attribute
+from crmctl.models.records import PAGE_LIMIT, Record
+from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
+
+RETRIES = 3
+"""So often the search for deletions begins anew when others write meanwhile."""
+
+
+@dataclass(frozen=True)
+class SyncPlan:
+    """What a sync works with. `lookback` in seconds."""
+
+    getter: Getter
+    clock: Clock
+    progress: Progress
+    lookback: float = LOOKBACK
+
+
+@dataclass
+class ObjectResult:
+    """What a sync of one object did. `how`: `changes` or `everything`; `reason`: why everything was read."""
+
+    state: SyncState
+    written: Written = field(default_factory=Written)
+    how: str = "changes"
+    reason: str = ""
+    requests: int = 0
+
+
+class ObjectSync:
+    """Of the object and table that `state` names, with the attributes the object has now."""
+
+    def __init__(self, plan: SyncPlan, file: MirrorFile, state: SyncState, attributes: Sequence[Attribute]) -> None:
+        self._plan = plan
+        self._file = file
+        self._state = state
+        self._kept = [each for each in attributes if each.slug not in state.excluded]
+        self._fingerprint = fingerprint_of(attributes)
+        self._table = ObjectTable(file.db, state.table_name, self._kept, state.loose)
+        self._lister = CountedLister(plan.getter, state.excluded)
+
+    def run(self, why: str | None = None) -> ObjectResult:
+        """Bring it up to date. `why`: read everything, for this reason. Raises what requests raise; then nothing has changed."""
+        why = why or self._why_anew()
+        if why is None:
+            try:
+                with self._file.transaction():
+                    self._fit_columns()
+                    return self._by_changes()
+            except CannotProve as doubt:
+                why = doubt.reason
+        return self._read_everything(why)
+
+    def read_again(self, written: Written) -> int:
+        """Only the records that referred to deleted ones; how many requests it took."""
+        with self._file.transaction():
+            try:
+                self._reread(written)
+            except CannotProve:
+                return 0  # too many of them; the next sync reads everything
+            self._state.requests += self._lister.requests
+            self._state.total_requests += self._lister.requests
+            self._file.save(self._state)
+        return self._lister.requests
+
+    def _why_anew(self) -> str | None:
+        state = self._state
+        if state.since is None:
+            return "it was never read" if not state.syncs else "the service does not list it by time of change"
+        if not state.proven:
+            return "the last reading could not be proven"
+        return why_anew(state.fingerprint, self._fingerprint)
+
+    # -- by changes ------------------------------------------------------------------------------------------------------------------
+
+    def _by_changes(self) -> ObjectResult:
+        state = self._state
+        assert state.since is not None
+        mark = GatherMark(state.since, state.as_of, state.taken)
+        before = self._table.count()
+        read, located = self._settle(mark, state.newest)
+        audited = compare_page(self._lister, state.object_id, self._table, state.audited, read)
+        written = read.written
+        self._reread(written)
+        self._save(read, self._proof(read, before, located))
+        self._state.audited = audited
+        self._file.save(self._state)
+        return ObjectResult(self._state, written, "changes", "", self._lister.requests)
+
+    def _proof(self, read: ChangesRead, before: int, located: int) -> str:
+        """How it is known that nothing is missing or stale, in one sentence."""
+        how = "the whole list was read" if read.is_whole else f"changes were read until {read.joined:,} records stood where they did"
+        if read.total is None:
+            return how
+        written = read.written
+        deleted = f"{written.deleted:,} deleted" + (f", {located:,} of them found by their place" if located else "")
+        return f"{how}; {before:,} known, {written.created:,} new and {deleted} make the {read.total:,} that are counted"
+
+    def _settle(self, mark: GatherMark, newest: int | None) -> tuple[ChangesRead, int]:
+        """Changes, then the count, then the deletions it tells of, until nothing is left; at last what may be visible late. And how
+        many deletions were found by their place."""
+        reader, located, moved, looked_back = self._reader(), 0, 0, False
+        read = reader.read(mark, newest, self._plan.lookback)
+        while True:
+            found = self._find_deleted(read)
+            if found is None:
+                before = None if looked_back or read.is_whole else read.lowest
+                if stands_still(self._lister, self._state.object_id, self._table, mark.since, before):
+                    return read, located
+                looked_back = True
+                again = reader.read(mark, newest, self._plan.lookback, whole=True)
+            else:
+                located += found
+                moved += found == 0
+                if moved > RETRIES:
+                    raise CannotProve("others kept writing while deletions were looked for")
+                again = reader.read(replace(read.mark, since=mark.since), read.newest, self._plan.lookback)
+            again.written.add(read.written)
+            read = replace(again, joined=max(read.joined, again.joined))
+
+    def _find_deleted(self, read: ChangesRead) -> int | None:
+        """How many deletions were found; None where the count is right, 0 where others wrote meanwhile. Raises CannotProve."""
+        if read.total is None:
+            if read.is_whole:
+                return None
+            raise CannotProve("the service does not say how many records there are")
+        missing = self._table.count() - read.total
+        if missing == 0:
+            return None
+        if missing < 0:
+            raise CannotProve(f"{-missing:,} records are counted that are not among the changes")
+        search = DeletionSearch(self._lister, self._state.object_id, self._table, read.total)
+        try:
+            search.run()
+        except ListMoved:
+            pass
+        else:
+            if not search.found:
+                raise CannotProve("deletions are counted that cannot be found")
+        read.written.deleted += len(search.found)
+        read.written.deleted_ids += search.found
+        return len(search.found)
+
+    def _reader(self) -> ChangeReader:
+        return ChangeReader(self._lister, self._state.object_id, self._table, self._file.db, self._plan.clock)
+
+    def _reread(self, written: Written) -> None:
+        """Records that referred to deleted ones may have been cleaned up without a new time of change."""
+        db, object_id = self._file.db, self._state.object_id
+        rows = db.execute("SELECT record_id FROM _reread WHERE object_id = ?", (object_id,)).fetchall()
+        if len(rows) > max(PAGE_LIMIT, self._table.count() // PAGE_LIMIT):
+            raise CannotProve(f"{len(rows):,} records referred to others that were deleted")
+        for (record_id,) in rows:
+            try:
+                record = self._lister.get_record(object_id, record_id)
+            except NotFoundError:
+                continue
+            if self._table.known(record_id) is not None:
+                written.updated += self._table.write([record]).updated
+        db.execute("DELETE FROM _reread WHERE object_id = ?", (object_id,))
+
+    # -- everything anew -------------------------------------------------------------------------------------------------------------
+
+    def _read_everything(self, why: str) -> ObjectResult:
+        page = self._lister.list_records(self._state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
+        at_once = self._at_once(page, why)
+        if at_once is not None:
+            return at_once
+        state, plan = self._state, self._plan
+        here = int(plan.clock.now() * MICROS)
+        told = micros_of_date(page.date)
+        newest = micros_of(page.items[0].updated_at) if page.items else None
+        begin = ScanBegin(here if told is None else told, here, newest)
+        with staged(self._file.path, state.object_id, state.excluded, plan.clock) as staging:
+            plan.progress.start(f"reading {state.slug}", page.total, PAGE_LIMIT)
+            try:
+                scan = scan_into(staging, self._lister, state.object_id, begin, plan.progress)
+            finally:
+                plan.progress.finish()
+            with self._file.transaction():
+                written = self._replace(staging)
+                self._prove(scan, written)
+        return ObjectResult(state, written, "everything", why, self._lister.requests)
+
+    def _at_once(self, page: Page[Record], why: str) -> ObjectResult | None:
+        """An object that one page holds, which the service counts: nothing can be missing."""
+        moments = [micros_of(record.updated_at) for record in page.items]
+        if page.total is None or len(page.items) != page.total or None in moments or len({each.id for each in page.items}) != page.total:
+            return None
+        with self._file.transaction():
+            self._prepare_table()
+            there = {record.id for record in page.items}
+            gone = [record_id for record_id in self._table.ids() if record_id not in there]
+            written = self._table.write(page.items)
+            written.deleted, written.deleted_ids = self._table.delete(gone), gone
+            read = self._reader().seen_at_once(page.items, self._plan.lookback)
+            self._save(read, f"one page held all {page.total:,} that are counted", "everything")
+        return ObjectResult(self._state, written, "everything", why, self._lister.requests)
+
+    def _replace(self, staging: Staging) -> Written:
+        """The records that were read take the place of what was there."""
+        self._prepare_table()
+        db = self._file.db
+        db.execute("CREATE TEMP TABLE IF NOT EXISTS present (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        db.execute("DELETE FROM temp.present")
+        written = Written()
+        for wire in staging.wires():
+            record = Record.parse(jsontext.loads(wire))
+            db.execute("INSERT OR IGNORE INTO temp.present VALUES (?)", (record.id,))
+            done = self._table.write([record])
+            written.created += done.created
+            written.updated += done.updated
+        gone = db.execute(
+            f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp.present)"  # noqa: S608 - quoted
+        ).fetchall()
+        written.deleted_ids = [row[0] for row in gone]
+        written.deleted = self._table.delete(written.deleted_ids)
+        db.execute("DELETE FROM _reread WHERE object_id = ?", (self._state.object_id,))
+        return written
+
+    def _prove(self, scan: CompleteScan, written: Written) -> None:
+        """What is known of a complete reading: at least that it holds as of its beginning; with changes and count, as of now."""
+        begin = scan.begin
+        whole = ChangesRead(next_mark((begin.started, begin.taken), begin.newest, self._plan.lookback), begin.newest, None)
+        if not scan.is_stable:
+            self._save(whole, "not proven: records of one creation time came in another order every time", "everything", proven=False)
+            return
+        try:
+            read, _ = self._settle(whole.mark, begin.newest)
+        except CannotProve as doubt:
+            self._take_as_begun(whole, doubt)
+            return
+        written.add(read.written)
+        counted = "" if read.total is None else f"; {read.total:,} are counted"
+        self._save(read, f"everything was read{counted}", "everything")
+
+    def _take_as_begun(self, whole: ChangesRead, doubt: CannotProve) -> None:
+        """Everything was read after the scan began, and holds as of then, unless the service counts more than it lists."""
+        count, total = self._table.count(), self._lister.total
+        if total is not None and total > count:
+            self._save(whole, f"not proven: {total:,} records are counted, {count:,} are listed", "everything", proven=False)
+            return
+        self._save(whole, f"everything was read ({doubt.reason})", "everything")
+        if doubt.is_lasting:
+            self._state.since = None
+            self._file.save(self._state)
+
+    # -- what is kept ----------------------------------------------------------------------------------------------------------------
+
+    def _prepare_table(self) -> None:
+        """The table as the attributes are now; what other objects' records it held goes with it."""
+        there = self._file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._table.name,)).fetchone()
+        if not there:
+            self._table.create()
+        else:
+            self._fit_columns()
+
+    def _fit_columns(self) -> None:
+        if needs_columns(self._state.fingerprint, self._fingerprint):
+            self._table.rebuild()
+
+    def _save(self, read: ChangesRead, proof: str, how: str = "changes", *, proven: bool = True) -> None:
+        if self._table.grown:
+            self._table.rebuild()
+        state = self._state
+        state.records, state.proven, state.proof, state.how = self._table.count(), proven, proof, how
+        state.since, state.as_of, state.taken, state.newest = read.mark.since, read.mark.as_of, read.mark.taken, read.newest
+        state.requests = self._lister.requests
+        state.total_requests += self._lister.requests
+        state.syncs += 1
+        state.fingerprint, state.loose = self._fingerprint, sorted(self._table.loose)
+        self._file.save(state)

@@ -1,0 +1,177 @@
+"""A mirror after a sync holds what the service holds, or the sync says that it could not prove it."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.errors import PendingError, UsageError
+from crmctl.mirror.file import mirror_path
+from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
+from crmctl.mirror.turn import writing_turn
+from tests.support.historyservice import MINUTE, HistoryService, Manners
+from tests.support.mirrorhistories import MirrorContext, Tally, contents, difference, play
+
+DAY = 24 * 60 * MINUTE
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_random_histories_leave_nothing_wrong(block: int, tmp_path: Path) -> None:
+    tally = Tally()
+    for seed in range(block * 4, block * 4 + 4):
+        play(seed, tmp_path / str(seed), tally)
+    assert tally.wrong == []
+    assert tally.syncs > 8
+
+
+def filled(count: int, folder: Path, **manners: object) -> tuple[HistoryService, MirrorContext]:
+    """A service with records of different times, long ago, and its mirror."""
+    service = HistoryService(7, Manners(**manners))  # type: ignore[arg-type]
+    for _ in range(count // 10):
+        service.create(10)
+        service.advance(MINUTE)
+    service.advance(DAY)
+    context = MirrorContext(service, folder, service.clock)
+    sync(service, context)
+    service.advance(DAY)
+    return service, context
+
+
+def sync(service: HistoryService, context: MirrorContext, **request: object) -> SyncReport:
+    service.begin()
+    report = sync_mirror(context, SyncRequest(**request))  # type: ignore[arg-type]
+    assert difference(service, context) is None
+    return report
+
+
+def test_what_has_not_changed_takes_a_request_or_two(tmp_path: Path) -> None:
+    service, context = filled(2000, tmp_path)
+    before = service.requests
+    [result] = sync(service, context).results
+    assert (result.how, result.written.created, result.written.deleted) == ("changes", 0, 0)
+    assert result.state.proven
+    assert service.requests - before == 6, "objects, members, attributes, changes, the look-back, one page compared again"
+
+
+def test_few_deletions_are_found_with_few_requests(tmp_path: Path) -> None:
+    service, context = filled(5000, tmp_path)
+    ids = list(service.rows)
+    service.delete([ids[17], ids[1234], ids[4999]])
+    service.update([ids[3], ids[2000]])
+    service.create(2)
+    before = service.requests
+    [result] = sync(service, context).results
+    assert (result.written.created, result.written.updated, result.written.deleted) == (2, 2, 3)
+    assert result.how == "changes"
+    assert service.requests - before < 30
+
+
+def test_a_block_of_deletions_is_found_at_once(tmp_path: Path) -> None:
+    service, context = filled(5000, tmp_path)
+    service.delete(list(service.rows)[1000:2000])
+    before = service.requests
+    [result] = sync(service, context).results
+    assert (result.how, result.written.deleted) == ("changes", 1000)
+    assert service.requests - before < 25
+
+
+def test_a_backup_put_back_is_read_anew(tmp_path: Path) -> None:
+    service, context = filled(1500, tmp_path)
+    service.back_up()
+    service.update(list(service.rows)[:30])
+    sync(service, context)
+    service.advance(DAY)
+    service.restore()
+    [result] = sync(service, context).results
+    assert result.how == "everything"
+    assert "backup" in result.reason
+
+
+def test_an_attribute_made_anew_is_read_anew(tmp_path: Path) -> None:
+    service, context = filled(300, tmp_path)
+    service.drop_attribute(remake=True)
+    [result] = sync(service, context).results
+    assert result.reason == "the attribute note was made anew"
+
+
+def test_values_that_change_without_a_time_are_found_page_by_page(tmp_path: Path) -> None:
+    service, context = filled(500, tmp_path)
+    for row in service.rows.values():
+        row.data = {**row.data, "n": "cleaned"}
+    sync(service, context)
+    service, context = filled(500, tmp_path / "other")
+    list(service.rows.values())[300].data["n"] = "cleaned"
+    reasons = []
+    for _ in range(6):
+        service.begin()
+        reasons += [result.reason for result in sync_mirror(context, SyncRequest()).results]  # type: ignore[arg-type]
+    assert "a record has changed without its time of change" in reasons
+    assert difference(service, context) is None
+
+
+@pytest.mark.parametrize("manners", [{"gives_total": False}, {"sorts_changes": False}, {"cap": 30}, {"ties": "random", "grain": 1_000_000}])
+def test_services_differ(manners: dict[str, object], tmp_path: Path) -> None:
+    service, context = filled(400, tmp_path, **manners)
+    ids = list(service.rows)
+    service.delete(ids[50:53])
+    service.update(ids[70:72])
+    [result] = sync(service, context).results
+    assert result.state.proven
+    assert result.state.records == 397
+
+
+def test_what_is_counted_and_not_listed_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, context = filled(400, tmp_path)
+    honest = service.list_records
+
+    def counts_one_more(*given: Any, **options: Any) -> Any:
+        page = honest(*given, **options)
+        return replace(page, total=page.total + 1)
+
+    monkeypatch.setattr(service, "list_records", counts_one_more)
+    report = sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
+    assert not report.is_proven
+    assert report.results[0].state.proof == "not proven: 401 records are counted, 400 are listed"
+    monkeypatch.undo()
+    [result] = sync(service, context).results
+    assert (result.how, result.reason) == ("everything", "the last reading could not be proven")
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    _, context = filled(20, tmp_path / "state")
+    path = mirror_path(context.state, context.profile, context.origin)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
+
+
+def test_what_is_left_out_is_nowhere_in_the_file(tmp_path: Path) -> None:
+    service, context = filled(200, tmp_path)
+    path = mirror_path(context.state, context.profile, context.origin)
+    assert b"note17" in path.read_bytes()
+    service.begin()
+    asked = service.requests
+    sync_mirror(context, SyncRequest(excluded={"people": ["note"]}))  # type: ignore[arg-type]
+    assert service.requests - asked < 7, "what is there is made anew without it, nothing is read for it"
+    service.create(3)
+    sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
+    assert all(b"note17" not in one.read_bytes() for one in path.parent.iterdir())
+    with sqlite3.connect(path) as db:
+        assert "note" not in [row[1] for row in db.execute("PRAGMA table_info(people)")]
+    with pytest.raises(UsageError, match="no attribute nope"):
+        sync_mirror(context, SyncRequest(excluded={"people": ["nope"]}))  # type: ignore[arg-type]
+
+
+def test_one_process_syncs_and_the_other_waits(tmp_path: Path) -> None:
+    service, context = filled(20, tmp_path)
+    path = mirror_path(context.state, context.profile, context.origin)
+    with writing_turn(path, service.clock, context.listener.note), pytest.raises(PendingError):
+        sync_mirror(context, SyncRequest(patience=5))  # type: ignore[arg-type]
+    assert "waiting" in context.listener.notes[0]
+    assert contents(context)
+    sync(service, context)

@@ -1,0 +1,249 @@
+"""A service in memory with a past: records come, change and go, backups are put back, clocks step, attributes are made anew, others write
+between any two requests. The ground truth for what a mirror may hold."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Any
+from uuid import UUID
+
+from crmctl.client.shapes import Page
+from crmctl.errors import NotFoundError, RejectedError
+from crmctl.models.activities import Activity
+from crmctl.models.attributes import Attribute
+from crmctl.models.filters import Condition
+from crmctl.models.jsontext import dumps
+from crmctl.models.members import Member
+from crmctl.models.objects import Object
+from crmctl.models.records import Record
+from crmctl.models.timestamps import MICROS, to_timestamp
+from tests.support.clock import FakeClock
+
+START = 1_760_000_000 * MICROS
+MINUTE = 60 * MICROS
+OBJECT_ID = "00000000-0000-4000-8000-000000000001"
+
+
+@dataclass(frozen=True)
+class Manners:
+    """How a service behaves: how many records a page holds at most, in which grain times are kept (microseconds), how equal times are
+    ordered, what it says and what it sorts by."""
+
+    cap: int = 100
+    grain: int = 1
+    ties: str = "arrival"
+    gives_total: bool = True
+    gives_date: bool = True
+    sorts_changes: bool = True
+
+
+@dataclass
+class Held:
+    """One record."""
+
+    number: int
+    id: str
+    created: int
+    updated: int
+    data: dict[str, Any]
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id, "objectId": OBJECT_ID, "data": dict(self.data), "createdAt": to_timestamp(self.created),
+            "updatedAt": to_timestamp(self.updated),
+        }  # fmt: skip
+
+
+@dataclass
+class HistoryService:
+    """Ask it as the client is asked. `meanwhile` happens before every request; `seen` and `absent` are what was true during a sync: the
+    contents of every id, and the ids that were not there."""
+
+    seed: int
+    manners: Manners = field(default_factory=Manners)
+    meanwhile: Callable[[], None] = lambda: None
+    requests: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.clock = FakeClock(START / MICROS)
+        self.step = 0
+        self.rows: dict[str, Held] = {}
+        self.numbers = 0
+        self.attributes = [self._attribute("n"), self._attribute("note")]
+        self.backups: list[dict[str, Held]] = []
+        self.late: list[tuple[int, Callable[[], None]]] = []
+        self.seen: dict[str, set[str]] = {}
+        self.absent: set[str] = set()
+        self.watching = False
+
+    # -- what happens ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """By the service's own clock."""
+        return int(self.clock.now() * MICROS) + self.step
+
+    @property
+    def stamp(self) -> int:
+        return self.now // self.manners.grain * self.manners.grain
+
+    def _attribute(self, slug: str) -> Attribute:
+        return Attribute.parse({"id": self._new_id(), "slug": slug, "name": slug, "type": "text", "isActive": True})
+
+    def _new_id(self) -> str:
+        return str(UUID(int=self.chance.getrandbits(128)))
+
+    def create(self, count: int, late: int = 0) -> None:
+        """Make records of one time; visible `late` microseconds after it."""
+        stamp, made = self.stamp, []
+        for _ in range(count):
+            self.numbers += 1
+            data = {each.slug: f"{each.slug}{self.numbers}" for each in self.attributes}
+            made.append(Held(self.numbers, self._new_id(), stamp, stamp, data))
+        self._write(lambda: self.rows.update((row.id, row) for row in made), late)
+
+    def update(self, ids: Sequence[str], late: int = 0) -> None:
+        stamp = self.stamp
+
+        def act() -> None:
+            for one in ids:
+                if one in self.rows:
+                    self.numbers += 1
+                    old = self.rows[one]
+                    data = {**old.data, "n": f"changed{self.numbers}"}
+                    self.rows[one] = Held(old.number, one, old.created, stamp if late else self.stamp, data)
+
+        self._write(act, late)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        for one in ids:
+            self.rows.pop(one, None)
+
+    def back_up(self) -> None:
+        self.backups.append(deepcopy(self.rows))
+
+    def restore(self) -> None:
+        if self.backups:
+            self.rows = deepcopy(self.chance.choice(self.backups))
+
+    def drop_attribute(self, *, remake: bool) -> None:
+        """Its values leave the records without a sign in their times."""
+        gone = self.attributes.pop()
+        for row in self.rows.values():
+            row.data = {slug: value for slug, value in row.data.items() if slug != gone.slug}
+        if remake or not self.attributes:
+            self.attributes.append(self._attribute(gone.slug))
+
+    def _write(self, act: Callable[[], None], late: int) -> None:
+        if late:
+            self.late.append((self.now + late, act))
+        else:
+            act()
+
+    def advance(self, micros: int) -> None:
+        self.clock.advance(micros / MICROS)
+        due = [entry for entry in self.late if entry[0] <= self.now]
+        self.late = [entry for entry in self.late if entry[0] > self.now]
+        for _, act in due:
+            act()
+
+    def some(self, share: float) -> list[str]:
+        """The ids of some records: scattered, or a block."""
+        ids = list(self.rows)
+        count = min(len(ids), round(len(ids) * share + self.chance.random()))
+        if self.chance.random() < 0.5:
+            return self.chance.sample(ids, count)
+        start = self.chance.randrange(len(ids) - count + 1)
+        return ids[start : start + count]
+
+    # -- what is watched -----------------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """From now on, remember what is true between requests."""
+        self.seen, self.absent, self.watching = {}, set(), True
+        self.look()
+
+    def look(self) -> None:
+        for one in self.seen.keys() - self.rows.keys():
+            self.absent.add(one)
+        for one, row in self.rows.items():
+            if one not in self.seen:
+                self.seen[one] = set()
+                if self.requests > self.first:
+                    self.absent.add(one)
+            self.seen[one].add(dumps(row.wire()))
+
+    @property
+    def first(self) -> int:
+        return 0 if not self.watching else self._first
+
+    def begin(self) -> None:
+        """A sync begins."""
+        self._first = self.requests
+        self.watch()
+
+    # -- what is answered ----------------------------------------------------------------------------------------------------------------
+
+    def _answer(self) -> str | None:
+        self.requests += 1
+        self.advance(self.chance.randrange(50_000, 700_000))
+        self.meanwhile()
+        if self.watching:
+            self.look()
+        return formatdate(self.now // MICROS, usegmt=True) if self.manners.gives_date else None
+
+    def list_records(
+        self,
+        object_id: str,
+        *,
+        filters: Sequence[Condition] = (),
+        sort: str | None = None,
+        order: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page[Record]:
+        if filters:
+            raise RejectedError("there is no such attribute", status=400)
+        date = self._answer()
+        by_change = sort == "updated_at" and self.manners.sorts_changes
+        sign = -1 if order == "desc" else 1
+        ties: dict[str, Callable[[Held], Any]] = {
+            "arrival": lambda row: sign * row.number, "id": lambda row: row.id, "random": lambda row: self.chance.random(),
+        }  # fmt: skip
+        tie = ties[self.manners.ties]
+        rows = sorted(self.rows.values(), key=lambda row: (sign * (row.updated if by_change else row.created), tie(row)))
+        items = [Record.parse(row.wire()) for row in rows[offset : offset + min(limit, self.manners.cap)]]
+        return Page(items, len(rows) if self.manners.gives_total else None, limit, offset, date)
+
+    def get_record(self, object_id: str, record_id: str) -> Record:
+        self._answer()
+        if record_id not in self.rows:
+            raise NotFoundError("not found", status=404)
+        return Record.parse(self.rows[record_id].wire())
+
+    def list_objects(self) -> list[Object]:
+        self._answer()
+        return [Object.parse({"id": OBJECT_ID, "slug": "people", "type": "standard", "isActive": True})]
+
+    def get_object(self, object_id: str) -> tuple[Object, list[Attribute] | None]:
+        self._answer()
+        raise NotFoundError("not found", status=404)
+
+    def list_attributes(self, object_id: str, *, include_inactive: bool = False) -> list[Attribute]:
+        self._answer()
+        return list(self.attributes)
+
+    def list_members(self) -> list[Member]:
+        self._answer()
+        return []
+
+    def list_activities(
+        self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
+    ) -> Page[Activity]:
+        self._answer()
+        return Page([], 0, limit, offset)
