@@ -4,7 +4,7 @@
 _crmctl_table() {
     commands= options= arguments=
     case $1 in
-        '') commands='records bulk objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
+        '') commands='records bulk mirror objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
         'records') commands='list search count get create update delete' ;;
         'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
@@ -24,6 +24,12 @@ _crmctl_table() {
         'bulk update') options='--ids=@files --filter=@assignments --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
         'bulk delete') options='--ids=@files --filter=@assignments' arguments='@objects' ;;
         'bulk inspect') options='--object=@objects --mode=create|upsert --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
+        'mirror') commands='sync status sql path remove' ;;
+        'mirror sync') options='--activities --full --exclude=@anything --lock-wait=@anything' arguments='@anything...' ;;
+        'mirror status') ;;
+        'mirror sql') options='--param=@anything --expect-empty' arguments='@anything' ;;
+        'mirror path') ;;
+        'mirror remove') ;;
         'objects') commands='list get create update delete' ;;
         'objects list') ;;
         'objects get') arguments='@objects' ;;
