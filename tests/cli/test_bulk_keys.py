@@ -66,3 +66,19 @@ def test_a_key_that_cannot_be_is_said_before_anything_is_sent(crm: RunningServic
     run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--mode", "create").exits(2)
     run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--on-duplicate-key", "any").exits(2)
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
+
+
+def test_one_row_takes_a_look_a_question_and_a_write(crm: RunningService) -> None:
+    """However many records there are; besides the look at objects and attributes. A new row takes one request more, which shows that the
+    question would have found it, and where the service does not keep the key unique another one, which shows who else made it meanwhile."""
+    load(rows(700))
+
+    def asks(text: str) -> tuple[dict[str, int], list[str]]:
+        crm.log.clear()
+        done = load(text)
+        return {name: count for name, count in done.items() if count}, [method for method, path in requests_of(crm) if "/records" in path]
+
+    assert asks("Email,Score\nP7@ACME.com,1\n") == ({"unchanged": 1}, ["GET", "GET"])
+    assert asks("Email,Score\nP7@ACME.com,2\n") == ({"updated": 1}, ["GET", "GET", "POST"])
+    assert asks("Email,Score\nnew@acme.com,2\n") == ({"created": 1}, ["GET", "GET", "GET", "POST"])
+    assert run_crmctl("records", "count", "people").ok().json() == {"count": 701}

@@ -43,11 +43,26 @@ def test_two_at_once_take_turns(firms: RunningService) -> None:
     assert "job 20" in waited[0]
 
 
-def held(service: RunningService) -> AbstractContextManager[None]:
-    """The lock of the companies, in this process."""
+def lock(service: RunningService) -> ObjectLock:
     store = JobStore(Path(os.environ["CRMCTL_STATE_DIR"]), SystemClock())
     store.prepare()
-    return ObjectLock(store, service.base_url, service.object_id("companies"), "companies").hold(SystemClock(), lambda _: None)
+    return ObjectLock(store, service.object_id("companies"), "companies")
+
+
+def held(service: RunningService) -> AbstractContextManager[str]:
+    """The lock of the companies, in this process."""
+    return lock(service).hold(SystemClock(), lambda _: None)
+
+
+def test_what_was_read_before_or_during_another_turn_counts_as_old(firms: RunningService) -> None:
+    first = lock(firms).last_turn()
+    with held(firms) as before:
+        assert before == first
+        assert lock(firms).last_turn() is None
+    second = lock(firms).last_turn()
+    assert second not in (first, None)
+    with held(firms) as before:
+        assert before == second
 
 
 def test_who_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningService) -> None:
@@ -57,6 +72,8 @@ def test_who_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningSe
         assert "importing into companies by key; nothing was sent" in refused.error()["message"]
         assert run_crmctl(*IMPORT, "--lock-wait", "0.3").exits(8).error()["retryable"] is True
         run_crmctl(*IMPORT, "--lock-wait", "0", "--dry-run").ok()
+        elsewhere = {"CRMCTL_BASE_URL": firms.base_url.replace("127.0.0.1", "localhost")}
+        assert run_crmctl(*IMPORT, "--lock-wait", "0", env=elsewhere).exits(8).error()["code"] == "import_running"
         run_crmctl("bulk", "import", "companies", "-", "--lock-wait", "0", input="Name\nOther\n").ok()
         run_crmctl("bulk", "import", "people", "-", "--key", "email", "--lock-wait", "0", input="Email\na@x.com\n").ok()
         run_crmctl(*IMPORT, "--plan", "firms.plan").ok()
@@ -64,6 +81,24 @@ def test_who_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningSe
     assert len(run_crmctl("bulk", "jobs").ok().json()) == 2
     run_crmctl("bulk", "apply", "firms.plan", "--lock-wait", "0").ok()
     assert names() == Counter({"Other": 1, **{f"Firm {n}": 1 for n in range(ROWS)}})
+
+
+def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: RunningService, tmp_path: Path) -> None:
+    """With state directories of their own, as on two machines: a key that the service keeps unique is there once, of another it is said."""
+    Path("people.csv").write_text("Email\n" + "".join(f"p{n}@acme.com\n" for n in range(ROWS)))
+    elsewhere = {"CRMCTL_STATE_DIR": str(tmp_path / "elsewhere")}
+    for file, key in (("people.csv", "email"), ("firms.csv", "name")):
+        command = ("bulk", "import", "people" if key == "email" else "companies", file, "--key", key)
+        with start_crmctl(*command) as first, start_crmctl(*command, env=elsewhere) as second:
+            ends = [process.communicate(timeout=120) for process in (first, second)]
+        if key == "email":
+            assert (first.returncode, second.returncode) == (0, 0), ends
+            assert run_crmctl("records", "count", "people").ok().json() == {"count": ROWS}
+        elif doubled := [name for name, count in names().items() if count > 1]:
+            assert 10 in (first.returncode, second.returncode), ends
+            told = "".join(err for _, err in ends)
+            assert "a key that somebody else's new record has too" in told
+            assert len(doubled) <= ROWS
 
 
 def test_a_killed_import_holds_nothing_and_going_on_takes_its_turn_too(firms: RunningService) -> None:

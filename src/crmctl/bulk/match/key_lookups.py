@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from crmctl.bulk.match.key_filters import KeyFilter, Question
 from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE, Lister, Listing, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass
 from crmctl.client.shapes import Page
-from crmctl.errors import InterruptedByUser, RejectedError
+from crmctl.errors import InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.models.filters import Condition
 from crmctl.models.records import PAGE_LIMIT, Record
 from crmctl.models.timestamps import MICROS, micros_of
 
-SMALL = 20_000
-"""Objects with no more records are read as a whole, which also shows each record as it is now."""
-
 PAGE_STEP = PAGE_LIMIT - 1
 """New records a page brings: neighbouring pages share one."""
+
+AT_ONCE = 5
+"""So many requests take so little time that what is asked for last is known as of the first."""
 
 MARGIN = 5 * MICROS
 """How much later than its time a change may become visible, in microseconds."""
@@ -36,12 +37,13 @@ class RecordSink(Protocol):
 @dataclass
 class Lookup:
     """One object of the service. `as_of`: everything changed before this moment (microseconds of the service) has been seen; `stop` says
-    when to give up. Counts its requests."""
+    when to give up; `newest`: the page of the records that changed last, where somebody has just read it. Counts its requests."""
 
     lister: Lister
     object_id: str
     stop: Callable[[], bool] = lambda: False
     advance: Callable[[int], None] = lambda _: None
+    newest: Page[Record] | None = None
     requests: int = 0
     as_of: int = 0
 
@@ -50,14 +52,17 @@ class Lookup:
         count = index.key_count
         if not count:
             return
-        newest = self._newest()
+        begun, newest = self.requests, self._newest()
         moments = [micros for record in newest.items if (micros := micros_of(record.updated_at)) is not None]
         self.as_of = max(moments, default=0)
         index.see(newest.items)
         size = len(newest.items)
         if newest.total == size or (newest.total is None and size < SMALLEST_PAGE):
             return
-        if not (self._asks_singly(index, count, newest) and self._ask(index)):
+        if self._asks_singly(count, newest) and self._ask(index, newest):
+            if self.requests - begun <= AT_ONCE:
+                return
+        else:
             with SeenIds() as seen:
                 for records in scan(self, self.object_id, (), seen, ScanStatistics()):
                     index.see(records)
@@ -96,43 +101,81 @@ class Lookup:
         self.advance(len(page.items))
         return page
 
-    def _newest(self, **options: Any) -> Page[Record]:
-        return self.list_records(self.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, **options)
+    def _newest(self) -> Page[Record]:
+        if self.newest is not None:
+            self.requests += 1  # whoever read it has not counted it
+            return self.newest
+        return self.list_records(self.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
 
-    def _asks_singly(self, index: KeyIndex, count: int, newest: Page[Record]) -> bool:
-        """Whether one request per key is cheaper than one per page, and the service's comparison is as good as ours."""
-        if not index.rule.can_be_asked:
-            return False
+    def _asks_singly(self, count: int, newest: Page[Record]) -> bool:
+        """Whether one request per key, and one to see what filters do, are fewer than one per page."""
         if newest.total is not None:
-            if newest.total <= SMALL or count > newest.total // PAGE_STEP:
-                return False
-        else:
-            far = max(SMALL, PAGE_STEP * count)
-            probe = self.list_records(self.object_id, sort="updated_at", order="desc", limit=1, offset=far)
-            if not probe.items:
-                return False
-        return self._filter_works(index, newest.items)
+            return count + 1 < self._pages(newest.total)
+        probe = self.list_records(self.object_id, sort="updated_at", order="desc", limit=1, offset=PAGE_STEP * (count + 1))
+        return bool(probe.items)
 
-    def _filter_works(self, index: KeyIndex, known: Sequence[Record]) -> bool:
-        """Whether the filter finds a record that is there, and only such."""
-        sample = next((key for record in known if (key := index.rule.key(record.data)) is not None), None)
-        if sample is None:
+    @staticmethod
+    def _pages(total: int) -> int:
+        """Requests that reading so many records takes, with the look from the other end and that at what has changed meanwhile."""
+        return -(-total // PAGE_STEP) + 2
+
+    def _ask(self, index: KeyIndex, newest: Page[Record]) -> bool:
+        """Ask for every key by itself. False where an answer does not say all, or asking takes as much as reading: then nobody knows more
+        than before of keys that were not found."""
+        asker = KeyFilter.of(index.rule, newest.items)
+        if asker is None:
             return False
-        found = self._by_key(index, sample)
-        return found is not None and len(found) > 0
-
-    def _ask(self, index: KeyIndex) -> bool:
-        """Ask for every key by itself; False where the service does not answer one of them, which says nothing about its record."""
+        most = self.requests + (self._pages(newest.total) if newest.total is not None else index.key_count + 1)
+        is_proven = False
         for key in index.distinct():
-            if (records := self._by_key(index, key)) is None:
+            if (exact := asker.exact(key)) is not None and self._finds(index, key, exact, most):
+                continue
+            if (every := asker.every(key)) is None or (found := self._finds(index, key, every, most)) is None:
                 return False
-            index.see(records)
+            if not found and not is_proven:
+                # That nothing is found means something only where the same question finds what is there.
+                is_proven = self._finds_sample(asker)
+                if not is_proven:
+                    return False
         return True
 
-    def _by_key(self, index: KeyIndex, key: str) -> list[Record] | None:
-        """The records of a key; None when the service does not heed the filter."""
-        try:
-            page = self.list_records(self.object_id, filters=index.rule.conditions(key), limit=PAGE_LIMIT)
-        except RejectedError:
+    def _finds(self, index: KeyIndex, key: str, question: Question, most: int) -> bool | None:
+        """Whether records of a key are among those that answer; None where they may not be all, or not an answer."""
+        page = self._answer(question)
+        if page is None or self.requests >= most:
             return None
-        return page.items if all(index.rule.key(record.data) == key for record in page.items) else None
+        if not _is_whole(page):
+            if page.total is None or self.requests + self._pages(page.total) >= most:
+                return None
+            return self._finds_among_many(index, key, question)
+        index.see(page.items)
+        return any(index.rule.key(record.data) == key for record in page.items)
+
+    def _finds_among_many(self, index: KeyIndex, key: str, question: Question) -> bool | None:
+        found = False
+        with SeenIds() as seen:
+            for records in scan(self, self.object_id, question.conditions, seen, ScanStatistics()):
+                if not all(question.fits(record.data) for record in records):
+                    return None
+                index.see(records)
+                found = found or any(index.rule.key(record.data) == key for record in records)
+        return found
+
+    def _finds_sample(self, asker: KeyFilter) -> bool:
+        page = self._answer(asker.control) if asker.control is not None else None
+        return page is not None and any(record.id == asker.sample.id for record in page.items)
+
+    def _answer(self, question: Question) -> Page[Record] | None:
+        """The first page of an answer, the oldest records first; None where the service does not heed the conditions.
+
+        The sample is young: a service that puts its pages together first, and looks at the conditions then, does not find it there.
+        """
+        try:
+            page = self.list_records(self.object_id, filters=question.conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
+        except (RejectedError, NotFoundError, ServiceError):
+            return None
+        return page if all(question.fits(record.data) for record in page.items) else None
+
+
+def _is_whole(page: Page[Record]) -> bool:
+    return len(page.items) < SMALLEST_PAGE or page.total == len(page.items)

@@ -10,15 +10,20 @@ from typing import Any
 
 from crmctl.bulk.match.record_match import canonical, key_form, key_of
 from crmctl.errors import UsageError
-from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.filters import Condition, Operator
 from crmctl.models.numbers import canonical_number
 
-FORMLESS = frozenset({AttributeType.TEXT, AttributeType.NUMBER, AttributeType.SELECT})
-"""Types whose values a service keeps in the one form they are sent in, so that its `equals` finds them."""
-
-KEY_TYPES = FORMLESS | {AttributeType.EMAIL, AttributeType.PHONE_NUMBER, AttributeType.DATE, AttributeType.REFERENCE}
+KEY_TYPES = frozenset(
+    {
+        AttributeType.TEXT,
+        AttributeType.NUMBER,
+        AttributeType.SELECT,
+        AttributeType.EMAIL,
+        AttributeType.PHONE_NUMBER,
+        AttributeType.DATE,
+        AttributeType.REFERENCE,
+    }
+)
 """Types that can be a key: one value, no parts."""
 
 
@@ -36,19 +41,9 @@ class KeyRule:
     def label(self) -> str:
         return "+".join(self.slugs)
 
-    @property
-    def can_be_asked(self) -> bool:
-        """Whether a filter of the service finds the same records as the comparison here."""
-        return all(attribute.type in FORMLESS for attribute in self.attributes)
-
     def key(self, data: Mapping[str, Any]) -> str | None:
         """The normal form of a record's key; None when a part of it is blank."""
         return key_of(data, ((attribute.slug, attribute.type) for attribute in self.attributes))
-
-    def conditions(self, key: str) -> list[Condition]:
-        """The filter that finds records of a key; only where they `can_be_asked` for."""
-        parts = zip(self.slugs, jsontext.loads(key), strict=True)
-        return [Condition(slug, Operator.EQUALS, part) for slug, part in parts]
 
 
 def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str = "--key") -> KeyRule:

@@ -69,6 +69,16 @@ class Baseline:
         return cls(max(moments, default=None), ids, moments[-1] if moments and by_time else None, page.total, is_whole)
 
     @classmethod
+    def of_changed(cls, page: Page[Record]) -> Baseline | None:
+        """The same by a page of the records that changed last, with the times of their changes: what is younger than the oldest of them,
+        and none of them, was created since. None where the page does not come by time."""
+        seconds = [moment for record in page.items if (moment := seconds_of(record.updated_at)) is not None]
+        if len(seconds) < len(page.items) or seconds != sorted(seconds, reverse=True):
+            return None
+        whole = cls.of(page)
+        return cls(max(seconds, default=None), whole.ids, min(seconds, default=None), page.total, whole.is_whole)
+
+    @classmethod
     def from_document(cls, document: Any) -> Baseline | None:
         if not document:
             return None

@@ -25,9 +25,10 @@ from crmctl.bulk.run.job_start import ImportTarget, with_references
 from crmctl.bulk.run.key_conflicts import looking_afterwards
 from crmctl.bulk.run.plan import PlannedInput
 from crmctl.bulk.run.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, resolver_of
+from crmctl.client.shapes import Page
 from crmctl.clock import Clock
 from crmctl.errors import ExitCode
-from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
+from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT, Record
 
 Report = Callable[[Finding], None]
 
@@ -113,7 +114,8 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
                 decisions.see_records(reader)
                 reads += reader.requests
         else:
-            found, lookups = _look_up(_KeyedInput(planned, resolver, lister), forecast, report)
+            newest = target.newest.if_new(clock) if target.newest is not None else None
+            found, lookups = _look_up(_KeyedInput(planned, resolver, lister, newest), forecast, report)
             reads += lookups + looking_afterwards(resolver, forecast.creates)
         if not planned.mapping.keys:
             keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
@@ -146,6 +148,7 @@ class _KeyedInput:
     planned: PlannedInput
     resolver: Resolver
     lister: Getter
+    newest: Page[Record] | None
 
 
 def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[ValidationReport, int]:
@@ -161,6 +164,7 @@ def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[V
 
         found = _check(keyed.planned, report, keep)
         lookup = resolver.lookup(keyed.lister, lambda: False, None)
+        lookup.newest = keyed.newest
         lookup.fill(index)
         for row, outcome in resolver.outcomes(index):
             forecast.add(row, outcome, resolver, index)

@@ -82,7 +82,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         run = ImportRun(
             service, journal, options.delivery, context.clock, context.listener.progress,
             rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id), hooks=hooks,
-            stop_on_error=plan.stop_on_error, guard=options.guard,
+            stop_on_error=plan.stop_on_error, guard=options.guard, newest=job.newest,
         )  # fmt: skip
         try:
             journal.remember(RESULTS_DUE, True)

@@ -15,6 +15,7 @@ from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import JobKind
 from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
+from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.read.read_back import Getter
 from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
 from crmctl.bulk.rows.markers import check_marker
@@ -37,6 +38,8 @@ class ImportTarget:
     origin: str
     attributes: Sequence[Attribute]
     service: Getter
+    newest: NewestPage | None = None
+    """The records of it that changed last, where they were read already."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class ImportJob:
 
     journal: Journal
     input: PlannedInput
+    newest: NewestPage | None = None
 
     @property
     def id(self) -> str:
@@ -95,7 +99,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         unless_made.enter_context(closing(journal))
         journal.add_effort(requests, 0.0)
         unless_made.pop_all()
-        return ImportJob(journal, planned)
+        return ImportJob(journal, planned, target.newest)
 
 
 def _facts(target: ImportTarget, planned: PlannedInput) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
 from crmctl.bulk.match.record_match import Recognition
-from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.read_back import Baseline, Reader
 from crmctl.bulk.read.records_by_id import PAGE_STEP, fetch, reading_cost
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.row_actions import SINCE, Resolution, Resolver, RowAction, write_down
 from crmctl.errors import ServiceError
+from crmctl.models.records import BULK_LIMIT
 
 CHUNK_ROWS = 500
 
@@ -72,7 +73,8 @@ class KeyConflicts:
 
         Raises what reading raises, and ServiceError where the service cannot list what is new.
         """
-        if not looking_afterwards(self.resolver, self.journal.counts()[RowState.CREATED]):
+        created = self.journal.counts()[RowState.CREATED]
+        if not looking_afterwards(self.resolver, created) or (_is_kept_unique(self.resolver) and not self._are_too_many()):
             return
         with KeyIndex(self.resolver.rule) as index:
             for row, target in self._rows(RowState.CREATED):
@@ -84,6 +86,14 @@ class KeyConflicts:
                 self.journal.name_rows({row.ordinal: records[0][0] for row, records in chunk if _is_its_own(row, records)})
                 shared = [(row, records) for row, records in chunk if len(records) > 1]
                 self.journal.record_rivals((row.ordinal, one[0], self._spelling(row)) for row, records in shared for one in records)
+
+    def _are_too_many(self) -> bool:
+        """Whether more records are there than there were and this import made: then the service does not keep its unique key unique."""
+        before = Baseline.from_document(self.journal.recall("baseline"))
+        now = self.reader.list_records(self.reader.object_id, limit=1).total
+        return (
+            before is not None and None not in (before.total, now) and int(now or 0) > int(before.total or 0) + self.journal.records_made()
+        )
 
     @staticmethod
     def _found(index: KeyIndex) -> Iterator[tuple[Wanted, list[tuple[str, dict[str, Any]]]]]:
@@ -123,8 +133,14 @@ class KeyConflicts:
 
 def looking_afterwards(resolver: Resolver, created: int) -> int:
     """How many requests it takes, about, to see whether somebody else used the keys of so many new records; 0 where nobody can."""
-    enforced = any(attribute.is_unique for attribute in resolver.rule.attributes)
-    return 0 if enforced or not created else -(-created // PAGE_STEP) + (created % PAGE_STEP == 0)
+    if _is_kept_unique(resolver):
+        return int(created > BULK_LIMIT)  # a count: what one request makes is checked by the service or by nobody
+    return 0 if not created else -(-created // PAGE_STEP) + (created % PAGE_STEP == 0)
+
+
+def _is_kept_unique(resolver: Resolver) -> bool:
+    """Whether the service itself is said to refuse a second record with a key."""
+    return any(attribute.is_unique for attribute in resolver.rule.attributes)
 
 
 def _is_its_own(row: Wanted, records: Sequence[tuple[str, dict[str, Any]]]) -> bool:

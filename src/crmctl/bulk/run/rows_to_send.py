@@ -46,7 +46,7 @@ def _deliver_up_to(context: SendContext, rows: Rows, last: int | None) -> tuple[
         return None, ()
     reader = context.reader()
     try:
-        _take_baseline(journal, reader)
+        _take_baseline(context, reader)
     except CrmctlError as failure:
         return failure, ()
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
@@ -62,15 +62,18 @@ def _deliver_up_to(context: SendContext, rows: Rows, last: int | None) -> tuple[
     return delivery.error, [*delivery.notes, *([counted] if counted else [])]
 
 
-def _take_baseline(journal: Journal, reader: Reader) -> None:
+def _take_baseline(context: SendContext, reader: Reader) -> None:
     """Remember what is there before anything is sent. Without the right to read, doubts will stay doubts.
 
     It is part of the preparations, like reading the attributes, and not counted as a request of the job.
     """
+    journal = context.journal
     if journal.has_sent or journal.recall("baseline") is not None:
         return
+    newest = context.newest.if_new(context.clock) if context.newest is not None else None
     try:
-        journal.remember("baseline", Baseline.of(reader.page()).to_document())
+        known = Baseline.of_changed(newest) if newest is not None else None
+        journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
     except (ServiceError, RejectedError):
         return
     except DeniedError as error:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.read.read_back import Getter, Reader
 from crmctl.bulk.rows.batches import DEFAULT_BYTES, Entry
 from crmctl.client.http.attempt_observer import AttemptObserver
@@ -71,6 +72,8 @@ class SendContext:
     clock: Clock
     progress: Progress
     interrupt: Interrupt = field(default_factory=Interrupt, kw_only=True)
+    newest: NewestPage | None = field(default=None, kw_only=True)
+    """The records that changed last, where they were read already."""
 
     def reader(self) -> Reader:
         """Reads the job's object, and stops waiting after an interrupt; counts its requests."""

@@ -27,6 +27,8 @@ from crmctl.bulk.usecases.results import ImportResult, rejected_rows, run_to_res
 from crmctl.bulk.usecases.targets import (
     check_places,
     current_limit,
+    last_turn,
+    newest_page,
     note_if_empty,
     resolve_target,
     sample_records,
@@ -68,7 +70,10 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     options = RunOptions(request.delivery(), request.guard(), request.failed_copy)
     with ExitStack() as stack:
         ready = stack.enter_context(_prepared(context, request, request.plan()))
-        stack.enter_context(takes_turn(context, ready.target, request.lock_wait, by_key=bool(request.keys)))
+        before = stack.enter_context(takes_turn(context, ready.target, request.lock_wait, by_key=bool(request.keys)))
+        if before != ready.last_turn:
+            # Another import had its turn since: what is new was not read.
+            ready = replace(ready, target=replace(ready.target, newest=None))
         made = JobOptions(ready.plan, request.again, request.marker, request.before_images)
         return run_to_result(context, start_import(store_of(context), ready.target, ready.given, made), options)
 
@@ -96,11 +101,15 @@ class _Prepared:
     target: ImportTarget
     given: GivenInput
     plan: ImportPlan
+    last_turn: str | None = None
 
 
 @contextmanager
 def _prepared(context: BulkContext, request: ImportRequest, plan: ImportPlan) -> Iterator[_Prepared]:
     target = resolve_target(context, request.object)
+    turn = last_turn(context, target) if request.keys else None
+    if request.keys:
+        target = replace(target, newest=newest_page(context, target))
     samples, directory = sample_records(context, target), context.directory
 
     def object_of(name: str) -> tuple[str, Sequence[Attribute]]:
@@ -112,7 +121,7 @@ def _prepared(context: BulkContext, request: ImportRequest, plan: ImportPlan) ->
         named = tuple(request.references)
         named = (*named, *references_in(header, target.attributes, named, lambda of: directory.object(of).slug or of))
         references = parse_references(named, target.attributes, object_of)
-        yield _Prepared(target, given, replace(plan, values=replace(plan.values, samples=samples), references=references))
+        yield _Prepared(target, given, replace(plan, values=replace(plan.values, samples=samples), references=references), turn)
 
 
 def _check(request: ImportRequest) -> None:

@@ -11,6 +11,7 @@ from crmctl.bulk.atomic_file import check_place
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.object_lock import ObjectLock
+from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.run.dry_run import Limit
 from crmctl.bulk.run.job_start import ImportTarget
 from crmctl.bulk.sources.given_input import is_stream
@@ -33,8 +34,20 @@ def resolve_target(context: BulkContext, object_name: str) -> ImportTarget:
     return ImportTarget(object_name, object_id, context.origin, attributes, context.service)
 
 
+def newest_page(context: BulkContext, target: ImportTarget) -> NewestPage | None:
+    """The records that changed last; None where the key may not read them."""
+    try:
+        return NewestPage.read(context.crm, target.object_id, context.clock)
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
 def sample_records(context: BulkContext, target: ImportTarget) -> tuple[dict[str, Any], ...]:
     """The data of a few existing records, whose form composite values follow; none where the key may not read them."""
+    if target.newest is not None:
+        return tuple(record.data for record in target.newest.page.items[:SAMPLES])
     if not any(attribute.type in COMPOSITE_TYPES for attribute in target.attributes):
         return ()
     try:
@@ -63,15 +76,20 @@ def check_places(failed: Path | None, *files: str | Path | None) -> None:
         check_place(failed, regular[0] if regular else None)
 
 
+def last_turn(context: BulkContext, target: ImportTarget) -> str | None:
+    """What `takes_turn` gives where no import by key has had a turn since."""
+    return ObjectLock(store_of(context), target.object_id, target.object).last_turn()
+
+
 @contextmanager
-def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> Iterator[None]:
+def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> Iterator[str]:
     """An import by key runs while no other one runs into the same object. Raises PendingError after `patience` seconds."""
     if not by_key:
-        yield
+        yield ""
         return
-    lock = ObjectLock(store_of(context), target.origin, target.object_id, target.object, patience)
-    with lock.hold(context.clock, context.listener.note):
-        yield
+    lock = ObjectLock(store_of(context), target.object_id, target.object, patience)
+    with lock.hold(context.clock, context.listener.note) as before:
+        yield before
 
 
 def note_if_empty(context: BulkContext, file: str, rows: int) -> None:
