@@ -15,6 +15,7 @@ SECONDS = 30
 DEPENDS_ON_THE_DATA = (
     "create_record",
     "update_record",
+    "delete_record",
     "search_records",
     "create_attribute",
     "create_activity",
@@ -26,7 +27,7 @@ EXCEPTION = """
 [[operations]]
 include-operation-id = "{}"
 [operations.checks.positive_data_acceptance]
-expected-statuses = ["2xx", "400", "403", "404", "409"]
+expected-statuses = ["2xx", "400", "403", "404", "409", "412"]
 """
 
 

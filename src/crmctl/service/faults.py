@@ -41,6 +41,12 @@ class Conflict(Fault):
     default_error = "conflict"
 
 
+class PreconditionFailed(Fault):
+    """Somebody else changed it since the caller looked."""
+
+    default_error = "precondition_failed"
+
+
 class Forbidden(Fault):
     """Refused whatever the input, such as changing a standard object."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +27,15 @@ from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
 from crmctl.service.shapes import Body
 from crmctl.service.store.keys import ApiKey
+from crmctl.service.store.records import ANY_VERSION, version_of
 from crmctl.service.store.stamp import Stamp
 
 PREFIX = "/api/v1"
 
 LONG_SECONDS = 120.0
 """For what goes through all records of an object."""
+
+_VERSION = re.compile(r'(W/)?"([!#-~\x80-\xff]*)"')
 
 SLOWEST = 8 * 1024
 """Bytes a second at which a body must come, on the average of all of it."""
@@ -55,6 +58,8 @@ class Endpoint:
     filters: Filters | None = None
     conflicts: bool = False
     is_long: bool = False
+    is_versioned: bool = False
+    """The answer is a record, with its version as ETag; requests that change one may name versions as If-Match."""
     in_transaction: bool = True
     """Without: the handler is called with the call alone and takes its transactions from the engine itself."""
 
@@ -70,6 +75,8 @@ class Call:
     body: dict[str, Any] = field(default_factory=dict)
     within: float = LONG_SECONDS
     """Seconds left for a transaction that the handler takes from the engine itself."""
+    only_if: Collection[str] = (ANY_VERSION,)
+    """The versions of If-Match."""
 
     def fields(self) -> dict[str, Any]:
         """The body's fields as the arguments of a store function."""
@@ -120,18 +127,20 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
 
     def run(call: Call) -> Response:
         document = transact(lambda tx: handler(tx, call), within=call.within) if endpoint.in_transaction else handler(call)
-        return JsonAnswer(document, endpoint.status)
+        versioned = endpoint.is_versioned and "updatedAt" in document
+        return JsonAnswer(document, endpoint.status, {"ETag": f'"{version_of(document)}"'} if versioned else None)
 
     async def work(request: Request, query: dict[str, Any], raw: bytes) -> Response:
         key = request.state.standing.key
         end = context.clock.monotonic() + allowed
+        only_if = read_versions(request.headers.getlist("if-match")) if endpoint.is_versioned and endpoint.writes else (ANY_VERSION,)
 
         def left() -> float:
             return max(0.001, end - context.clock.monotonic())
 
         def start() -> Response:
             body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
-            return run(Call(context, key, request.path_params, query, body, left()))
+            return run(Call(context, key, request.path_params, query, body, left(), only_if))
 
         async with contextlib.AsyncExitStack() as places:
             if len(raw) > LARGE:
@@ -158,6 +167,20 @@ def _places(context: Context, endpoint: Endpoint, query: dict[str, Any]) -> Fair
         return context.work.writes
     is_search = not endpoint.in_transaction or endpoint.body is not None or query.get("filters") or query.get("offset", 0) > 0
     return context.work.searches if is_search else context.work.reads
+
+
+def read_versions(headers: Sequence[str]) -> Collection[str]:
+    """The versions that an If-Match header names; any where there is none. Raises a 400 for what is no list of them."""
+    if not headers:
+        return (ANY_VERSION,)
+    said = ",".join(headers).strip()
+    if said == ANY_VERSION:
+        return (ANY_VERSION,)
+    named = _VERSION.findall(said)
+    if not named or _VERSION.sub("", said).strip(" \t,"):
+        raise errors.bad_request("If-Match must be the ETag of an answer, with its quotation marks, or *", field="If-Match")
+    # A weak one, W/"...", names no version, for If-Match compares strongly; and "*" in quotation marks is no version of ours.
+    return {text for weak, text in named if not weak and text != ANY_VERSION}
 
 
 async def read_body(request: Request, limit: int, timeout: float, count: Callable[[int], None] = lambda _: None) -> bytes:

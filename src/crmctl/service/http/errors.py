@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, Unavailable
+from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, PreconditionFailed, Unavailable
 from crmctl.service.http.answers import JsonAnswer
 
 
@@ -120,6 +120,7 @@ _FAULTS: dict[type, HTTPStatus] = {
     NotFound: HTTPStatus.NOT_FOUND,
     Conflict: HTTPStatus.CONFLICT,
     Forbidden: HTTPStatus.FORBIDDEN,
+    PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 

@@ -24,6 +24,15 @@ RATE_HEADERS = {
     "X-RateLimit-Reset": {"description": "When the window ends, Unix seconds.", "schema": {"type": "integer"}},
 }
 RETRY_AFTER = {"Retry-After": {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+ETAG = {"ETag": {"description": "The record's version, for If-Match. An addition to the interface.", "schema": {"type": "string"}}}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "Change the record only if it still has this version (the ETag of an answer), else 412. An addition to the interface.",
+    "schema": {"type": "string", "pattern": '^("[!#-~]*"|[*])$'},
+    "x-addition": True,
+}
 _MEANINGS = {
     400: "Bad request: details.field names what is at fault",
     401: "No valid API key",
@@ -31,6 +40,7 @@ _MEANINGS = {
     404: "Not found",
     408: "The body did not arrive in time",
     409: "Conflict with what is stored",
+    412: "Changed since: none of the versions in If-Match is the record's",
     413: "The body is over the limit",
     429: "Rate limited",
     500: "Internal server error",
@@ -44,14 +54,17 @@ def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
     refusals |= {404} if "{" in endpoint.path else set()
     refusals |= {408, 413} if endpoint.body else set()
     refusals |= {409} if endpoint.conflicts else set()
-    responses: dict[int | str, dict[str, Any]] = {endpoint.status: {"content": _json(endpoint.answers), "headers": RATE_HEADERS}}
+    changes_version = endpoint.is_versioned and endpoint.writes and endpoint.method != "POST"
+    refusals |= {412} if changes_version else set()
+    headers = RATE_HEADERS | (ETAG if endpoint.is_versioned and endpoint.method != "DELETE" else {})
+    responses: dict[int | str, dict[str, Any]] = {endpoint.status: {"content": _json(endpoint.answers), "headers": headers}}
     for status in sorted(refusals):
         headers = RATE_HEADERS | (RETRY_AFTER if status in (429, 503) else {})
         responses[status] = {"content": _json(ErrorBody), "description": _MEANINGS[status], "headers": headers}
     names = re.findall(r"\{(\w+)", endpoint.path)
     parameters = [{"name": one, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}} for one in names]
     extra: dict[str, Any] = {
-        "parameters": parameters + document_parameters(endpoint.query, endpoint.filters),
+        "parameters": parameters + document_parameters(endpoint.query, endpoint.filters) + ([IF_MATCH] if changes_version else []),
         "security": [{"apiKey": []}],
         "x-required-scope": endpoint.scope,
     }

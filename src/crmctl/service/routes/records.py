@@ -34,25 +34,25 @@ def router(context: Context) -> Endpoints:
         sort = call.body.get("sort") or {}
         return _page(tx, call, {**call.body, "sort": sort.get("field"), "order": sort.get("order")})
 
-    @api.add("GET", ONE, answers=schemas.Record, scope=READ)
+    @api.add("GET", ONE, answers=schemas.Record, scope=READ, is_versioned=True)
     def get_record(tx: Tx, call: Call) -> Any:
         """Get a record."""
         return records.get_record(tx, call.id("objectId"), call.id("recordId"))
 
-    @api.add("POST", MANY, answers=schemas.Record, scope=WRITE, status=201, body=schemas.RecordWrite, conflicts=True)
+    @api.add("POST", MANY, answers=schemas.Record, scope=WRITE, status=201, body=schemas.RecordWrite, conflicts=True, is_versioned=True)
     def create_record(tx: Tx, call: Call) -> Any:
         """Create a record."""
         return records.create_record(tx, call.id("objectId"), call.body["data"], **call.stamp())
 
-    @api.add("PATCH", ONE, answers=schemas.Record, scope=WRITE, body=schemas.RecordWrite, conflicts=True)
+    @api.add("PATCH", ONE, answers=schemas.Record, scope=WRITE, body=schemas.RecordWrite, conflicts=True, is_versioned=True)
     def update_record(tx: Tx, call: Call) -> Any:
         """Merge values into a record; null clears one."""
-        return records.update_record(tx, call.id("objectId"), call.id("recordId"), call.body["data"], **call.stamp())
+        return records.update_record(tx, call.id("objectId"), call.id("recordId"), call.body["data"], call.only_if, **call.stamp())
 
-    @api.add("DELETE", ONE, answers=schemas.Deleted, scope=WRITE)
+    @api.add("DELETE", ONE, answers=schemas.Deleted, scope=WRITE, is_versioned=True)
     def delete_record(tx: Tx, call: Call) -> Any:
         """Delete a record."""
-        records.delete_record(tx, call.id("objectId"), call.id("recordId"), **call.stamp())
+        records.delete_record(tx, call.id("objectId"), call.id("recordId"), call.only_if, **call.stamp())
         return {"deleted": True}
 
     @api.add("POST", BULK, answers=schemas.BulkResult, scope=WRITE, body=schemas.BulkWrite)

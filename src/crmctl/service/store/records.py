@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.records import BULK_LIMIT
-from crmctl.service.faults import BadRequest, Fault, NotFound
+from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
 from crmctl.service.store.record_pages import Paging, count_records, list_records
-from crmctl.service.store.record_writes import RecordChange, Writing, check
-from crmctl.service.store.schema import load_schema
+from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check
+from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_wire
 from crmctl.service.store.tx import Tx
@@ -27,9 +28,12 @@ __all__ = [
     "get_record",
     "list_records",
     "update_record",
+    "version_of",
 ]
 
 CREATE, UPSERT = "create", "upsert"
+
+ANY_VERSION = "*"
 
 Ids = Callable[[], str]
 
@@ -45,20 +49,34 @@ def get_record(tx: Tx, object_id: str, record_id: str) -> dict[str, Any]:
     return wire | {"createdAt": to_wire(created_at), "updatedAt": to_wire(updated_at)}
 
 
+def version_of(record: Mapping[str, Any]) -> str:
+    """Of a record in wire form: opaque, and another one after every change."""
+    seen = jsontext.dumps([record["id"], record["updatedAt"], record["data"]])
+    return hashlib.blake2b(seen.encode(), digest_size=12).hexdigest()
+
+
 def create_record(tx: Tx, object_id: str, data: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
     """Raises NotFound for the object, BadRequest naming every wrong attribute, Conflict (details: slug) for a unique value in use."""
     return _write_one(tx, object_id, None, data, **stamp)
 
 
-def update_record(tx: Tx, object_id: str, record_id: str, data: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """Merges `data` into the record, attribute by attribute; null clears. Raises as create_record, and NotFound for the record."""
-    return _write_one(tx, object_id, record_id, data, **stamp)
+def update_record(
+    tx: Tx, object_id: str, record_id: str, data: Any, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]
+) -> dict[str, Any]:
+    """Merges `data` into the record, attribute by attribute; null clears.
+
+    `only_if` are the versions it may have. Raises as create_record, NotFound for the record, PreconditionFailed for another version.
+    """
+    return _write_one(tx, object_id, record_id, data, only_if, **stamp)
 
 
-def delete_record(tx: Tx, object_id: str, record_id: str, **stamp: Unpack[Stamp]) -> None:
-    """References to the record stay as they are. Raises NotFound."""
-    if bulk_delete(tx, object_id, [record_id], **stamp) == 0:
-        raise _no_record(record_id)
+def delete_record(tx: Tx, object_id: str, record_id: str, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]) -> None:
+    """References to the record stay as they are. Raises NotFound, PreconditionFailed when its version is none of `only_if`."""
+    schema = load_schema(tx, object_id, tx.dialect.share_object)
+    writing = Writing(tx, schema, **stamp)
+    record = _loaded(writing, schema, record_id, only_if)
+    writing.delete(record)
+    writing.flush()
 
 
 def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
@@ -107,21 +125,28 @@ def bulk_delete(tx: Tx, object_id: str, record_ids: Any, **stamp: Unpack[Stamp])
     return len(found)
 
 
-def _write_one(tx: Tx, object_id: str, record_id: str | None, data: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
+def _write_one(
+    tx: Tx, object_id: str, record_id: str | None, data: Any, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]
+) -> dict[str, Any]:
     schema = load_schema(tx, object_id, tx.dialect.share_object)
-    known_id = None
-    if record_id is not None:
-        known_id = canonical_uuid(record_id)
-        if known_id is None:
-            raise _no_record(record_id)
     writing = Writing(tx, schema, **stamp)
-    if known_id is not None and known_id not in writing.load([known_id]):
-        raise _no_record(known_id)
+    known_id = None if record_id is None else _loaded(writing, schema, record_id, only_if).id
     change = check(schema, data, known_id)
     writing.prepare([change])
     record = writing.apply(change)
     writing.flush()
     return record.wire(schema.object_id)
+
+
+def _loaded(writing: Writing, schema: Schema, record_id: str, only_if: Collection[str]) -> StoredRecord:
+    """The record, locked. Raises NotFound, PreconditionFailed."""
+    known_id = canonical_uuid(record_id)
+    found = writing.load([known_id]).get(known_id) if known_id else None
+    if found is None:
+        raise _no_record(record_id)
+    if ANY_VERSION not in only_if and version_of(found.wire(schema.object_id)) not in only_if:
+        raise PreconditionFailed("the record was changed since it was read; read it again, and then decide")
+    return found
 
 
 def _read_item(item: Any, mode: str) -> tuple[Any, str | None]:
