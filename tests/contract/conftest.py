@@ -23,4 +23,5 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def crm(database: str, tmp_path: Path) -> Iterator[RunningService]:
     """Fresh data, no rate limit, a clock that stands still at 2027-01-15T08:00:00Z until a test moves it."""
     with running_service(tmp_path, database_url=database, clock=FakeClock(), background=False) as service:
+        service.listen()
         yield service

@@ -15,6 +15,7 @@ from tests.support.service import RunningService, running_service
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     with running_service(tmp_path / "data") as running:
+        running.listen()
         yield running
 
 

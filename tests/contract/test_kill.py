@@ -17,7 +17,7 @@ from crmctl.service.store.engine import open_engine
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
 from tests.support.patience import PATIENCE
-from tests.support.service import ServiceProcess, make_client, service_process
+from tests.support.service import ServiceProcess, listen, make_client, service_process
 
 KILLS = 4
 WRITERS = 2
@@ -124,7 +124,7 @@ def replayed(database: str) -> Contents:
     """The records as the events alone tell them."""
     state: dict[str, dict[str, Any]] = {}
     with closing(open_engine(database)) as engine:
-        for kind, payload in engine.read(lambda tx: tx.all("SELECT type, payload FROM outbox ORDER BY sequence")):
+        for kind, payload in engine.read(lambda tx: tx.all("SELECT type, payload FROM change_log ORDER BY sequence")):
             event = json.loads(payload)
             if kind == "record.deleted":
                 del state[event["recordId"]]
@@ -155,6 +155,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path
     writers = [Writer(number, chance.randrange(2**32)) for number in range(WRITERS)]
     service = service_process(data_dir, "--database-url", database, "--rate-limit", "0")
     key = service.key
+    with closing(open_engine(database)) as engine:
+        listen(engine)
     with service.client() as client:
         people = next(one["id"] for one in client.get("/api/v1/objects").json()["objects"] if one["slug"] == "people")
     for _ in range(KILLS):

@@ -180,7 +180,7 @@ def make_due(fleet: Fleet) -> None:
 
 def open_work(tx: Tx) -> dict[str, int]:
     """How much of each kind is not done yet."""
-    kinds = ("outbox WHERE dispatched = 0", "webhook_delivery WHERE state = 'pending'", "workflow_run WHERE completed_at IS NULL")
+    kinds = ("change_log WHERE waiting = 1", "webhook_delivery WHERE state = 'pending'", "workflow_run WHERE completed_at IS NULL")
     counts = {kind: required(tx.one(f"SELECT count(*) FROM {kind}"))[0] for kind in kinds}
     return {kind: count for kind, count in counts.items() if count}
 
@@ -219,7 +219,7 @@ def check_rates(hammers: list[Hammer]) -> None:
 
 def check_deliveries(fleet: Fleet, arrived: Counter[str]) -> None:
     """Every record that was created was heard of."""
-    made = fleet.engine.read(lambda tx: tx.all("SELECT id FROM outbox WHERE type = 'record.created'"))
+    made = fleet.engine.read(lambda tx: tx.all("SELECT event_id FROM change_log WHERE type = 'record.created'"))
     assert len(made) > 2 * IMPORTED
     assert arrived.keys() == {event for (event,) in made}
     states = fleet.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state"))

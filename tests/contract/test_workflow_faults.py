@@ -181,7 +181,7 @@ def test_a_due_time_and_an_event_start_a_run_once_even_if_asked_twice(work: Mach
     work.dispatch()
 
     def again(tx: Tx) -> None:
-        tx.execute("UPDATE outbox SET dispatched = 0")
+        tx.execute("UPDATE change_log SET waiting = 1 WHERE event_id IS NOT NULL")
 
     work.crm.engine.write(again)
     work.settle()

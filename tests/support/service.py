@@ -26,7 +26,7 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.service.data import new_id
 from crmctl.service.server import Ready, Server
 from crmctl.service.settings import DATABASE_FILE, ServiceSettings
-from crmctl.service.store import keys
+from crmctl.service.store import keys, webhooks
 from tests.support.databases import organised_file
 from tests.support.patience import PATIENCE
 
@@ -39,6 +39,11 @@ def make_key(
     allowed = None if scopes is None else frozenset(scopes)
     expires_at = None if expires_in is None else now + expires_in
     return engine.write(lambda tx: keys.create_key(tx, name=name, scopes=allowed, expires_at=expires_at, ids=new_id, now=now))[1]
+
+
+def listen(engine: Any) -> None:
+    """Make an endpoint that wants all events, at an address where nobody is."""
+    engine.write(lambda tx: webhooks.create_endpoint(tx, url="http://127.0.0.1:9/", ids=new_id, now=0.0))
 
 
 @dataclass
@@ -76,10 +81,14 @@ class RunningService:
         objects = self.client.get("/api/v1/objects").json()["objects"]
         return next(one["id"] for one in objects if one["slug"] == slug)
 
+    def listen(self) -> None:
+        """Have somebody want all events from here on: those that nobody wants have no body."""
+        listen(self.engine)
+
     def outbox(self) -> list[tuple[str, Any]]:
-        """The events so far: type and payload, in order."""
-        rows = self.engine.read(lambda tx: tx.all("SELECT type, payload FROM outbox ORDER BY sequence"))
-        return [(kind, json.loads(payload)) for kind, payload in rows]
+        """The events so far: type and, for those that somebody wanted, payload; in order."""
+        rows = self.engine.read(lambda tx: tx.all("SELECT type, payload FROM change_log ORDER BY sequence"))
+        return [(kind, payload and json.loads(payload)) for kind, payload in rows]
 
     def stop(self) -> None:
         """Finish what is in flight and close everything; again is harmless."""

@@ -23,6 +23,15 @@ class Record(Resource):
     updated_at: str | None = None
 
 
+class HistoryEntry(Resource):
+    """One change of a record, as crmctl's own service tells it."""
+
+    at: str
+    type: str
+    by: dict[str, Any] | None = None
+    changes: list[dict[str, Any]] = Field(default_factory=list)
+
+
 class Pagination(Resource):
     total: int | None = None
     limit: int | None = None

@@ -7,12 +7,13 @@ import random
 
 from crmctl.service.context import Context
 from crmctl.service.jobs.dispatch import Dispatcher
+from crmctl.service.jobs.retention import Retention
 from crmctl.service.jobs.worker import Worker
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, outbox
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Housekeeping
+from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Expiry
 from crmctl.service.workflows.run_executor import Runs
 from crmctl.service.workflows.triggers import Schedules, start_for_event
 
@@ -40,7 +41,8 @@ def build_worker(context: Context) -> Worker:
             Dispatcher(context, [fan_out, start_workflows]),
             Deliveries(context, sender, random.random, PROVEN),
             Deliveries(context, sender, random.random, UNPROVEN),
-            Housekeeping(context),
+            Expiry(context),
+            Retention(context),
             Runs(context, caller),
             Schedules(context),
         ]

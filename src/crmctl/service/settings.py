@@ -41,6 +41,7 @@ class ServiceSettings:
     address that clients use when it is not the bound one.
     `development` lets webhooks and workflows call this machine; without `background` this process only answers requests.
     `file_limit` is the most bytes of one uploaded file; files are kept in the data directory, or in `files_s3`.
+    `history_seconds` is how long changes of records are known.
     """
 
     data_dir: Path = Path("crmctl-data")
@@ -62,6 +63,7 @@ class ServiceSettings:
     background: bool = True
     file_limit: int = 100 * 1024 * 1024
     files_s3: S3Settings | None = None
+    history_seconds: float = 90 * 86400.0
 
     @property
     def engine_url(self) -> str:

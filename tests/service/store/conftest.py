@@ -17,6 +17,7 @@ from crmctl.service.store.engine import Engine, Tx, open_engine
 from crmctl.service.values.conditions import read_condition
 from tests.support.clock import FakeClock
 from tests.support.databases import ENGINES, fresh_database
+from tests.support.service import listen
 
 T = TypeVar("T")
 
@@ -40,6 +41,10 @@ class Store:
 
     def rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
         return self.engine.read(lambda tx: tx.all(sql, params))
+
+    def listen(self) -> None:
+        """Have somebody want all events from here on: those that nobody wants have no body."""
+        listen(self.engine)
 
     def object(self, slug: str = "things", *definitions: dict[str, Any]) -> str:
         """A custom object with these attributes; its id."""
@@ -105,6 +110,7 @@ def opened(url: str) -> Iterator[Store]:
     made = Store(open_engine(url))
     try:
         made.write(organisation.initialise)
+        made.listen()
         yield made
     finally:
         made.engine.close()

@@ -112,7 +112,7 @@ def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(database: s
         assert store.total(things) == len(codes)
         assert {owner for _, owner in store.rows("SELECT key, record_id FROM unique_value")} == {each["id"] for each in store.find(things)}
         events = [
-            jsontext.loads(payload)["recordId"] for (payload,) in store.rows("SELECT payload FROM outbox WHERE type = 'record.created'")
+            jsontext.loads(payload)["recordId"] for (payload,) in store.rows("SELECT payload FROM change_log WHERE type = 'record.created'")
         ]
         assert sorted(events) == sorted(each["id"] for each in store.find(things))
         store.engine.close()
@@ -121,7 +121,7 @@ def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(database: s
 def _empty(tx: Tx, things: str) -> None:
     while found := records.list_records(tx, things, page=records.Paging(limit=100))[0]:
         records.bulk_delete(tx, things, [each["id"] for each in found], ids=new_id, now=1.0)
-    tx.execute("DELETE FROM outbox")
+    tx.execute("DELETE FROM change_log")
 
 
 def test_an_older_database_is_brought_up_to_date(store: Store) -> None:

@@ -117,7 +117,7 @@ def test_changes_of_the_same_records_in_any_order_all_happen(two: Stores) -> Non
     assert two[0].total(things) == len(found) == 6
     held = {(each["id"], each["data"]["code"]) for each in found if "code" in each["data"]}
     assert {(owner, key) for key, owner in two[0].rows("SELECT key, record_id FROM unique_value")} == held
-    events = [(kind, jsontext.loads(payload)) for kind, payload in two[0].rows("SELECT type, payload FROM outbox ORDER BY sequence")]
+    events = [(kind, jsontext.loads(payload)) for kind, payload in two[0].rows("SELECT type, payload FROM change_log ORDER BY sequence")]
     assert len([kind for kind, _ in events if kind == "record.updated"]) == done
     last = {event["recordId"]: event["data"] for kind, event in events if kind in ("record.created", "record.updated")}
     assert {each["id"]: each["data"] for each in found} == {each: last[each] for each in made}
@@ -214,7 +214,7 @@ def test_what_two_delete_at_once_is_deleted_once(two: Stores) -> None:
             outcomes = at_once(*[lambda store=store, delete=delete: delete(store) for store in two * 2])
             assert sorted(type(each).__name__ for each in outcomes) == ["NoneType", "NotFound", "NotFound", "NotFound"]
     assert two[0].rows(
-        "SELECT type, count(*) FROM outbox WHERE type IN ('activity.deleted', 'record.deleted') GROUP BY type ORDER BY type"
+        "SELECT type, count(*) FROM change_log WHERE type IN ('activity.deleted', 'record.deleted') GROUP BY type ORDER BY type"
     ) == [
         ("activity.deleted", 5),
         ("record.deleted", 5),

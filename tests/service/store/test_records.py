@@ -14,7 +14,7 @@ from tests.service.store.conftest import Store, new_id
 
 
 def events(store: Store) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, jsontext.loads(payload)) for name, payload in store.rows("SELECT type, payload FROM outbox ORDER BY sequence")]
+    return [(name, jsontext.loads(payload)) for name, payload in store.rows("SELECT type, payload FROM change_log ORDER BY sequence")]
 
 
 def unique_values(store: Store) -> set[tuple[str, str]]:
@@ -255,7 +255,7 @@ def test_events_hold_the_data_of_their_moment_in_order(store: Store) -> None:
         "recordId": made["id"],
         "objectId": things,
     }
-    sequences = [sequence for (sequence,) in store.rows("SELECT sequence FROM outbox ORDER BY sequence")]
+    sequences = [sequence for (sequence,) in store.rows("SELECT sequence FROM change_log ORDER BY sequence")]
     assert sequences == sorted(set(sequences))
 
 

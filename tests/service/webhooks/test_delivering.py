@@ -12,10 +12,11 @@ import pytest
 from crmctl.models.signatures import read_headers, verify
 from crmctl.service.background import LOOPBACK
 from crmctl.service.data import new_id
+from crmctl.service.jobs.retention import Retention
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, delivery_claims, webhooks
-from crmctl.service.webhooks.delivery_jobs import UNPROVEN, Housekeeping
+from crmctl.service.webhooks.delivery_jobs import UNPROVEN, Expiry
 from tests.support.deliveries import Bench
 from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
@@ -272,7 +273,7 @@ def test_what_could_not_be_tried_in_its_window_fails_and_is_not_sent_late(bench:
         bench.event()
         bench.clock.advance(72 * 3600 + 1)
         bench.deliver()
-        Housekeeping(bench.context).run_once()
+        Expiry(bench.context).run_once()
         assert receiver.received == []
     assert bench.history(endpoint)[0]["state"] == "failed"
 
@@ -283,11 +284,11 @@ def test_history_is_kept_for_thirty_days_and_pending_work_until_it_is_settled(be
         bench.event()
         bench.deliver()
         bench.clock.advance(30 * 24 * 3600 - 1)
-        Housekeeping(bench.context).run_once()
+        Retention(bench.context).run_once()
         assert len(bench.history(endpoint)) == 1
         bench.event()
         bench.clock.advance(2)
-        Housekeeping(bench.context).run_once()
+        Retention(bench.context).run_once()
         assert [delivery["state"] for delivery in bench.history(endpoint)] == ["pending"]
         bench.deliver()
     assert len(receiver.received) == 2

@@ -128,6 +128,24 @@ def get_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Rec
     runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
 
 
+@app.command("history", examples=[f"crmctl records history people {NEWEST}", f"crmctl records history people {NEWEST} -o jsonl"])
+def show_history(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    record_id: RecordArgument,
+    limit: LimitOption = None,
+    every: AllOption = False,
+    offset: OffsetOption = 0,
+) -> None:
+    """Show how a record changed, newest first: when, by whom, and each value before and after.
+
+    A deleted record's history too, as long as the service keeps it. Services other than crmctl's own have none.
+    """
+    from crmctl.cli.record_changes import show_changes
+
+    show_changes(ctx.obj, object_name, record_id, window(limit, every, offset))
+
+
 @app.command(
     "create",
     writes=True,

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, service_libraries
+from crmctl.cli import service_copies
+from crmctl.cli.commands.serve import DatabaseOption, DataOption
 from crmctl.cli.framework import CommandApp
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError, reason
-from crmctl.service.settings import ServiceSettings
+from crmctl.cli.service_access import opened, write
+from crmctl.errors import UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.service.store.engine import Engine
     from crmctl.service.store.keys import ApiKey
-    from crmctl.service.store.tx import Tx
-
-T = TypeVar("T")
 
 app = CommandApp("Administer an embedded service's own data.")
 keys = CommandApp("Create, list and revoke API keys.")
@@ -44,7 +39,7 @@ def create_key(
     if bool(scope) == full_access:
         raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
     runtime: Runtime = ctx.obj
-    with _opened(runtime, data, database_url, writes=True) as engine:
+    with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.data import new_id
         from crmctl.service.expiry import parse_expiry
         from crmctl.service.store import keys as store
@@ -52,9 +47,7 @@ def create_key(
         now = runtime.clock.now()
         end = parse_expiry(expires, now) if expires else None
         scopes = None if full_access else frozenset(scope or ())
-        key, secret = _write(
-            runtime, engine, lambda tx: store.create_key(tx, name=name, scopes=scopes, expires_at=end, ids=new_id, now=now)
-        )
+        key, secret = write(runtime, engine, lambda tx: store.create_key(tx, name=name, scopes=scopes, expires_at=end, ids=new_id, now=now))
     described = _describe(key)
     settled = {field: described[field] for field in ("name", "scopes", "expiresAt")}
     runtime.emitter.emit_item({"dryRun": True} | settled if runtime.dry_run else {"id": key.id} | settled | {"key": secret})
@@ -66,7 +59,7 @@ def list_keys(ctx: typer.Context, data: DataOption = None, database_url: Databas
     from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj
-    with _opened(runtime, data, database_url) as engine:
+    with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import keys as store
 
         found = engine.read(store.list_keys)
@@ -83,10 +76,10 @@ def revoke_key(
 ) -> None:
     """Revoke an API key; its next request is refused. A revoked key never comes back."""
     runtime: Runtime = ctx.obj
-    with _opened(runtime, data, database_url, writes=True) as engine:
+    with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.store import keys as store
 
-        key = _write(runtime, engine, lambda tx: store.revoke_key(tx, key_id, now=runtime.clock.now()))
+        key = write(runtime, engine, lambda tx: store.revoke_key(tx, key_id, now=runtime.clock.now()))
     runtime.emitter.emit_item({"dryRun": True} | _describe(key) if runtime.dry_run else _describe(key))
 
 
@@ -102,7 +95,7 @@ def console(
     The link works for ten minutes; the session it opens lasts eight hours. Whoever has it can create API keys: do not pass it on.
     """
     runtime: Runtime = ctx.obj
-    with _opened(runtime, data, database_url) as engine:
+    with opened(runtime, data, database_url) as engine:
         from crmctl.service.console.links import CONSOLE, make_link
         from crmctl.service.store.service_values import get_address
         from crmctl.service.store.timestamps import to_micros, to_wire
@@ -132,7 +125,7 @@ def load_definitions(
     """
     runtime: Runtime = ctx.obj
     text = _read_text(runtime, file)
-    with _opened(runtime, data, database_url, writes=True) as engine:
+    with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.data import new_id
         from crmctl.service.definitions.document import parse_document
         from crmctl.service.definitions.load import load_document
@@ -145,7 +138,7 @@ def load_definitions(
 def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """Print members, objects and attributes as a YAML file that load takes back."""
     runtime: Runtime = ctx.obj
-    with _opened(runtime, data, database_url) as engine:
+    with opened(runtime, data, database_url) as engine:
         from crmctl.service.definitions.document import format_document
         from crmctl.service.definitions.dump import dump_sections
 
@@ -157,31 +150,11 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
         runtime.emitter.emit_result(sections)
 
 
-@contextlib.contextmanager
-def _opened(runtime: Runtime, data: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Engine]:
-    """The data of a service, set up where it is new; its faults become errors of the command line.
-
-    Whoever writes is refused when writes are; a protected profile protects its own service, which this need not be.
-    """
-    if writes:
-        runtime.guard_read_only()
-    from crmctl.service import faults
-    from crmctl.service.data import open_data
-
-    settings = ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
-    try:
-        with service_libraries(), contextlib.closing(open_data(settings, runtime.clock)) as engine:
-            yield engine
-    except faults.Fault as fault:
-        kinds: dict[type[faults.Fault], type[CrmctlError]] = {faults.NotFound: NotFoundError, faults.Unavailable: ServiceError}
-        raise kinds.get(type(fault), RejectedError)(fault.message, code=fault.error, details=fault.details) from fault
-
-
-def _write(runtime: Runtime, engine: Engine, work: Callable[[Tx], T]) -> T:
-    """Do it, or with --dry-run only find out what would come of it."""
-    from crmctl.service.store.engine import rehearse
-
-    return rehearse(engine, work) if runtime.dry_run else engine.write(work)
+app.command(
+    "restore",
+    writes=None,
+    examples=["crmctl service restore deals --as-of 'yesterday 15:30' --dry-run"],
+)(service_copies.restore)
 
 
 def _describe(key: ApiKey) -> dict[str, Any]:

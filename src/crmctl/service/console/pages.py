@@ -23,6 +23,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.http.endpoints import read_body
 from crmctl.service.http.errors import Refusal, answer_for
+from crmctl.service.store import actors
 from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, find_session, open_session
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.tx import Tx
@@ -147,7 +148,6 @@ class Pages:
         if request.method == "GET" and "link" in query:
             return self._enter(query["link"])
         engine = self.context.engine
-        transact = engine.write if request.method == "POST" and in_transaction else engine.read
 
         def run(tx: Tx) -> tuple[Visit | None, ConsolePage | Redirect | None]:
             visit = self._admit(tx, request, query, form)
@@ -155,7 +155,8 @@ class Pages:
                 return None, ConsolePage("welcome.html", status=HTTPStatus.FORBIDDEN)
             return visit, handler(tx, visit) if in_transaction else None
 
-        visit, outcome = transact(run)
+        is_writing = request.method == "POST" and in_transaction
+        visit, outcome = engine.write(run, by=actors.OPERATOR) if is_writing else engine.read(run)
         if outcome is None:
             outcome = handler(visit)
         if isinstance(outcome, Redirect):

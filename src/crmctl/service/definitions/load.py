@@ -16,6 +16,7 @@ from crmctl.service.definitions.document import AttributeDefinition, Document, M
 from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.reports.definition import ReportDefinition, plan_report
 from crmctl.service.store import attributes, members, objects, reports, workflows
+from crmctl.service.store.actors import OPERATOR
 from crmctl.service.store.engine import Engine, rehearse
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.stamp import Stamp
@@ -37,7 +38,7 @@ def load_document(engine: Engine, document: Document, *, clock: Clock, ids: Ids,
     def load(tx: Tx) -> Summary:
         return _Loading(tx, ids, clock.now()).load(document)
 
-    return rehearse(engine, load) if dry_run else engine.write(load)
+    return rehearse(engine, load, by=OPERATOR) if dry_run else engine.write(load, by=OPERATOR)
 
 
 class _Loading:

@@ -26,6 +26,7 @@ from crmctl.service.http.concurrency import LARGE, FairLimiter
 from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
 from crmctl.service.shapes import Body
+from crmctl.service.store import actors
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.records import ANY_VERSION, version_of
 from crmctl.service.store.stamp import Stamp
@@ -58,6 +59,8 @@ class Endpoint:
     filters: Filters | None = None
     conflicts: bool = False
     is_long: bool = False
+    is_addition: bool = False
+    """Not of the interface: marked so in the document."""
     is_versioned: bool = False
     """The answer is a record, with its version as ETag; requests that change one may name versions as If-Match."""
     in_transaction: bool = True
@@ -122,11 +125,15 @@ class Endpoints:
 
 
 def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
-    transact = context.engine.write if endpoint.writes else context.engine.read
     allowed = max(context.settings.request_timeout, LONG_SECONDS if endpoint.is_long else 0)
 
     def run(call: Call) -> Response:
-        document = transact(lambda tx: handler(tx, call), within=call.within) if endpoint.in_transaction else handler(call)
+        if not endpoint.in_transaction:
+            document = handler(call)
+        elif endpoint.writes:
+            document = context.engine.write(lambda tx: handler(tx, call), within=call.within, by=actors.key(call.key.id))
+        else:
+            document = context.engine.read(lambda tx: handler(tx, call), within=call.within)
         versioned = endpoint.is_versioned and "updatedAt" in document
         return JsonAnswer(document, endpoint.status, {"ETag": f'"{version_of(document)}"'} if versioned else None)
 

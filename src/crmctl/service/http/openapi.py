@@ -68,6 +68,8 @@ def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
         "security": [{"apiKey": []}],
         "x-required-scope": endpoint.scope,
     }
+    if endpoint.is_addition:
+        extra |= {"x-addition": True, "description": "An addition to the interface: no client of it needs this."}
     if endpoint.body:
         extra["requestBody"] = {"required": not endpoint.optional_body, "content": _json(endpoint.body)}
     return {

@@ -1,6 +1,6 @@
 """Deliveries: one event for one endpoint, with every attempt. What is stored, never how it is sent.
 
-The body is the outbox event's frozen bytes; the event's id stays the same over retries and replays.
+The body is the event's frozen bytes in the log of changes; the event's id stays the same over retries and replays.
 """
 # ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
+from crmctl.service.store import outbox
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
@@ -87,12 +88,8 @@ def fan_out(tx: Tx, event_id: str, event_type: str, **stamp: Unpack[Stamp]) -> i
 def send_test(tx: Tx, endpoint_id: str, **stamp: Unpack[Stamp]) -> str:
     """A test event for one endpoint, enabled or not; returns the delivery's id. Raises NotFound."""
     endpoint = get_endpoint(tx, endpoint_id)
-    event_id = stamp["ids"]()
-    payload = jsontext.dumps({"message": "This is a test of your webhook endpoint.", "endpointId": endpoint["id"]})
-    tx.execute(
-        "INSERT INTO outbox (id, type, payload, created_at, dispatched) VALUES (?, ?, ?, ?, 1)",
-        (event_id, TEST_EVENT, payload.encode(), to_micros(stamp["now"])),
-    )
+    payload = {"message": "This is a test of your webhook endpoint.", "endpointId": endpoint["id"]}
+    event_id = outbox.append_settled(tx, TEST_EVENT, payload, **stamp)
     return _insert_deliveries(tx, [(endpoint["id"], event_id, TEST_EVENT)], stamp["ids"], stamp["now"])[0]
 
 
@@ -135,16 +132,12 @@ def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_f
     return len(events)
 
 
-def forget(tx: Tx, before: float) -> None:
-    """Delete deliveries settled before this Unix time, their attempts, and the events that nothing needs any more."""
-    at = to_micros(before)
-    tx.execute("DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE settled_at < ?)", (at,))
-    tx.execute("DELETE FROM webhook_delivery WHERE settled_at < ?", (at,))
-    tx.execute(
-        "DELETE FROM outbox WHERE dispatched = 1 AND created_at < ? "
-        "AND NOT EXISTS (SELECT 1 FROM webhook_delivery WHERE webhook_delivery.event_id = outbox.id)",
-        (at,),
-    )
+def forget(tx: Tx, before: float, most: int) -> int:
+    """Delete up to `most` deliveries settled before this Unix time, with their attempts; how many there were."""
+    old = [row[0] for row in tx.all("SELECT id FROM webhook_delivery WHERE settled_at < ? LIMIT ?", (to_micros(before), most))]
+    tx.execute_many("DELETE FROM webhook_attempt WHERE delivery_id = ?", [(each,) for each in old])
+    tx.execute_many("DELETE FROM webhook_delivery WHERE id = ?", [(each,) for each in old])
+    return len(old)
 
 
 def list_deliveries(tx: Tx, endpoint_id: str, state: str | None = None, limit: int = 50, offset: int = 0) -> list[dict[str, Any]]:
@@ -171,7 +164,7 @@ def get_delivery(tx: Tx, delivery_id: str) -> dict[str, Any]:
         "WHERE delivery_id = ? ORDER BY attempt",
         (found["id"],),
     )
-    body = required(tx.one("SELECT payload FROM outbox WHERE id = ?", (found["eventId"],)))[0]
+    body = required(tx.one("SELECT payload FROM change_log WHERE event_id = ?", (found["eventId"],)))[0]
     return found | {"body": bytes(body).decode(), "history": [_AttemptRow(*each).wire() for each in attempts]}
 
 

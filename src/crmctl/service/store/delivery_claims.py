@@ -115,7 +115,7 @@ def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
             found += tx.all(
                 "SELECT d.id, d.endpoint_id, d.event_id, d.event_type, e.url, e.secret, e.old_secret, e.old_secret_until, o.payload, "
                 "d.attempts, d.created_at FROM webhook_delivery AS d JOIN webhook_endpoint AS e ON e.id = d.endpoint_id "
-                f"JOIN outbox AS o ON o.id = d.event_id WHERE e.id = ? AND {_DUE} "
+                f"JOIN change_log AS o ON o.event_id = d.event_id WHERE e.id = ? AND {_DUE} "
                 f"ORDER BY d.next_try_at, d.number LIMIT ?{tx.dialect.for_claim('d')}",
                 (endpoint, *_due_by(terms, now), limit),
             )

@@ -32,8 +32,8 @@ class Engine(Protocol):
         """
         ...
 
-    def write(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False) -> T:
-        """Run `fn` alone with respect to other writes of the same rows; durable when this returns.
+    def write(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False, by: str | None = None) -> T:
+        """Run `fn` alone with respect to other writes of the same rows; durable when this returns. `by` is who acts: see actors.
 
         Raises Busy as `read` does, and Unavailable when the database cannot be written: nothing has been written then.
         """
@@ -46,14 +46,14 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def rehearse(engine: Engine, fn: Callable[[Tx], T]) -> T:
+def rehearse(engine: Engine, fn: Callable[[Tx], T], *, by: str | None = None) -> T:
     """What `engine.write(fn)` would return or raise; nothing of it stays."""
 
     def do_and_undo(tx: Tx) -> T:
         raise _Rehearsed(fn(tx))
 
     try:
-        return engine.write(do_and_undo)
+        return engine.write(do_and_undo, by=by)
     except _Rehearsed as rehearsed:
         return cast("T", rehearsed.outcome)
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from crmctl.errors import ConfigError
 from crmctl.service.store import (
     activities,
+    change_log,
     deliveries,
     delivery_claims,
     rates,
@@ -108,4 +109,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("workflows", workflows.create_tables),
     Migration("workflow runs", workflow_runs.create_tables),
     Migration("places of endpoints and workflows", _places),
+    Migration("log of changes", change_log.create_tables),
 )

@@ -76,11 +76,12 @@ class PostgresTx:
 
     dialect = PostgresDialect()
 
-    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline, end: float | None = None) -> None:
+    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline, end: float | None = None, by: str | None = None) -> None:
         """`end` is the moment, on the monotonic clock, after which no further statement is run."""
         self._connection = connection
         self._pipeline = pipeline
         self._end = end
+        self.by = by
 
     def execute(self, sql: str, params: Params = ()) -> int:
         self._look_at_the_clock()
@@ -130,8 +131,8 @@ class PostgresEngine:
     def read(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False) -> T:
         return self._repeat(_READ, fn, _end(within))
 
-    def write(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False) -> T:
-        return self._repeat(_WRITE, fn, _end(within))
+    def write(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False, by: str | None = None) -> T:
+        return self._repeat(_WRITE, fn, _end(within), by)
 
     def rate_windows(self) -> RateWindows:
         """Shared by all processes on this database."""
@@ -141,12 +142,12 @@ class PostgresEngine:
         """Connections in use are closed when they come back."""
         self._pool.close()
 
-    def _repeat(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None) -> T:
+    def _repeat(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None, by: str | None = None) -> T:
         for tries in count(1):
             if end is not None and time.monotonic() > end:
                 raise Busy(_TOO_LONG)
             try:
-                return self._attempt(begin, fn, end)
+                return self._attempt(begin, fn, end, by)
             except _COLLISIONS as error:
                 if tries >= _TRIES and isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected)):
                     raise Busy("too many requests change the same data; nothing was done, try again") from error
@@ -174,7 +175,7 @@ class PostgresEngine:
                 raise Unavailable("the database is not available; try again") from error
         raise AssertionError("unreachable")
 
-    def _attempt(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None) -> T:
+    def _attempt(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None, by: str | None) -> T:
         left = None if end is None else max(0.001, end - time.monotonic())
         connection = self._pool.getconn(None if left is None else min(left, self._pool_seconds))
         xid: str | None = None
@@ -184,7 +185,7 @@ class PostgresEngine:
                 if left is not None:
                     connection.execute(_LIMITS, [f"{max(1, int(seconds * 1000))}ms" for seconds in (left, min(left, _LOCK_SECONDS))])
                 numbered = connection.execute("SELECT pg_current_xact_id()::text") if begin is _WRITE else None
-                result = fn(PostgresTx(connection, pipeline, end))
+                result = fn(PostgresTx(connection, pipeline, end, by))
                 if numbered is not None:
                     xid = str(cast(Row, numbered.fetchone())[0])
                 ended = connection.execute("COMMIT")

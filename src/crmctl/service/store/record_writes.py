@@ -13,8 +13,8 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound, shown
-from crmctl.service.store import outbox, record_tables
-from crmctl.service.store.organisation import organisation_id
+from crmctl.service.store import change_log, record_tables
+from crmctl.service.store.change_log import Entry
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, all_in
@@ -104,13 +104,13 @@ class Writing:
         self._claimed: set[Key] = set()
         self._deleted: list[str] = []
         self._targets: dict[str, set[str]] = {}
-        self._events: list[tuple[str, str]] = []
-        self._organisation = organisation_id(tx)
+        self._entries: list[Entry] = []
+        self._listeners = change_log.listeners(tx)
 
     def prepare(self, changes: Sequence[RecordChange]) -> None:
         """Read all that the changes will be judged by, in one query per kind."""
         self.load(change.record_id for change in changes if change.record_id)
-        for attribute in self._schema.unique:
+        for attribute in self._schema.holding_unique:
             keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
             sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
             self._owners.update({(attribute.number, key): owner for key, owner in all_in(self._tx, sql, keys, [attribute.number])})
@@ -139,6 +139,28 @@ class Writing:
         if record is None:
             raise NotFound(f"there is no record with the id {change.record_id}")
         self._check_references(change)
+        before = change_log.overwritten(record.data, change.data) if change.record_id else None
+        self._take(change, record)
+        self._note(change_log.UPDATED if change.record_id else change_log.CREATED, record, before)
+        return record
+
+    def put_back(self, change: RecordChange, created_at: int) -> StoredRecord:
+        """Make a record hold exactly this again, whatever is asked of new values; one that is not there is made anew.
+
+        Raises BadRequest or Conflict, and then has done nothing.
+        """
+        record_id = change.record_id or self._ids()
+        there = self._records.get(record_id)
+        record = there or StoredRecord(record_id, created_at, self._at, {}, {}, is_new=True)
+        cleared = dict.fromkeys(slug for slug in record.data if slug not in change.data)
+        whole = RecordChange(record_id, cleared | change.data, dict.fromkeys(cleared, EMPTY) | change.projections)
+        before = change_log.overwritten(record.data, whole.data) if there else "{}"
+        self._take(whole, record)
+        self._note(change_log.UPDATED if there else change_log.CREATED, record, before)
+        return record
+
+    def _take(self, change: RecordChange, record: StoredRecord) -> None:
+        """Merge a change into a record that will be written."""
         self._check_unique(change, record)
         merged = {slug: value for slug, value in (record.data | change.data).items() if value is not None}
         document = jsontext.dumps(merged)
@@ -149,15 +171,13 @@ class Writing:
         record.updated_at = self._at
         record.changed.update(change.projections)
         self._records[record.id] = record
-        self._event("record.updated" if change.record_id else "record.created", record)
-        return record
 
     def delete(self, record: StoredRecord) -> None:
         """Of a loaded record."""
         del self._records[record.id]
         self._deleted.append(record.id)
         self._released.update((number, key) for number, keys in record.keys.items() for key in keys)
-        self._event("record.deleted", record)
+        self._note(change_log.DELETED, record, change_log.whole(record.created_at, record.document))
 
     def flush(self) -> None:
         """Write everything, the events with it."""
@@ -173,7 +193,7 @@ class Writing:
         for record in self._records.values():
             if record.changed and not record.is_new:
                 self._update(record)
-        outbox.append_frozen(tx, self._events, ids=self._ids, now=self._now)
+        change_log.append(tx, self._listeners, self._entries, ids=self._ids, now=self._now)
         growth = len(new) - len(self._deleted)
         if growth:
             # Last: all writers of the object meet at this row, and wait for each other only from here to the commit.
@@ -186,13 +206,13 @@ class Writing:
                 raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
 
     def _check_unique(self, change: RecordChange, record: StoredRecord) -> None:
-        for attribute in self._schema.unique:
+        for attribute in self._schema.holding_unique:
             for key in change.projections.get(attribute.slug, EMPTY).keys:
                 if self._owners.get((attribute.number, key), record.id) != record.id:
                     raise Conflict(f"{attribute.slug} must be unique, and another record has this value", {"slug": attribute.slug})
 
     def _take_keys(self, change: RecordChange, record: StoredRecord) -> None:
-        for attribute in self._schema.unique:
+        for attribute in self._schema.holding_unique:
             projection = change.projections.get(attribute.slug)
             if projection is None:
                 continue
@@ -206,7 +226,7 @@ class Writing:
                 self._owners[number, key] = record.id
 
     def _insert(self, records: Sequence[StoredRecord]) -> None:
-        attributes = list(self._schema.attributes.values())
+        attributes = list(self._schema.every.values())
         names = [name for attribute in attributes for name in (record_tables.column(attribute), record_tables.exact_column(attribute))]
         columns = ", ".join(["id", "created_at", "updated_at", "data", *names])
         marks = ", ".join("?" * (4 + len(names)))
@@ -223,16 +243,19 @@ class Writing:
         # Only what changed: an index whose column is not named costs nothing.
         columns: dict[str, Any] = {"updated_at": record.updated_at, "data": record.document}
         for slug, projection in record.changed.items():
-            attribute = self._schema.attributes[slug]
+            attribute = self._schema.every[slug]
             columns[record_tables.column(attribute)] = projection.column
             columns[record_tables.exact_column(attribute)] = projection.exact
         assignments = ", ".join(f"{column} = ?" for column in columns)
         self._tx.execute_many(f"UPDATE {self._schema.table} SET {assignments} WHERE id = ?", [(*columns.values(), record.id)])
 
-    def _event(self, event_type: str, record: StoredRecord) -> None:
-        # The ids are our own and need no escaping; the document is JSON already.
-        head = f'{{"organizationId":"{self._organisation}","recordId":"{record.id}","objectId":"{self._schema.object_id}","data":'
-        self._events.append((event_type, f"{head}{record.document}}}"))
+    def _note(self, event_type: str, record: StoredRecord, before: str | None) -> None:
+        payload = None
+        if self._listeners.want(event_type):
+            # The ids are our own and need no escaping; the document is JSON already.
+            head = f'{{"organizationId":"{self._listeners.organisation}","recordId":"{record.id}","objectId":"{self._schema.object_id}"'
+            payload = f'{head},"data":{record.document}}}'
+        self._entries.append(Entry(event_type, payload, record.id, self._schema.number, before))
 
 
 def _existing(tx: Tx, attribute: StoredAttribute, keys: set[str]) -> set[str]:

@@ -30,6 +30,11 @@ class Schema:
         return record_tables.table_name(self.number)
 
     @cached_property
+    def every(self) -> Mapping[str, StoredAttribute]:
+        """Inactive ones too."""
+        return {**self.attributes, **self.inactive}
+
+    @cached_property
     def unique(self) -> tuple[StoredAttribute, ...]:
         return tuple(attribute for attribute in self.attributes.values() if attribute.is_unique)
 

@@ -70,8 +70,9 @@ class SqliteTx:
 
     dialect = SqliteDialect()
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, by: str | None = None) -> None:
         self._connection = connection
+        self.by = by
 
     def execute(self, sql: str, params: Params = ()) -> int:
         return self._connection.execute(sql, params).rowcount
@@ -119,7 +120,7 @@ class SqliteEngine:
         finally:
             self._give_back(connection)
 
-    def write(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False) -> T:
+    def write(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False, by: str | None = None) -> T:
         started = time.monotonic()
         if not self._writing.acquire(timeout=min(self._busy_seconds, self._busy_seconds if within is None else within)):
             raise Busy("the service is busy writing; nothing was done, try again")
@@ -127,7 +128,7 @@ class SqliteEngine:
             if self._closed:
                 raise Unavailable("the service is shutting down")
             with self._ending(self._writer, None if within is None else within - (time.monotonic() - started)):
-                return self._run(self._writer, None if single else "BEGIN IMMEDIATE", fn)
+                return self._run(self._writer, None if single else "BEGIN IMMEDIATE", fn, by)
         finally:
             self._writing.release()
 
@@ -149,14 +150,14 @@ class SqliteEngine:
             if self._rates is not None:
                 self._rates.close()
 
-    def _run(self, connection: _Connection, begin: str | None, fn: Callable[[SqliteTx], T]) -> T:
+    def _run(self, connection: _Connection, begin: str | None, fn: Callable[[SqliteTx], T], by: str | None = None) -> T:
         """Without `begin`, the one statement of `fn` is a transaction by itself."""
         try:
             if begin is None:
-                return fn(SqliteTx(connection))
+                return fn(SqliteTx(connection, by))
             connection.execute(begin)
             try:
-                result = fn(SqliteTx(connection))
+                result = fn(SqliteTx(connection, by))
                 connection.execute("COMMIT")
             except BaseException:
                 # A failure such as a full disk may have ended the transaction already.

@@ -20,6 +20,11 @@ class Tx(Protocol):
     @property
     def dialect(self) -> SqlDialect: ...
 
+    @property
+    def by(self) -> str | None:
+        """Who is acting: see actors. None for the service itself."""
+        ...
+
     def execute(self, sql: str, params: Params = ()) -> int:
         """Run a statement; the number of rows it touched."""
         ...

@@ -207,7 +207,7 @@ def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, **stamp: Unpa
 
 def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
     """Remember which events a run has caused in this transaction, given every id that was made in it."""
-    events = [row[0] for row in all_in(tx, "SELECT id FROM outbox WHERE id IN {}", made_ids)]
+    events = [row[0] for row in all_in(tx, "SELECT event_id FROM change_log WHERE event_id IN {}", made_ids)]
     tx.execute_many("INSERT INTO workflow_origin (event_id, run_id) VALUES (?, ?)", [(event, run.id) for event in events])
 
 

@@ -1,4 +1,4 @@
-"""The delivery jobs: send what is due, several at once, and store every try; give up and forget what is old.
+"""The delivery jobs: send what is due, several at once, and store every try; give up what is old.
 
 At least once, and at most one worker at a time for each delivery: a claim is a lease in the database. So are the places of an endpoint.
 """
@@ -12,16 +12,14 @@ from crmctl.service.context import Context
 from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
-from crmctl.service.store import deliveries, delivery_claims
+from crmctl.service.store import delivery_claims
 from crmctl.service.store.delivery_claims import Due, Terms
 from crmctl.service.webhooks.schedule import WINDOW, next_try
 
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
 """Longer than a try can take: a delivery whose lease ended belongs to a worker that died."""
 
-HOUSEKEEPING_SECONDS = 600.0
-RETENTION_SECONDS = 30 * 24 * 3600.0
-"""How long settled deliveries and their history are kept."""
+EXPIRY_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -72,21 +70,19 @@ class Deliveries:
         self._context.engine.write(lambda tx: delivery_claims.settle(tx, due, attempt, again))
 
 
-class Housekeeping:
-    """Gives up what is past its window and forgets what is past its retention, now and then."""
+class Expiry:
+    """Gives up what is past its window, now and then."""
 
-    def __init__(self, context: Context, retention_seconds: float = RETENTION_SECONDS) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._retention = retention_seconds
         self._next_at = 0.0
 
     def run_once(self) -> bool:
         now = self._context.clock.now()
         if now < self._next_at:
             return False
-        self._next_at = now + HOUSEKEEPING_SECONDS
+        self._next_at = now + EXPIRY_SECONDS
         self._context.engine.write(lambda tx: delivery_claims.expire(tx, WINDOW, now=now))
-        self._context.engine.write(lambda tx: deliveries.forget(tx, now - self._retention))
         return False
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFou
 from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, USER_AGENT, Caller, CallFailedError
-from crmctl.service.store import workflow_runs
+from crmctl.service.store import actors, workflow_runs
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflow_runs import Claimed, LeaseLostError
@@ -92,7 +92,7 @@ class Runs:
             workflow_runs.note_origin(tx, run, made.ids)
             return workflow_runs.advance(tx, run, result, LEASE_SECONDS, ids=self._context.ids, now=now)
 
-        return self._context.engine.write(change)
+        return self._context.engine.write(change, by=actors.workflow(run.workflow_id))
 
     def _call(self, run: Claimed, action: Mapping[str, Any]) -> Claimed:
         if run.is_calling and not action.get("repeat"):

@@ -1,0 +1,47 @@
+"""The data of an embedded service for the commands that administer it, whether it runs or not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from crmctl.cli.commands.serve import data_directory, service_libraries
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
+from crmctl.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.service.store.engine import Engine
+    from crmctl.service.store.tx import Tx
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Engine]:
+    """The data of a service, set up where it is new; its faults become errors of the command line.
+
+    Whoever writes is refused when writes are; a protected profile protects its own service, which this need not be.
+    """
+    if writes:
+        runtime.guard_read_only()
+    from crmctl.service import faults
+    from crmctl.service.data import open_data
+
+    settings = ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
+    try:
+        with service_libraries(), contextlib.closing(open_data(settings, runtime.clock)) as engine:
+            yield engine
+    except faults.Fault as fault:
+        kinds: dict[type[faults.Fault], type[CrmctlError]] = {faults.NotFound: NotFoundError, faults.Unavailable: ServiceError}
+        raise kinds.get(type(fault), RejectedError)(fault.message, code=fault.error, details=fault.details) from fault
+
+
+def write(runtime: Runtime, engine: Engine, work: Callable[[Tx], T]) -> T:
+    """Do it, or with --dry-run only find out what would come of it."""
+    from crmctl.service.store.actors import OPERATOR
+    from crmctl.service.store.engine import rehearse
+
+    return rehearse(engine, work, by=OPERATOR) if runtime.dry_run else engine.write(work, by=OPERATOR)

@@ -1,0 +1,135 @@
+"""What became of a record, change by change, and what records held at a moment: read from the log of changes, backwards."""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.service.faults import NotFound
+from crmctl.service.store import actors, change_log
+from crmctl.service.store.change_log import CREATED, DELETED
+from crmctl.service.store.schema import Schema, load_schema
+from crmctl.service.store.timestamps import optional_to_wire, to_wire
+from crmctl.service.store.tx import Tx, all_in
+from crmctl.service.values.choices import canonical_uuid
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """`changes` in wire form, newest first, and how many there are in all.
+
+    `since` is the moment before which nothing is known of a record that was there already; None where all of its life is known.
+    """
+
+    changes: list[dict[str, Any]]
+    total: int
+    since: str | None
+
+
+@dataclass(frozen=True)
+class Past:
+    """A record as it was: `data` None where it was not there; `created_at` where it has to be made anew."""
+
+    data: Data | None
+    created_at: int | None = None
+
+
+@dataclass(frozen=True)
+class _Change:
+    at: int
+    type: str
+    actor: str | None
+    before: str | None
+
+    def undone(self, after: Data | None) -> Past:
+        """The record before this change, given what it held after it."""
+        if self.type == CREATED:
+            return Past(None)
+        overwritten = jsontext.loads(self.before or "{}")
+        if self.type == DELETED:
+            return Past(overwritten["data"], overwritten["createdAt"])
+        merged = {**(after or {}), **overwritten}
+        return Past({slug: value for slug, value in merged.items() if value is not None})
+
+
+def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset: int = 0) -> History:
+    """Also of a record that is deleted, as long as its deletion is known. Raises NotFound for the object or the record."""
+    schema = load_schema(tx, object_id)
+    known_id = canonical_uuid(record_id) or ""
+    row = tx.one(f"SELECT data, created_at FROM {schema.table} WHERE id = ?", (known_id,))
+    changes = _changes(tx, schema, known_id, None if row is None else row[1])
+    if row is None and not changes:
+        raise NotFound(f"there is no record with the id {record_id}, and none is known to have been")
+    names = actors.described(tx, (change.actor for change in changes[offset : offset + limit]))
+    data: Data | None = None if row is None else jsontext.loads(row[0])
+    found = []
+    for place, change in enumerate(changes[: offset + limit]):
+        before = change.undone(data).data
+        if place >= offset:
+            about = {"at": to_wire(change.at), "type": change.type, "by": names[change.actor]}
+            found.append(about | {"changes": _differences(before, data)})
+        data = before
+    is_whole = bool(changes) and changes[-1].type == CREATED
+    return History(found, len(changes), None if is_whole else optional_to_wire(known_since(tx)))
+
+
+def changed_since(tx: Tx, object_number: int, moment: int) -> tuple[list[str], set[str]]:
+    """The ids of an object's records that changed after the moment, and which of them were not there before."""
+    rows = tx.all(
+        "SELECT subject, max(CASE WHEN before IS NULL THEN 1 ELSE 0 END) FROM change_log "
+        "WHERE object_number = ? AND at > ? AND subject IS NOT NULL GROUP BY subject ORDER BY subject",
+        (object_number, moment),
+    )
+    return [row[0] for row in rows], {row[0] for row in rows if row[1]}
+
+
+def past_of(tx: Tx, record_ids: Iterable[str], now: dict[str, Data], moment: int) -> Iterator[tuple[str, Past]]:
+    """What these records, which were there at the moment or had been, held then; `now` is what those that are there hold."""
+    wanted = list(record_ids)
+    sql = "SELECT subject, sequence, at, type, before FROM change_log WHERE before IS NOT NULL AND subject IN {}"
+    found: dict[str, list[tuple[int, _Change]]] = {}
+    for subject, sequence, at, kind, before in all_in(tx, sql, wanted):
+        found.setdefault(subject, []).append((sequence, _Change(at, kind, None, before)))
+    for record_id in wanted:
+        changes = sorted(found.get(record_id, ()), key=lambda each: each[0])
+        first = next((place for place, (_, change) in enumerate(changes) if change.at > moment), len(changes))
+        past = Past(now.get(record_id))
+        for _, change in reversed(changes[first:]):
+            undone = change.undone(past.data)
+            past = Past(undone.data, undone.created_at or past.created_at)
+        yield record_id, past
+
+
+def known_since(tx: Tx) -> int | None:
+    """The moment before which changes are not known any more; None where all are."""
+    row = tx.one("SELECT value FROM service_value WHERE name = ?", (change_log.KNOWN_SINCE,))
+    return None if row is None else int(row[0])
+
+
+def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> list[_Change]:
+    """Newest first."""
+    rows = tx.all(
+        "SELECT at, type, actor, before FROM change_log WHERE subject = ? AND before IS NOT NULL AND object_number = ? "
+        "ORDER BY sequence DESC",
+        (record_id, schema.number),
+    )
+    changes = [_Change(*row) for row in rows]
+    if created_at is None:
+        created_at = next((jsontext.loads(each.before)["createdAt"] for each in changes if each.type == DELETED and each.before), None)
+    made = tx.one(
+        "SELECT at, type, actor, before FROM change_log WHERE at = ? AND subject = ? AND object_number = ? AND before IS NULL",
+        (created_at, record_id, schema.number),
+    )
+    return changes if made is None else [*changes, _Change(*made)]
+
+
+def _differences(before: Data | None, after: Data | None) -> list[dict[str, Any]]:
+    old, new = before or {}, after or {}
+    slugs = [*new, *(slug for slug in old if slug not in new)]
+    differing = (slug for slug in slugs if change_log.differ(old.get(slug), new.get(slug)))
+    return [{"attributeSlug": slug, "old": old.get(slug), "new": new.get(slug)} for slug in differing]

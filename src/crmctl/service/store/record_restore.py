@@ -1,0 +1,126 @@
+"""Takes the records of an object back to a moment, a batch in each transaction, by ordinary changes that the log keeps too.
+
+Going on after an interruption is doing it again: what is as it was is left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Unpack
+
+from crmctl.service.faults import BadRequest, Fault
+from crmctl.service.store.change_log import differ
+from crmctl.service.store.record_history import Past, changed_since, known_since, past_of
+from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing
+from crmctl.service.store.schema import Schema, load_schema
+from crmctl.service.store.stamp import Stamp
+from crmctl.service.store.timestamps import to_micros, to_wire
+from crmctl.service.store.tx import MAX_IN, Tx
+from crmctl.service.values.projection import Projection, project
+from crmctl.service.values.text import Invalid
+
+CREATED, UPDATED, DELETED, UNCHANGED = "created", "updated", "deleted", "unchanged"
+
+
+@dataclass
+class Restored:
+    """How many records were created again, updated, deleted, and found as they were; `failed` says why by record."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    """Attributes that are no more, or take such values no more."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The records that changed since the moment, in batches; those in `new` were not there then."""
+
+    moment: int
+    batches: Sequence[Sequence[str]]
+    new: frozenset[str]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.batches))
+
+
+def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Candidates:
+    """Raises NotFound for the object, BadRequest for a moment that is to come or that changes are not known from."""
+    schema = load_schema(tx, object_id)
+    at, since = to_micros(moment), known_since(tx)
+    if moment > now:
+        raise BadRequest("the moment is in the future", {"field": "asOf"})
+    if since is not None and at < since:
+        raise BadRequest(f"changes are known since {to_wire(since)} only; a backup may go further back", {"field": "asOf"})
+    changed, new = changed_since(tx, schema.number, at)
+    # Those that have to go first: they may hold values that others must have for themselves.
+    ordered = [*(each for each in changed if each in new), *(each for each in changed if each not in new)]
+    batches = [ordered[start : start + MAX_IN] for start in range(0, len(ordered), MAX_IN)]
+    return Candidates(at, batches, frozenset(new))
+
+
+def restore(
+    candidates: Candidates, transact: Callable[[Callable[[Tx], Restored]], Restored], object_id: str, stamp: Callable[[], Stamp]
+) -> Restored:
+    """`transact` runs a function in a transaction of its own. What failed is tried again as long as some of it succeeds: another record
+    may have had to give up a value first."""
+    whole = Restored()
+    waiting: Sequence[Sequence[str]] = candidates.batches
+    while waiting:
+        whole.failed = {}
+        for batch in waiting:
+            part = transact(lambda tx, batch=batch: _restore_batch(tx, object_id, batch, candidates, **stamp()))  # type: ignore[misc]
+            whole.counts += part.counts
+            whole.failed |= part.failed
+            whole.left_out |= part.left_out
+        left = list(whole.failed)
+        again = [left[start : start + MAX_IN] for start in range(0, len(left), MAX_IN)]
+        waiting = again if len(left) < sum(map(len, waiting)) else []
+    return whole
+
+
+def _restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> Restored:
+    schema = load_schema(tx, object_id, tx.dialect.share_object)
+    writing, done = Writing(tx, schema, **stamp), Restored()
+    present = dict(writing.load(batch))
+    was_there = [each for each in batch if each not in candidates.new]
+    pasts = dict(past_of(tx, was_there, {each: present[each].data for each in present}, candidates.moment))
+    wanted = {record_id: _change(schema, record_id, past.data, done) for record_id, past in pasts.items() if past.data is not None}
+    writing.prepare([change for record_id, change in wanted.items()])
+    for record_id in batch:
+        past = pasts.get(record_id, Past(None))
+        try:
+            done.counts[_restore_one(writing, present.get(record_id), wanted.get(record_id), past.created_at or 0)] += 1
+        except Fault as fault:
+            done.failed[record_id] = fault.message
+    writing.flush()
+    return done
+
+
+def _restore_one(writing: Writing, present: StoredRecord | None, wanted: RecordChange | None, created_at: int) -> str:
+    """`wanted` is what it held, None where it was not there."""
+    if wanted is None:
+        if present is None:
+            return UNCHANGED
+        writing.delete(present)
+        return DELETED
+    if present is not None and not differ(present.data, wanted.data):
+        return UNCHANGED
+    writing.put_back(wanted, created_at)
+    return CREATED if present is None else UPDATED
+
+
+def _change(schema: Schema, record_id: str, data: dict[str, Any], done: Restored) -> RecordChange:
+    """Without what the object has no attribute for any more, or one of another type."""
+    kept: dict[str, Any] = {}
+    projections: dict[str, Projection] = {}
+    for slug, value in data.items():
+        try:
+            projections[slug] = project(schema.every[slug], value)
+            kept[slug] = value
+        except (KeyError, Invalid):
+            done.left_out.add(slug)
+    return RecordChange(record_id, kept, projections)

@@ -1,0 +1,166 @@
+"""Taking records back to a moment, on both engines: whatever happened since, each is then as it was."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from crmctl.service.context import Context
+from crmctl.service.faults import BadRequest
+from crmctl.service.jobs.retention import Retention
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import attributes, change_log, outbox, record_history, record_restore, records, webhooks
+from crmctl.service.store.migrations import MIGRATIONS, migrate
+from crmctl.service.store.record_restore import Restored
+from tests.service.store.conftest import Store, new_id
+
+Contents = dict[str, tuple[dict[str, Any], str]]
+
+
+def contents(store: Store, object_id: str) -> Contents:
+    return {each["id"]: (each["data"], each["createdAt"]) for each in store.find(object_id)}
+
+
+def restore(store: Store, object_id: str, moment: float) -> Restored:
+    now = store.clock.now()
+    found = store.read(lambda tx: record_restore.find_candidates(tx, object_id, moment, now=now))
+    return record_restore.restore(found, store.engine.write, object_id, lambda: {"ids": new_id, "now": store.clock.now()})
+
+
+def things(store: Store) -> str:
+    fields = ({"slug": "code", "type": "text", "is_unique": True}, {"slug": "n", "type": "number"}, {"slug": "words", "type": "list"})
+    return store.object("things", *fields)
+
+
+def live(store: Store, object_id: str, chance: random.Random) -> None:
+    """Something that happens to an object, with a clock that sometimes stands still."""
+    known = list(contents(store, object_id))
+    store.clock.sleep(chance.choice([0, 0, 1]))
+    data = {"code": chance.choice([None, *"abcdef"]), "n": chance.choice([None, 0, 1, 1.0, 2]), "words": chance.choice([None, [], ["x"]])}
+    some = {slug: value for slug, value in data.items() if chance.random() < 0.6}
+    match chance.choice(["create", "create", "update", "update", "update", "delete", "bulk"]):
+        case "create":
+            store.write(records.bulk_write, object_id, "create", [{"data": some}])
+        case "update" if known:
+            store.write(records.bulk_write, object_id, "upsert", [{"id": chance.choice(known), "data": some}])
+        case "delete" if known:
+            store.write(records.bulk_delete, object_id, [chance.choice(known)])
+        case "bulk" if known:
+            store.write(records.bulk_write, object_id, "upsert", [{"id": chance.choice(known), "data": {"n": n}} for n in (7, 8)])
+        case _:
+            pass
+
+
+def test_any_history_goes_back_to_any_of_its_moments_and_forward_again(store: Store) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - shown only when the test fails
+    chance, made = random.Random(seed), things(store)
+    past: dict[float, Contents] = {}
+    for _ in range(60):
+        live(store, made, chance)
+        past[store.clock.now()] = contents(store, made)
+    for moment in chance.sample(sorted(past), 4):
+        store.clock.sleep(1)
+        restored = restore(store, made, moment)
+        now = contents(store, made)
+        # Values that two records exchanged since cannot both go back one by one: those are named, and stay.
+        assert {each: now.get(each) for each in now.keys() | past[moment].keys() if each not in restored.failed} == {
+            each: past[moment].get(each) for each in now.keys() | past[moment].keys() if each not in restored.failed
+        }
+        assert all("unique" in reason for reason in restored.failed.values())
+        assert not restore(store, made, moment).counts.keys() - {"unchanged"}
+        assert store.total(made) == len(now)
+        held = {(data["code"], each) for each, (data, _) in now.items() if "code" in data}
+        assert set(store.rows("SELECT key, record_id FROM unique_value")) == held
+        past[store.clock.now()] = now
+
+
+def test_a_history_tells_what_a_restore_did(store: Store) -> None:
+    made = things(store)
+    one = store.create(made, code="a", n=1)["id"]
+    store.clock.sleep(60)
+    moment = store.clock.now()
+    store.clock.sleep(60)
+    store.write(records.bulk_delete, made, [one])
+    two = store.create(made, code="a", n=2)["id"]
+    store.clock.sleep(60)
+    assert restore(store, made, moment).counts == {"deleted": 1, "created": 1}
+    assert store.find(made)[0]["data"] == {"code": "a", "n": 1}
+    told = store.read(lambda tx: record_history.read_history(tx, made, one))
+    assert [each["type"] for each in told.changes] == ["record.created", "record.deleted", "record.created"]
+    assert told.since is None
+    told = store.read(lambda tx: record_history.read_history(tx, made, two))
+    assert [each["type"] for each in told.changes] == ["record.deleted", "record.created"]
+
+
+def test_what_the_object_has_no_attribute_for_any_more_is_left_out_and_said(store: Store) -> None:
+    made = things(store)
+    one = store.create(made, code="a", n=1, words=["x"])["id"]
+    moment = store.clock.now()
+    store.clock.sleep(60)
+    store.write(records.update_record, made, one, {"n": 2, "words": ["y"]})
+    words = store.attribute(made, "words")["id"]
+    store.engine.write(lambda tx: attributes.delete_attribute(tx, made, words))
+    restored = restore(store, made, moment)
+    assert (restored.counts, restored.left_out, restored.failed) == ({"updated": 1}, {"words"}, {})
+    assert store.find(made)[0]["data"] == {"code": "a", "n": 1}
+
+
+def test_moments_that_nothing_is_known_of_are_refused(store: Store) -> None:
+    made = things(store)
+    store.create(made, n=1)
+    with pytest.raises(BadRequest, match="future"):
+        restore(store, made, store.clock.now() + 1)
+    store.engine.write(lambda tx: outbox.take_waiting(tx, 10))
+    settings = ServiceSettings(history_seconds=100 * 86400)
+    store.clock.advance(101 * 86400)
+    Retention(Context(settings, store.engine, store.clock, new_id)).run_once()
+    with pytest.raises(BadRequest, match="known since"):
+        restore(store, made, store.clock.now() - 100 * 86400 - 1)
+    assert restore(store, made, store.clock.now() - 100 * 86400).counts == {}
+    one = store.find(made)[0]["id"]
+    told = store.read(lambda tx: record_history.read_history(tx, made, one))
+    assert (told.changes, told.since is None) == ([], False)
+
+
+def test_what_nobody_wants_has_no_body_and_what_somebody_wants_waits(store: Store) -> None:
+    for endpoint in store.read(webhooks.list_endpoints):
+        store.engine.write(lambda tx, endpoint=endpoint: webhooks.delete_endpoint(tx, endpoint["id"]))
+    made = things(store)
+    store.create(made, n=1)
+    store.write(webhooks.create_endpoint, url="http://127.0.0.1:9/", event_types=["record.deleted"])
+    one = store.create(made, n=2)["id"]
+    store.write(records.bulk_delete, made, [one])
+    rows = store.rows("SELECT type, event_id IS NOT NULL, payload IS NOT NULL, waiting FROM change_log ORDER BY sequence")
+    assert [tuple(map(int, row[1:])) for row in rows] == [(0, 0, 0), (0, 0, 0), (1, 1, 1)]
+
+
+def test_an_older_outbox_becomes_the_log_and_its_deliveries_go_on(store: Store) -> None:
+    made = things(store)
+    text, blob = store.engine.read(lambda tx: (tx.dialect.text, tx.dialect.blob))
+
+    def go_back(tx: Any) -> None:
+        """To the version before the log."""
+        tx.execute("DROP TABLE change_log")
+        tx.execute(
+            f"CREATE TABLE outbox (sequence {tx.dialect.identity}, id {text} NOT NULL UNIQUE, type {text} NOT NULL, "
+            f"payload {blob} NOT NULL, created_at BIGINT NOT NULL, dispatched INTEGER NOT NULL DEFAULT 0)"
+        )
+        for name, is_done in (("delivered", 1), ("forgotten", 1), ("waiting", 0)):
+            row = (name, "record.created", b"{}", 1, is_done)
+            tx.execute("INSERT INTO outbox (id, type, payload, created_at, dispatched) VALUES (?, ?, ?, ?, ?)", row)
+        tx.execute(
+            "INSERT INTO webhook_delivery (id, endpoint_id, event_id, event_type, state, attempts, lease_until, created_at) "
+            "VALUES ('d', 'e', 'delivered', 'record.created', 'pending', 0, 0, 1)"
+        )
+        position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.apply is change_log.create_tables)
+        tx.execute("DELETE FROM schema_version WHERE version >= ?", (position,))
+
+    store.engine.write(go_back)
+    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.apply is change_log.create_tables)
+    migrate(store.engine, MIGRATIONS[:position])
+    assert store.rows("SELECT event_id, waiting FROM change_log ORDER BY sequence") == [("delivered", 0), ("waiting", 1)]
+    with pytest.raises(BadRequest, match="known since"):
+        restore(store, made, 1.0)
