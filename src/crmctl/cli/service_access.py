@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def settings_for(runtime: Runtime, data: Path | None, database_url: str | None) -> ServiceSettings:
+    """Which data it is about."""
+    return ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
+
+
 @contextlib.contextmanager
 def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Engine]:
     """The data of a service, set up where it is new; its faults become errors of the command line.
@@ -30,7 +35,7 @@ def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, wri
     from crmctl.service import faults
     from crmctl.service.data import open_data
 
-    settings = ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
+    settings = settings_for(runtime, data, database_url)
     try:
         with service_libraries(), contextlib.closing(open_data(settings, runtime.clock)) as engine:
             yield engine

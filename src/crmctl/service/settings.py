@@ -11,6 +11,7 @@ RequestLog = Callable[[Mapping[str, Any]], None]
 """Takes one finished request: `time method path status ms keyId` (never the key)."""
 
 DATABASE_FILE = "service.db"
+FILES_FOLDER = "files"
 
 
 @dataclass(frozen=True)

@@ -150,10 +150,14 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
         runtime.emitter.emit_result(sections)
 
 
+app.command("backup", examples=["crmctl service backup crm.backup"])(service_copies.backup)
 app.command(
     "restore",
     writes=None,
-    examples=["crmctl service restore deals --as-of 'yesterday 15:30' --dry-run"],
+    examples=[
+        "crmctl service restore crm.backup --data ./restored",
+        "crmctl service restore deals --as-of 'yesterday 15:30' --dry-run",
+    ],
 )(service_copies.restore)
 
 

@@ -20,8 +20,8 @@ from crmctl.service.files.storage import url_path
 from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.endpoints import body_chunks
 from crmctl.service.http.errors import bad_request
+from crmctl.service.settings import FILES_FOLDER
 
-FOLDER = "files"
 DEFAULT_TYPE = "application/octet-stream"
 
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?")
@@ -34,7 +34,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 def router(context: Context) -> APIRouter:
     """`PUT` and `GET /files/BUCKET/PATH`."""
     routes = APIRouter(include_in_schema=False)
-    disk = Disk(context.settings.data_dir / FOLDER)
+    disk = Disk(context.settings.data_dir / FILES_FOLDER)
     disk.sweep()
 
     @routes.put("/files/{bucket}/{path:path}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-from crmctl.errors import ConfigError
-from crmctl.service.store.migrations import migrate
+from crmctl.errors import ConfigError, RejectedError
+from crmctl.service.store.migrations import MIGRATIONS, migrate, upgrade
 from crmctl.service.store.rates import RateWindows
-from crmctl.service.store.sqlite import SqliteEngine
+from crmctl.service.store.sqlite import SqliteEngine, place_file
 from crmctl.service.store.tx import Tx
 
 __all__ = ["Engine", "Tx", "open_engine", "rehearse"]
@@ -41,6 +41,13 @@ class Engine(Protocol):
 
     def rate_windows(self) -> RateWindows:
         """The request counts of keys, shared by all processes that may serve from this database."""
+        ...
+
+    def copy_out(self, folder: Path) -> dict[str, Any]:
+        """Copy the database as of one moment into files in the folder, while others read and write.
+
+        `{engine, schemaVersion, records, ...}`: what `load_copy` has to know.
+        """
         ...
 
     def close(self) -> None: ...
@@ -77,6 +84,29 @@ def open_engine(database_url_or_path: str | Path) -> Engine:
         engine.close()
         raise
     return engine
+
+
+def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
+    """Make a database of what `copy_out` gave, all or nothing, and bring it to the newest version.
+
+    Raises RejectedError for a copy of the other engine or of a newer version, and where there is a database already.
+    """
+    wanted = "sqlite" if address.startswith("sqlite:") else "postgresql"
+    if described["engine"] != wanted:
+        names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+        hint = "--database-url URL" if wanted == "sqlite" else "leave out --database-url"
+        raise RejectedError(f"this is a backup of a service on {names[described['engine']]}, not {names[wanted]}", hint=hint)
+    if described["schemaVersion"] > len(MIGRATIONS):
+        raise RejectedError("this backup was made by a newer crmctl", hint="upgrade crmctl")
+    if wanted == "sqlite":
+        place_file(folder, Path(address.removeprefix("sqlite:///")))
+    else:
+        engine = _OPENERS[wanted](address)
+        try:
+            engine.copy_in(folder, described, lambda tx, version: upgrade(tx, MIGRATIONS[:version]))  # type: ignore[attr-defined]
+        finally:
+            engine.close()
+    open_engine(address).close()
 
 
 def _open_sqlite(address: str) -> Engine:

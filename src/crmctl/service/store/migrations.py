@@ -40,23 +40,23 @@ class Migration:
 
 def migrate(engine: _Writer, migrations: Sequence[Migration] | None = None) -> None:
     """Bring the database to the newest version, all steps in one transaction; raises ConfigError when it is newer than this program."""
-    steps = MIGRATIONS if migrations is None else migrations
+    engine.write(lambda tx: upgrade(tx, MIGRATIONS if migrations is None else migrations))
 
-    def upgrade(tx: Tx) -> None:
-        for statement in tx.dialect.before_migration:
-            tx.execute(statement)
-        tx.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL)")
-        current = _version(tx)
-        if current > len(steps):
-            raise ConfigError(
-                f"the database has version {current}, this program knows versions up to {len(steps)}",
-                hint="upgrade crmctl, or point it at another data directory",
-            )
-        for version, step in enumerate(steps[current:], start=current + 1):
-            step.apply(tx)
-            tx.execute("INSERT INTO schema_version (version, name) VALUES (?, ?)", (version, step.name))
 
-    engine.write(upgrade)
+def upgrade(tx: Tx, steps: Sequence[Migration]) -> None:
+    """The same inside a transaction."""
+    for statement in tx.dialect.before_migration:
+        tx.execute(statement)
+    tx.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+    current = _version(tx)
+    if current > len(steps):
+        raise ConfigError(
+            f"the database has version {current}, this program knows versions up to {len(steps)}",
+            hint="upgrade crmctl, or point it at another data directory",
+        )
+    for version, step in enumerate(steps[current:], start=current + 1):
+        step.apply(tx)
+        tx.execute("INSERT INTO schema_version (version, name) VALUES (?, ?)", (version, step.name))
 
 
 def _version(tx: Tx) -> int:

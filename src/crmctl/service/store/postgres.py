@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -21,9 +22,10 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from crmctl.errors import ConfigError
 from crmctl.service.faults import Busy, Unavailable
+from crmctl.service.store import postgres_copy
 from crmctl.service.store.dialect import PostgresDialect
 from crmctl.service.store.rates import DatabaseRateWindows, RateWindows
-from crmctl.service.store.tx import Params, Row
+from crmctl.service.store.tx import Params, Row, Tx
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
@@ -71,12 +73,21 @@ class CommitUnknownError(Exception):
     """The connection broke while committing and the database does not say what became of it: the write may have taken effect."""
 
 
+class _NoPipeline:
+    """In place of one, where COPY is to be used too, which knows none."""
+
+    def sync(self) -> None:
+        """Everything has been sent."""
+
+
 class PostgresTx:
     """One transaction. Statements without a result are sent along with the next one that has a result, or with the commit."""
 
     dialect = PostgresDialect()
 
-    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline, end: float | None = None, by: str | None = None) -> None:
+    def __init__(
+        self, connection: Connection, pipeline: psycopg.Pipeline | _NoPipeline, end: float | None = None, by: str | None = None
+    ) -> None:
         """`end` is the moment, on the monotonic clock, after which no further statement is run."""
         self._connection = connection
         self._pipeline = pipeline
@@ -137,6 +148,16 @@ class PostgresEngine:
     def rate_windows(self) -> RateWindows:
         """Shared by all processes on this database."""
         return DatabaseRateWindows(self)
+
+    def copy_out(self, folder: Path) -> dict[str, Any]:
+        with self._pool.connection() as connection:
+            return postgres_copy.copy_out(connection, folder)
+
+    def copy_in(self, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
+        """Fill an empty database with what `copy_out` gave, in one transaction; `migrate` brings it to a version."""
+        with self._pool.connection() as connection, connection.transaction():
+            connection.execute("SET LOCAL statement_timeout = 0")
+            postgres_copy.copy_in(connection, PostgresTx(connection, _NoPipeline()), folder, described, migrate)
 
     def close(self) -> None:
         """Connections in use are closed when they come back."""

@@ -47,6 +47,12 @@ def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> Non
     table = table_name(object_number)
     for name in (column(attribute), exact_column(attribute)):
         tx.execute(f"ALTER TABLE {table} ADD COLUMN {name} {tx.dialect.text}")
+    index_attribute(tx, object_number, attribute)
+
+
+def index_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> None:
+    """Where attributes of its kind have an index."""
+    table = table_name(object_number)
     if attribute.is_indexed:
         tx.execute(f"CREATE INDEX {index_name(table, column(attribute))} ON {table} ({column(attribute)}, created_at, seq)")
 

@@ -1,0 +1,160 @@
+"""All of a service into one file while it is written to, and out of it, through the installed program and on both engines."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.errors import RejectedError
+from crmctl.service.backup.archive import unpack
+from tests.support.cli import CRMCTL, run_crmctl
+from tests.support.databases import ENGINES, fresh_database
+from tests.support.service import RunningService, make_client, running_service
+
+
+@pytest.fixture(params=ENGINES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "data").mkdir()
+    with fresh_database(request, tmp_path / "data") as url:
+        yield url
+
+
+@pytest.fixture
+def empty(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iterator[list[str]]:
+    """Where a backup can go: options of the command line."""
+    options = ["--data", str(tmp_path / "restored")]
+    if database.startswith("sqlite"):
+        yield options
+        return
+    server = request.getfixturevalue("postgres")
+    url = server.create_database()
+    yield [*options, "--database-url", url]
+    server.drop_database(url)
+
+
+@pytest.fixture
+def crm(database: str, tmp_path: Path) -> Iterator[RunningService]:
+    url = None if database.startswith("sqlite") else database
+    with running_service(tmp_path / "data", database_url=url, background=False) as service:
+        yield service
+
+
+def where(crm: RunningService) -> list[str]:
+    url = crm.settings.database_url
+    return ["--data", str(crm.data_dir), *(["--database-url", url] if url else [])]
+
+
+def furnish(crm: RunningService) -> None:
+    """An object with an attribute that is gone again, records, and an uploaded file."""
+    made = crm.client.post("/api/v1/objects", json={"pluralName": "Things", "slug": "things"}).json()["id"]
+    path = f"/api/v1/objects/{made}"
+    unique = {"name": "Code", "type": "text", "isRequired": False, "isUnique": True}
+    gone, _ = (crm.client.post(f"{path}/attributes", json={**unique, "name": name}).json()["id"] for name in ("Old", "Code"))
+    crm.client.delete(f"{path}/attributes/{gone}")
+    data = [{"data": {"code": f"tab\there {number}\\ \u00e9\n"}} for number in range(50)]
+    assert crm.client.post(f"{path}/records/bulk", json={"records": data}).json()["created"] == 50
+    signed = crm.client.post("/api/v1/files/upload-url", json={"path": "a/b.txt", "bucket": "files"}).json()
+    assert crm.client.put(signed["signedUrl"], content=b"hello", headers={"Content-Type": "text/plain"}).status_code == 200
+
+
+def contents(service: Any) -> dict[str, Any]:
+    """All that a client can see."""
+    found: dict[str, Any] = {"members": service.get("/api/v1/members").json()}
+    for each in service.get("/api/v1/objects").json()["objects"]:
+        found[each["slug"]] = service.get(f"/api/v1/objects/{each['id']}").json()
+        found[f"{each['slug']} records"] = service.get(f"/api/v1/objects/{each['id']}/records", params={"limit": 100}).json()
+    return found
+
+
+def test_a_service_comes_back_whole_from_a_backup_made_while_others_write(
+    crm: RunningService, empty: list[str], database: str, tmp_path: Path
+) -> None:
+    furnish(crm)
+    seen, file, stop = contents(crm.client), tmp_path / "crm.backup", threading.Event()
+    people = f"/api/v1/objects/{crm.object_id('people')}/records"
+
+    def write() -> None:
+        with make_client(crm.base_url, crm.key) as client:
+            while not stop.is_set():
+                client.post(f"{people}/bulk", json={"records": [{"data": {"score": 1}}] * 10})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        made = run_crmctl("service", "backup", file, *where(crm), "-o", "json").ok().json()
+    finally:
+        stop.set()
+        writer.join()
+    assert (made["files"], made["bytes"], made["records"] % 10) == (1, file.stat().st_size, 0)
+    assert file.stat().st_mode & 0o077 == 0
+    assert [each.name for each in tmp_path.iterdir() if "partial" in each.name] == []
+    checked = run_crmctl("service", "restore", file, *empty, "--dry-run", "-o", "json").ok().json()
+    assert checked["records"] == made["records"]
+    restored = run_crmctl("service", "restore", file, *empty, "-o", "json").ok().json()
+    assert restored["records"] == made["records"]
+    url = empty[3] if len(empty) > 2 else None
+    with running_service(Path(empty[1]), database_url=url, background=False) as again, make_client(again.base_url, crm.key) as client:
+        found = contents(client)
+        total = found["people records"]["pagination"]["total"]
+        assert total + 50 == made["records"]
+        assert found == seen | {"people records": found["people records"]}
+        assert client.get(f"{again.base_url}/files/files/a/b.txt").content == b"hello"
+        # What is counted goes on where it was, on either engine.
+        things = next(each["id"] for each in client.get("/api/v1/objects").json()["objects"] if each["slug"] == "things")
+        taken = client.post(f"/api/v1/objects/{things}/records", json={"data": {"code": "tab\there 3\\ \u00e9\n"}})
+        assert taken.status_code == 409
+        assert client.post("/api/v1/objects", json={"pluralName": "More", "slug": "more"}).status_code == 201
+        assert client.post(f"/api/v1/objects/{things}/records", json={"data": {"code": "new"}}).status_code == 201
+    run_crmctl("service", "restore", file, *empty).exits(2 if url is None else 9)
+
+
+def test_what_is_not_all_of_a_backup_is_never_taken_for_one(crm: RunningService, tmp_path: Path) -> None:
+    file = tmp_path / "crm.backup"
+    run_crmctl("service", "backup", file, *where(crm)).ok()
+    whole = file.read_bytes()
+    chance = random.Random(7)
+    damaged = tmp_path / "damaged"
+    for length in (0, 1, 10, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(5))):
+        damaged.write_bytes(whole[:length])
+        with pytest.raises(RejectedError):
+            unpack(damaged, None)
+    for _ in range(10):
+        place = chance.randrange(10, len(whole))
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << chance.randrange(8)]) + whole[place + 1 :])
+        with pytest.raises(RejectedError):
+            unpack(damaged, None)
+    damaged.write_bytes(whole[: len(whole) // 2])
+    refused = run_crmctl("service", "restore", damaged, "--data", tmp_path / "new", "-o", "json").exits(9).error()
+    assert refused["code"] == "damaged_backup"
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_backup_that_is_killed_leaves_nothing_with_its_name(crm: RunningService, tmp_path: Path) -> None:
+    file = tmp_path / "crm.backup"
+    file.write_text("the backup before")
+    process = subprocess.Popen([CRMCTL, "service", "backup", file, *where(crm)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not list(tmp_path.glob(".crm.backup.*.partial/*")) and process.poll() is None:
+        threading.Event().wait(0.002)
+    process.kill()
+    process.wait()
+    assert file.read_text() == "the backup before" or unpack(file, None)
+    run_crmctl("service", "backup", file, *where(crm)).ok()
+    assert unpack(file, None)["sha256"]
+
+
+def test_wrong_places_are_refused_in_words(crm: RunningService, tmp_path: Path) -> None:
+    file = tmp_path / "crm.backup"
+    run_crmctl("service", "backup", file, "--data", tmp_path / "nothing").exits(2)
+    assert not (tmp_path / "nothing").exists()
+    refused = run_crmctl("service", "restore", "deals", *where(crm), "-o", "json").exits(2).error()
+    assert "--as-of" in refused["hint"]
+    run_crmctl("service", "backup", file, *where(crm)).ok()
+    taken = run_crmctl("service", "restore", file, *where(crm), "-o", "json")
+    assert taken.code in (2, 9)
+    assert "already" in taken.error()["message"]
