@@ -5,11 +5,12 @@ _crmctl_table() {
     commands= options= arguments=
     case $1 in
         '') commands='records bulk mirror objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
-        'records') commands='list search count get create update delete' ;;
+        'records') commands='list search count get history create update delete' ;;
         'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records count') options='--filter=@assignments' arguments='@objects' ;;
         'records get') arguments='@objects @assignments' ;;
+        'records history') options='--limit=@anything --all --offset=@anything' arguments='@objects @assignments' ;;
         'records create') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects' ;;
         'records update') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects @assignments' ;;
         'records delete') arguments='@objects @assignments' ;;
@@ -88,10 +89,12 @@ _crmctl_table() {
         'completion') arguments='bash|zsh|fish|powershell' ;;
         'doctor') options='--network' ;;
         'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none --metrics=@anything --docs=on|off' ;;
-        'service') commands='console load dump keys' ;;
+        'service') commands='console load dump backup restore keys' ;;
         'service console') options='--open --data=@files --database-url=@anything' ;;
         'service load') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service dump') options='--data=@files --database-url=@anything' ;;
+        'service backup') options='--data=@files --database-url=@anything' arguments='@files' ;;
+        'service restore') options='--as-of=@anything --data=@files --database-url=@anything' arguments='@files' ;;
         'service keys') commands='create list revoke' ;;
         'service keys create') options='--name=@anything --scope=@anything --full-access --expires=@anything --data=@files --database-url=@anything' ;;
         'service keys list') options='--data=@files --database-url=@anything' ;;
