@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 FIELDS = ("at", "by", "change", "attribute", "old", "new")
 
 
-def show_changes(runtime: Runtime, object_name: str, record_id: str, part: Window) -> None:
+def show_changes(runtime: Runtime, object_name: str, record_name: str, part: Window) -> None:
     """Emit the values that the wanted changes changed. Raises RejectedError where the service keeps no history."""
+    from crmctl.cli.named_records import find_record
     from crmctl.client.paging import iterate
     from crmctl.output.views import generic_view
+
+    record_id = find_record(runtime, object_name, record_name).id
 
     def fetch(limit: int, offset: int) -> Page[HistoryEntry]:
         return on_object(runtime, object_name, lambda target: runtime.crm.record_history(target, record_id, limit=limit, offset=offset))

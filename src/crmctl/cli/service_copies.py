@@ -61,7 +61,7 @@ def restore(
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
-    """Bring back a whole service from a backup, or with --as-of the records of an object from their history.
+    """Bring back a service from a backup, or records as of a moment.
 
     A backup goes where there is no data yet: an empty --data directory, an empty --database-url. It is checked first, and is there as a
     whole or not at all.

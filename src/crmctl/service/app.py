@@ -21,7 +21,19 @@ from crmctl.service.http.edge import Edge
 from crmctl.service.http.errors import answer_for
 from crmctl.service.http.metrics import Metrics, observer
 from crmctl.service.http.openapi import build_document
-from crmctl.service.routes import activities, attributes, files, members, objects, probes, records, reports, webhooks, workflows
+from crmctl.service.routes import (
+    activities,
+    attributes,
+    files,
+    members,
+    objects,
+    probes,
+    record_history,
+    records,
+    reports,
+    webhooks,
+    workflows,
+)
 from crmctl.service.routes.probes import metrics_router
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import Engine
@@ -30,6 +42,7 @@ _NOUNS = (
     objects.router,
     attributes.router,
     records.router,
+    record_history.router,
     members.router,
     activities.router,
     files.router,

@@ -13,7 +13,7 @@ from crmctl.service.jobs.retention import Retention
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import attributes, change_log, outbox, record_history, record_restore, records, webhooks
 from crmctl.service.store.migrations import MIGRATIONS, migrate
-from crmctl.service.store.record_restore import Restored
+from crmctl.service.store.record_restore import RestoreOutcome
 from tests.service.store.conftest import Store, new_id
 
 Contents = dict[str, tuple[dict[str, Any], str]]
@@ -23,7 +23,7 @@ def contents(store: Store, object_id: str) -> Contents:
     return {each["id"]: (each["data"], each["createdAt"]) for each in store.find(object_id)}
 
 
-def restore(store: Store, object_id: str, moment: float) -> Restored:
+def restore(store: Store, object_id: str, moment: float) -> RestoreOutcome:
     now = store.clock.now()
     found = store.read(lambda tx: record_restore.find_candidates(tx, object_id, moment, now=now))
     return record_restore.restore(found, store.engine.write, object_id, lambda: {"ids": new_id, "now": store.clock.now()})

@@ -132,18 +132,19 @@ def get_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Rec
 def show_history(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    record_id: RecordArgument,
+    record_name: RecordArgument,
     limit: LimitOption = None,
     every: AllOption = False,
     offset: OffsetOption = 0,
 ) -> None:
-    """Show how a record changed, newest first: when, by whom, and each value before and after.
+    """Show how a record changed, newest first.
 
-    A deleted record's history too, as long as the service keeps it. Services other than crmctl's own have none.
+    When, by whom, and each value before and after. A deleted record's history too, by its id, as long as the service keeps it. Services
+    other than crmctl's own have none.
     """
     from crmctl.cli.record_changes import show_changes
 
-    show_changes(ctx.obj, object_name, record_id, window(limit, every, offset))
+    show_changes(ctx.obj, object_name, record_name, window(limit, every, offset))
 
 
 @app.command(

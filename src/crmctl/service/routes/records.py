@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from crmctl.models.filters import VALUELESS, Condition
 from crmctl.service.context import Context
@@ -10,7 +10,6 @@ from crmctl.service.http import schemas
 from crmctl.service.http.endpoints import Call, Endpoints
 from crmctl.service.http.parameters import ORDER, SORT, Filters, page_parameters
 from crmctl.service.store import records
-from crmctl.service.store.record_history import read_history
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.conditions import read_condition
 
@@ -20,33 +19,8 @@ BULK = MANY + "/bulk"
 READ, WRITE = "records:read", "records:write"
 
 
-class Actor(schemas.Shape):
-    type: Literal["key", "member", "workflow", "operator"]
-    id: schemas.Id = schemas.sometimes()
-    name: str = schemas.sometimes()
-
-
-class ValueChange(schemas.Shape):
-    attribute_slug: str
-    old: Any
-    new: Any
-
-
-class Change(schemas.Shape):
-    at: schemas.Timestamp
-    type: Literal["record.created", "record.updated", "record.deleted"]
-    by: Actor | None
-    changes: list[ValueChange]
-
-
-class RecordHistory(schemas.Shape):
-    changes: list[Change]
-    pagination: schemas.Pagination
-    known_since: schemas.Timestamp = schemas.sometimes()
-
-
 def router(context: Context) -> Endpoints:
-    """The eight endpoints of records, and their history, which is an addition to the interface."""
+    """The eight endpoints of records."""
     api = Endpoints(context, "records")
 
     @api.add("GET", MANY, answers=schemas.RecordList, scope=READ, query=[*page_parameters(), SORT, ORDER], filters=Filters())
@@ -64,14 +38,6 @@ def router(context: Context) -> Endpoints:
     def get_record(tx: Tx, call: Call) -> Any:
         """Get a record."""
         return records.get_record(tx, call.id("objectId"), call.id("recordId"))
-
-    @api.add("GET", ONE + "/history", answers=RecordHistory, scope=READ, query=page_parameters(), is_addition=True)
-    def get_record_history(tx: Tx, call: Call) -> Any:
-        """List the changes of a record, newest first."""
-        limit, offset = call.query["limit"], call.query["offset"]
-        found = read_history(tx, call.id("objectId"), call.id("recordId"), limit, offset)
-        answer = {"changes": found.changes, "pagination": {"total": found.total, "limit": limit, "offset": offset}}
-        return answer if found.since is None else answer | {"knownSince": found.since}
 
     @api.add("POST", MANY, answers=schemas.Record, scope=WRITE, status=201, body=schemas.RecordWrite, conflicts=True, is_versioned=True)
     def create_record(tx: Tx, call: Call) -> Any:

@@ -39,7 +39,7 @@ class Listeners:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedChange:
     """One row to be written.
 
     `subject` is a record's id and `object_number` its object's; `before` what the change overwrote: None for a creation, for an update the
@@ -103,7 +103,7 @@ def listeners(tx: Tx) -> Listeners:
     return Listeners(organisation, None if wants_all else frozenset(types))
 
 
-def append(tx: Tx, known: Listeners, entries: Iterable[Entry], *, ids: Ids, now: float) -> None:
+def append(tx: Tx, known: Listeners, entries: Iterable[LoggedChange], *, ids: Ids, now: float) -> None:
     """Add entries, in order; those that somebody wants wait to be handed over."""
     at, rows = to_micros(now), []
     for entry in entries:

@@ -29,7 +29,7 @@ def append(tx: Tx, event_type: str, payload: Mapping[str, Any], *, ids: Ids, now
     """Add one event; `payload` becomes the frozen bytes of its body. Nothing is added where nobody wants it."""
     known = change_log.listeners(tx)
     if known.want(event_type):
-        change_log.append(tx, known, [change_log.Entry(event_type, jsontext.dumps(dict(payload)))], ids=ids, now=now)
+        change_log.append(tx, known, [change_log.LoggedChange(event_type, jsontext.dumps(dict(payload)))], ids=ids, now=now)
 
 
 def append_settled(tx: Tx, event_type: str, payload: Mapping[str, Any], *, ids: Ids, now: float) -> str:

@@ -25,7 +25,7 @@ CREATED, UPDATED, DELETED, UNCHANGED = "created", "updated", "deleted", "unchang
 
 
 @dataclass
-class Restored:
+class RestoreOutcome:
     """How many records were created again, updated, deleted, and found as they were; `failed` says why by record."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -63,11 +63,11 @@ def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Can
 
 
 def restore(
-    candidates: Candidates, transact: Callable[[Callable[[Tx], Restored]], Restored], object_id: str, stamp: Callable[[], Stamp]
-) -> Restored:
+    candidates: Candidates, transact: Callable[[Callable[[Tx], RestoreOutcome]], RestoreOutcome], object_id: str, stamp: Callable[[], Stamp]
+) -> RestoreOutcome:
     """`transact` runs a function in a transaction of its own. What failed is tried again as long as some of it succeeds: another record
     may have had to give up a value first."""
-    whole = Restored()
+    whole = RestoreOutcome()
     waiting: Sequence[Sequence[str]] = candidates.batches
     while waiting:
         whole.failed = {}
@@ -82,9 +82,9 @@ def restore(
     return whole
 
 
-def _restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> Restored:
+def _restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> RestoreOutcome:
     schema = load_schema(tx, object_id, tx.dialect.share_object)
-    writing, done = Writing(tx, schema, **stamp), Restored()
+    writing, done = Writing(tx, schema, **stamp), RestoreOutcome()
     present = dict(writing.load(batch))
     was_there = [each for each in batch if each not in candidates.new]
     pasts = dict(past_of(tx, was_there, {each: present[each].data for each in present}, candidates.moment))
@@ -113,7 +113,7 @@ def _restore_one(writing: Writing, present: StoredRecord | None, wanted: RecordC
     return CREATED if present is None else UPDATED
 
 
-def _change(schema: Schema, record_id: str, data: dict[str, Any], done: Restored) -> RecordChange:
+def _change(schema: Schema, record_id: str, data: dict[str, Any], done: RestoreOutcome) -> RecordChange:
     """Without what the object has no attribute for any more, or one of another type."""
     kept: dict[str, Any] = {}
     projections: dict[str, Projection] = {}

@@ -14,7 +14,7 @@ from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound, shown
 from crmctl.service.store import change_log, record_tables
-from crmctl.service.store.change_log import Entry
+from crmctl.service.store.change_log import LoggedChange
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, all_in
@@ -104,7 +104,7 @@ class Writing:
         self._claimed: set[Key] = set()
         self._deleted: list[str] = []
         self._targets: dict[str, set[str]] = {}
-        self._entries: list[Entry] = []
+        self._entries: list[LoggedChange] = []
         self._listeners = change_log.listeners(tx)
 
     def prepare(self, changes: Sequence[RecordChange]) -> None:
@@ -255,7 +255,7 @@ class Writing:
             # The ids are our own and need no escaping; the document is JSON already.
             head = f'{{"organizationId":"{self._listeners.organisation}","recordId":"{record.id}","objectId":"{self._schema.object_id}"'
             payload = f'{head},"data":{record.document}}}'
-        self._entries.append(Entry(event_type, payload, record.id, self._schema.number, before))
+        self._entries.append(LoggedChange(event_type, payload, record.id, self._schema.number, before))
 
 
 def _existing(tx: Tx, attribute: StoredAttribute, keys: set[str]) -> set[str]:
