@@ -210,6 +210,8 @@ class HistoryService:
         if filters:
             raise RejectedError("there is no such attribute", status=400)
         date = self._answer()
+        if self.manners.sorts_changes and sort not in ("created_at", "updated_at"):
+            raise RejectedError("there is no such order", status=400)
         by_change = sort == "updated_at" and self.manners.sorts_changes
         sign = -1 if order == "desc" else 1
         ties: dict[str, Callable[[Held], Any]] = {

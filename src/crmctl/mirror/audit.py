@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crmctl.bulk.export.passes import UNEVEN
 from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, SliceReader, Unsorted
 from crmctl.errors import RejectedError
 from crmctl.mirror.changes import CannotProve, ChangesRead
@@ -25,6 +26,9 @@ def compare_page(lister: CountedLister, object_id: str, table: ObjectTable, offs
         if known is None:
             if changed < read.mark.since:
                 raise CannotProve("a record is there whose creation was never seen")
-        elif known.wire != wire_text(record.wire) and changed <= known.updated:
-            raise CannotProve("a record has changed without its time of change")
+        elif known.wire != wire_text(record.wire):
+            if changed <= known.updated:
+                raise CannotProve("a record has changed without its time of change")
+            if changed < read.mark.as_of - UNEVEN:
+                raise CannotProve("a record has changed and was not listed among the changes")
     return 0 if page.is_last else page.end

@@ -61,7 +61,8 @@ class _PassResult:
 
 
 class ChangeReader:
-    """Reads the changes of one object into its table, inside the caller's transaction."""
+    """Reads the changes of one object into its table, inside the caller's transaction. `shows_order`: what was read is not in the order of
+    creation, so that the service does sort by time of change."""
 
     def __init__(self, lister: CountedLister, object_id: str, table: ObjectTable, db: sqlite3.Connection, clock: Clock) -> None:
         self._lister = lister
@@ -69,6 +70,7 @@ class ChangeReader:
         self._table = table
         self._db = db
         self._clock = clock
+        self.shows_order = False
 
     def read(self, mark: GatherMark, newest: int | None, lookback: float, *, whole: bool = False) -> ChangesRead:
         """What changed since the last reading began, when `newest` was the newest change; with `whole` all of the look-back before it is
@@ -126,6 +128,8 @@ class ChangeReader:
         return _PassResult((here if told is None else told, here), _changed(page[0]) if page else None, self._lister.total)
 
     def _take(self, page: list[Record], horizon: int | None, result: _PassResult, written: Written) -> None:
+        created = [micros_of(record.created_at) or 0 for record in page]
+        self.shows_order = self.shows_order or created not in (sorted(created), sorted(created, reverse=True))
         news = []
         for record in page:
             self._db.execute("INSERT OR IGNORE INTO temp.seen VALUES (?)", (record.id,))

@@ -150,13 +150,22 @@ class MirrorFile:
             for statement in _INDEXES:
                 self.db.execute(statement)
             notes = {"format": str(FORMAT), "profile": profile, "origin": origin}
-            self.db.executemany("INSERT OR REPLACE INTO _mirror VALUES (?, ?)", notes.items())
+            for name, value in notes.items():
+                self.note(name, value)
 
     def _format(self) -> int | None:
         if not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = '_mirror'").fetchone():
             return None
         row = self.db.execute("SELECT value FROM _mirror WHERE name = 'format'").fetchone()
         return int(row[0]) if row is not None and str(row[0]).isdigit() else None
+
+    def note(self, name: str, value: str) -> None:
+        """Remember something about the service."""
+        self.db.execute("INSERT OR REPLACE INTO _mirror VALUES (?, ?)", (name, value))
+
+    def noted(self, name: str) -> str | None:
+        row = self.db.execute("SELECT value FROM _mirror WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Getter
 from crmctl.client.shapes import Page
 from crmctl.clock import Clock
-from crmctl.errors import NotFoundError
+from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.audit import compare_page
 from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, next_mark
 from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, scan_into, staged
@@ -31,6 +31,10 @@ from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
 
 RETRIES = 3
 """So often the search for deletions begins anew when others write meanwhile."""
+
+
+SORTS = "sorts_by_change"
+"""The note that says how it is known that the service's list of changes is one."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class ObjectSync:
             return "it was never read" if not state.syncs else "the service does not list it by time of change"
         if not state.proven:
             return "the last reading could not be proven"
+        if state.records > PAGE_LIMIT and self._file.noted(SORTS) is None:
+            return "nothing shows yet that the service sorts by time of change"
         return why_anew(state.fingerprint, self._fingerprint)
 
     # -- by changes ------------------------------------------------------------------------------------------------------------------
@@ -133,6 +139,7 @@ class ObjectSync:
             if found is None:
                 before = None if looked_back or read.is_whole else read.lowest
                 if stands_still(self._lister, self._state.object_id, self._table, mark.since, before):
+                    self._learn_order(reader)
                     return read, located
                 looked_back = True
                 again = reader.read(mark, newest, self._plan.lookback, whole=True)
@@ -144,6 +151,18 @@ class ObjectSync:
                 again = reader.read(replace(read.mark, since=mark.since), read.newest, self._plan.lookback)
             again.written.add(read.written)
             read = replace(again, joined=max(read.joined, again.joined))
+
+    def _learn_order(self, reader: ChangeReader) -> None:
+        """Records that were never changed come in one order by either time: then it shows in what the service says to another one."""
+        if self._file.noted(SORTS) is not None or self._table.count() <= PAGE_LIMIT:
+            return
+        if reader.shows_order:
+            self._file.note(SORTS, "seen")
+            return
+        try:
+            self._lister.list_records(self._state.object_id, sort="no_such_time", order="desc", limit=1, offset=0)
+        except RejectedError:
+            self._file.note(SORTS, "any other order is refused")
 
     def _find_deleted(self, read: ChangesRead) -> int | None:
         """How many deletions were found; None where the count is right, 0 where others wrote meanwhile. Raises CannotProve."""
