@@ -21,6 +21,8 @@ from crmctl.mirror.object_table import ObjectTable, Written
 from crmctl.models.records import Record
 from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
 
+_NEVER = -(1 << 62)
+
 JOIN = 100
 """So many known records must stand in the list as the mirror has them."""
 
@@ -38,7 +40,8 @@ class CannotProve(Exception):
 @dataclass
 class ChangesRead:
     """`mark`: from where the next sync reads. `total`: how many records there are as of that moment. `joined`: known records that stood
-    where they should; `is_whole`: the whole list was read, else all that was changed after `lowest`."""
+    where they should; `is_whole`: the whole list was read, else all that was changed at `lowest` or
+    later."""
 
     mark: GatherMark
     newest: int | None
@@ -109,10 +112,7 @@ class ChangeReader:
                     horizon = mark.horizon(*result.began)
                     end = end if horizon == mark.since else horizon
                 self._take(page, horizon if joins else None, result, written)
-                oldest = _changed(page[-1]) if page else None
-                if oldest is not None and oldest < end and (not joins or result.joined >= JOIN):
-                    result.lowest = oldest
-                    break
+                reading.read_back_to(end if not joins or result.joined >= JOIN else _NEVER)
         except Unsorted:
             raise CannotProve("the service does not sort by time of change", is_lasting=True) from None
         except (NoProgress, RejectedError) as error:
@@ -120,6 +120,8 @@ class ChangeReader:
         if result is None:
             result = self._begin([])
         result.requests = self._lister.requests - before
+        if reading.is_beyond:
+            result.lowest = min(end, end if reading.position.key is None else -reading.position.key)
         return result
 
     def _begin(self, page: list[Record]) -> _PassResult:
@@ -159,7 +161,7 @@ class ChangeReader:
         written.deleted_ids += unseen
 
     def _unseen(self, lowest: int | None) -> list[str]:
-        where, values = ("", ()) if lowest is None else (" AND _updated > ?", (lowest,))
+        where, values = ("", ()) if lowest is None else (" AND _updated >= ?", (lowest,))
         statement = f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp.seen){where}"  # noqa: S608
         return [row[0] for row in self._db.execute(statement, values)]
 

@@ -20,10 +20,10 @@ STEP = PAGE_LIMIT - 1
 
 
 def stands_still(lister: CountedLister, object_id: str, table: ObjectTable, since: int, before: int | None) -> bool:
-    """Whether the list holds exactly the known records that were changed from `since` on, up to `before`, where they must stand."""
+    """Whether the list holds exactly the known records that were changed from `since` on and before `before`, where they must stand."""
     if before is None:
         return True
-    start, stop = table.count_changed_after(before), table.count_changed_after(since - 1)
+    start, stop = table.count_changed_after(before - 1), table.count_changed_after(since - 1)
     if start >= stop:
         return True
     reader = SliceReader(lister, Listing(object_id, field="updated_at", descending=True), PassStatistics())

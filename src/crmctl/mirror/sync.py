@@ -71,11 +71,13 @@ class MirrorSync:
         objects = self._objects()
         chosen = self._chosen(request, objects)
         excluded = self._excluded(request, objects)
-        self._sync_members()
+        if not request.objects or not self._file.states():
+            self._sync_members()
         for each in chosen:
             self._sync_object(each, request, excluded.get(each.id, ()))
         self._clean_up(objects)
-        if request.activities or (request.activities is None and self._file.state(ACTIVITIES) is not None):
+        has_them = self._file.state(ACTIVITIES) is not None
+        if request.activities or (request.activities is None and has_them):
             self._report.results.append(sync_activities(self._plan, self._crm, self._file))
         self._report.requests += sum(result.requests for result in self._report.results)
         return self._report

@@ -1,0 +1,192 @@
+"""What others ask a mirror: is there one, how old is it, which records have these keys, what refers to them. Reads only, and sends nothing
+but for a sync that was asked for."""
+# ruff: noqa: S608 - names in statements are quoted, values are parameters
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+from crmctl.bulk.context import BulkContext
+from crmctl.bulk.match.record_match import key_of
+from crmctl.mirror.columns import quoted
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, mirror_path, storage_errors
+from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror
+from crmctl.models import jsontext
+from crmctl.models.activities import Activity
+from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.records import Record
+from crmctl.models.timestamps import MICROS
+
+MAX_AGE = 3600.0
+"""Seconds a mirror may be old where nobody says otherwise."""
+
+CHUNK = 500
+
+_IN_COLUMNS = frozenset({AttributeType.TEXT, AttributeType.EMAIL, AttributeType.SELECT, AttributeType.DATE, AttributeType.REFERENCE})
+"""Types whose columns hold what a record's data holds; keys of the others are read from the record itself."""
+
+KeyTypes = Sequence[tuple[str, str | None]]
+"""The attributes of a key by slug, with their types."""
+
+
+class Referring(NamedTuple):
+    """A record that refers to another one, the object it is of, and the attribute it does so by."""
+
+    object_id: str
+    slug: str
+    record: Record
+
+
+class LocalCopy:
+    """An open mirror. Use as a context manager; what it says is of the last sync of each object, which `state` knows."""
+
+    def __init__(self, file: MirrorFile) -> None:
+        self._file = file
+        self._db = file.db
+        self.path = file.path
+
+    @classmethod
+    def find(cls, context: BulkContext) -> Self | None:
+        """The mirror of the context's service, None where there is none."""
+        file = MirrorFile.read(mirror_path(context.state, context.profile, context.origin))
+        return None if file is None else cls(file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    # -- what is in it ---------------------------------------------------------------------------------------------------------------
+
+    def states(self) -> list[SyncState]:
+        """Of every object in it."""
+        return [state for state in self._file.states() if state.object_id != ACTIVITIES]
+
+    def state(self, object_id: str) -> SyncState | None:
+        """What is known of an object: `as_of` (microseconds of the service), `proven`, `records`, `excluded`; None where there is none."""
+        state = self._file.state(object_id)
+        return state if state is not None and state.syncs else None
+
+    def has_activities(self) -> bool:
+        return self._file.state(ACTIVITIES) is not None
+
+    def is_fresh(self, object_id: str, now: float, max_age: float = MAX_AGE) -> bool:
+        """Whether an object is in it, proven, and at most so many seconds old."""
+        state = self.state(object_id)
+        return state is not None and state.proven and 0 <= now - state.taken / MICROS <= max_age
+
+    def holds(self, object_id: str, slugs: Iterable[str]) -> bool:
+        """Whether the object is in it with the values of all these attributes."""
+        state = self.state(object_id)
+        return state is not None and not set(slugs) & set(state.excluded)
+
+    def attributes(self, object_id: str) -> list[Attribute]:
+        """As they were at the last sync."""
+        rows = self._db.execute("SELECT _data FROM attributes WHERE object_id = ? ORDER BY display_order", (object_id,))
+        return [Attribute.parse(jsontext.loads(row[0])) for row in rows]
+
+    # -- records ---------------------------------------------------------------------------------------------------------------------
+
+    def pages(self, object_id: str) -> Iterator[list[Record]]:
+        """All records of an object, oldest first."""
+        with storage_errors(self.path):
+            cursor = self._db.execute(f"SELECT _data FROM {self._table(object_id)} ORDER BY _created, _no")
+            while rows := cursor.fetchmany(CHUNK):
+                yield [_record(row[0]) for row in rows]
+
+    def record(self, object_id: str, record_id: str) -> Record | None:
+        with storage_errors(self.path):
+            row = self._db.execute(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,)).fetchone()
+        return None if row is None else _record(row[0])
+
+    def with_keys(self, object_id: str, types: KeyTypes, keys: Collection[str]) -> Iterator[Record]:
+        """The records whose key is one of these, in the normal form of `record_match.key_of`: what an import by key compares."""
+        columns = self._columns(object_id, types)
+        self._db.create_function("crmctl_key", -1, _key_function(types, from_columns=columns is not None), deterministic=True)
+        with storage_errors(self.path):
+            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (key TEXT PRIMARY KEY) WITHOUT ROWID")
+            self._db.execute("DELETE FROM temp.wanted")
+            self._db.executemany("INSERT OR IGNORE INTO temp.wanted VALUES (?)", ((key,) for key in keys))
+            given = ", ".join(map(quoted, columns)) if columns is not None else "_data"
+            statement = f"SELECT _data FROM {self._table(object_id)} WHERE crmctl_key({given}) IN (SELECT key FROM temp.wanted)"
+            for row in self._db.execute(statement):
+                yield _record(row[0])
+
+    def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
+        """The records of any object in the mirror that refer to these records of this object."""
+        with storage_errors(self.path):
+            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS referred (id TEXT PRIMARY KEY) WITHOUT ROWID")
+            for other, table, column in references_to(self._file, object_id):
+                self._db.execute("DELETE FROM temp.referred")
+                self._db.executemany("INSERT OR IGNORE INTO temp.referred VALUES (?)", ((each,) for each in record_ids))
+                statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT id FROM temp.referred)"
+                for row in self._db.execute(statement).fetchall():
+                    yield Referring(other, column, _record(row[0]))
+
+    def referring_objects(self, object_id: str) -> list[str]:
+        """The objects in the mirror that have references to this one."""
+        return list(dict.fromkeys(other for other, _, _ in references_to(self._file, object_id)))
+
+    def activities_of(self, record_id: str) -> list[Activity]:
+        """The activities linked to a record."""
+        statement = "SELECT a._data FROM activities a JOIN activity_links l ON l.activity_id = a.id WHERE l.record_id = ? ORDER BY a.id"
+        return [Activity.parse(jsontext.loads(row[0])) for row in self._db.execute(statement, (record_id,))]
+
+    def _table(self, object_id: str) -> str:
+        state = self.state(object_id)
+        if state is None:
+            raise KeyError(object_id)
+        return quoted(state.table_name)
+
+    def _columns(self, object_id: str, types: KeyTypes) -> list[str] | None:
+        """The columns that hold a key's values just as the records do."""
+        rows = self._db.execute("SELECT slug, column_name FROM attributes WHERE object_id = ?", (object_id,))
+        names = {slug: column for slug, column in rows if column is not None}
+        if any(kind not in _IN_COLUMNS or slug not in names for slug, kind in types):
+            return None
+        return [names[slug] for slug, _ in types]
+
+
+def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | None = MAX_AGE) -> tuple[LocalCopy, SyncReport | None] | None:
+    """The mirror where it has all these objects (by id), brought up to date first where one is older than `max_age`, by this machine's
+    clock (0: always; None: never). With the sync's report, None where none was needed. None altogether where there is no such mirror.
+
+    Raises what a sync raises.
+    """
+    copy = LocalCopy.find(context)
+    if copy is None:
+        return None
+    with copy:
+        if not all(copy.state(each) is not None for each in objects):
+            return None
+        now = context.clock.now()
+        stale = [each for each in objects if max_age is not None and (max_age <= 0 or not copy.is_fresh(each, now, max_age))]
+    report = sync_mirror(context, SyncRequest(stale, activities=False)) if stale else None
+    again = LocalCopy.find(context)
+    return None if again is None else (again, report)
+
+
+def _key_function(types: KeyTypes, *, from_columns: bool) -> Any:
+    def from_values(*values: Any) -> str | None:
+        return key_of({slug: _value(value) for (slug, _), value in zip(types, values, strict=True)}, types)
+
+    def from_wire(wire: str) -> str | None:
+        return key_of(_record(wire).data, types)
+
+    return from_values if from_columns else from_wire
+
+
+def _value(value: Any) -> Any:
+    """A column's value as the record has it: a list of one value is a text in its column."""
+    if isinstance(value, str) and value[:1] in "[{":
+        try:
+            return jsontext.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _record(wire: str) -> Record:
+    return Record.parse(jsontext.loads(wire))

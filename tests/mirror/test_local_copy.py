@@ -1,0 +1,92 @@
+"""What others ask a mirror: keys as an import compares them, references, activities, and how old it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crmctl.bulk.match.keys import key_rule
+from crmctl.mirror.local_copy import LocalCopy, fresh_copy
+from crmctl.mirror.sync import SyncRequest, sync_mirror
+from crmctl.models.attributes import Attribute
+from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService
+from tests.support.mirrorhistories import MirrorContext
+
+TYPES = {"email": "email", "phone": "phone_number", "score": "number", "name": "text"}
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> MirrorContext:
+    service = HistoryService(3)
+    service.attributes = [Attribute.parse({"id": slug, "slug": slug, "type": kind}) for slug, kind in TYPES.items()]
+    service.attributes.append(
+        Attribute.parse({"id": "boss", "slug": "boss", "type": "reference", "config": {"allowed_object_id": OBJECT_ID}})
+    )
+    service.create(4)
+    held = [
+        {"email": "Ada@Acme.com", "phone": {"primaryPhoneNumber": "+44 20 1"}, "score": 1.50, "name": " Ada "},
+        {"email": "ada@acme.com", "phone": "+44-20-2", "score": 2, "name": ["Alan"]},
+        {"email": None, "score": 12345678901234567890, "name": "Grace"},
+        {"name": "Joan"},
+    ]
+    for row, data in zip(service.rows.values(), held, strict=True):
+        row.data = data
+    first, *_, last = service.rows.values()
+    last.data["boss"] = first.id
+    made = MirrorContext(service, tmp_path, service.clock)
+    sync_mirror(made, SyncRequest())  # type: ignore[arg-type]
+    return made
+
+
+@pytest.fixture
+def copy(context: MirrorContext) -> Iterator[LocalCopy]:
+    found = LocalCopy.find(context)  # type: ignore[arg-type]
+    assert found is not None
+    with found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("slug", "value", "places"),
+    [("email", "ADA@acme.com ", [0, 1]), ("phone", "+44201", [0]), ("score", 1.5, [0]), ("score", 12345678901234567890, [2]),
+     ("name", "Ada", [0]), ("name", "Alan", [1]), ("name", "ada", []), ("email", "nobody@acme.com", [])],
+)  # fmt: skip
+def test_keys_are_found_as_an_import_compares_them(
+    slug: str, value: object, places: list[int], context: MirrorContext, copy: LocalCopy
+) -> None:
+    rule = key_rule([slug], context.service.attributes)
+    key = rule.key({slug: value})
+    assert key is not None
+    found = {record.id for record in copy.with_keys(OBJECT_ID, [(each.slug, each.type) for each in rule.attributes], [key])}
+    ids = list(context.service.rows)
+    assert found == {ids[place] for place in places}
+    assert found == {record.id for page in copy.pages(OBJECT_ID) for record in page if rule.key(record.data) == key}
+
+
+def test_references_and_single_records(context: MirrorContext, copy: LocalCopy) -> None:
+    first, *_, last = context.service.rows
+    [found] = copy.referring_to(OBJECT_ID, [first])
+    assert (found.object_id, found.slug, found.record.id) == (OBJECT_ID, "boss", last)
+    record = copy.record(OBJECT_ID, last)
+    assert record is not None
+    assert record.wire == context.service.rows[last].wire()
+    assert copy.record(OBJECT_ID, "none") is None
+    assert copy.activities_of(first) == []
+
+
+def test_it_is_brought_up_to_date_only_where_it_is_too_old(context: MirrorContext) -> None:
+    asked = context.service.requests
+    for max_age in (3600.0, None):
+        found = fresh_copy(context, [OBJECT_ID], max_age)  # type: ignore[arg-type]
+        assert found is not None
+        assert found[1] is None
+        found[0].__exit__()
+    assert context.service.requests == asked
+    context.service.advance(90 * MINUTE)
+    found = fresh_copy(context, [OBJECT_ID], 3600.0)  # type: ignore[arg-type]
+    assert found is not None
+    assert found[1] is not None
+    found[0].__exit__()
+    assert fresh_copy(context, ["another object"]) is None  # type: ignore[arg-type]
