@@ -12,6 +12,7 @@ import pytest
 from crmctl import Client
 from crmctl.api.client_context import ClientContext, LogListener
 from crmctl.bulk.usecases.delete import DeleteRequest, Deletion, delete
+from crmctl.bulk.usecases.selected_records import Selection
 from crmctl.bulk.usecases.undo import Undo, UndoRequest, undo
 from crmctl.errors import ConfigError, InterruptedByUser, NotFoundError, RejectedError, UsageError
 from tests.support.service import RunningService, running_service
@@ -124,7 +125,7 @@ def test_what_is_not_agreed_to_is_left_alone(service: RunningService, client: Cl
         undo(context, UndoRequest(str(job)), refuse)
     ids = [record.id for record in client.records("people").list()]
     with pytest.raises(InterruptedByUser):
-        delete(context, DeleteRequest("people", ids=ids[:2]), refuse)
+        delete(context, DeleteRequest("people", Selection(ids=ids[:2])), refuse)
     context.close()
     assert shown == [3, 2]
     assert client.records("people").count() == 3

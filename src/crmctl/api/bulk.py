@@ -21,6 +21,7 @@ from crmctl.bulk.usecases import undo as undoing
 from crmctl.bulk.usecases import update as updating
 from crmctl.bulk.usecases.import_records import ImportPreview
 from crmctl.bulk.usecases.inspect_file import InspectReport
+from crmctl.bulk.usecases.recreate import Recreation
 from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest, InspectRequest, ResumeRequest
 from crmctl.bulk.usecases.results import ImportResult
 from crmctl.bulk.usecases.selected_records import Selection
@@ -68,8 +69,9 @@ class Bulk:
         self._context.guard_write()
         return resuming.resume(self._context, ResumeRequest(job=job, **_checked(ResumeRequest, options)))
 
-    def undo(self, job: str, *, dry_run: bool = False) -> undoing.Undo:
-        """Take back what an import did; with `dry_run` only say what that would be. What is left, and why, is in the result."""
+    def undo(self, job: str, *, dry_run: bool = False) -> undoing.Undo | Recreation:
+        """Take back what an import, an update or a deletion did; with `dry_run` only say what that would be. What is left, and why, is in
+        the result."""
         if not dry_run:
             self._context.guard_write()
         return undoing.undo(self._context, undoing.UndoRequest(job, dry_run), lambda _: None)
@@ -113,15 +115,17 @@ class Bulk:
         return updating.update(self._context, request, approve)
 
     def delete(
-        self, object_name: str, ids: Iterable[str] | None = None, *, filter: Filter = (), dry_run: bool = False
+        self, object_name: str, ids: Iterable[str] | None = None, *, filter: Filter = (), dry_run: bool = False, **options: Any
     ) -> deleting.Deletion:
-        """Delete records given by id or by a filter, without asking; with `dry_run` only say how many. Raises UsageError for neither, or
-        both."""
+        """Delete records given by id or by a filter, without asking; with `dry_run` only say how many. What they held is in the file
+        `result.summary.backup`, and `undo` creates them again; `backup` names another file, `backup=False` keeps none. Raises UsageError
+        for neither ids nor filter, or both."""
         if not dry_run:
             self._context.guard_write()
-        conditions = as_conditions(self._context, object_name, filter)
-        request = deleting.DeleteRequest(object_name, conditions=conditions, ids=ids, dry_run=dry_run)
-        return deleting.delete(self._context, request, lambda _: None)
+        selection = Selection(conditions=as_conditions(self._context, object_name, filter), ids=ids, verb="delete")
+        approve = options.pop("approve", agree)
+        request = deleting.DeleteRequest(object_name, selection, dry_run=dry_run, **_checked(deleting.DeleteRequest, options))
+        return deleting.delete(self._context, request, approve)
 
     def export(self, object_name: str, path: str | Path, *, filter: Filter = (), **options: Any) -> exporting.ExportSummary:
         """Write all records that meet the filter into a file, which appears whole or not at all. Options: `ExportRequest`, for example

@@ -1,7 +1,8 @@
-"""`bulk update`: what would change is shown, somebody is asked, and the outcome is shown."""
+"""`bulk update` and `bulk delete`: what would change is shown, somebody is asked, and the outcome is shown."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.bulk_context import RuntimeContext
@@ -13,6 +14,8 @@ from crmctl.output.control_characters import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from crmctl.bulk.usecases.delete import Deletion
+    from crmctl.bulk.usecases.results import ImportResult
     from crmctl.bulk.usecases.update import ChangeForecast, UpdatePreview, ValueChange
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
@@ -83,3 +86,65 @@ def _show_preview(runtime: Runtime, preview: UpdatePreview) -> None:
     text = "\n".join([*changes_text(runtime, preview.forecast), f"{writes}; nothing was sent"])
     runtime.emitter.emit_result(document, text=text)
     preview.raise_for_error()
+
+
+def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:
+    """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
+    from crmctl.bulk.usecases.delete import DeleteRequest, delete, example_deletion
+    from crmctl.bulk.usecases.selected_records import Selection
+    from crmctl.cli.targets import parse_filters
+
+    object_name, backup = given["object_name"], given["backup"] or not given["no_backup"]
+    if not runtime.dry_run:
+        runtime.emitter.check_result(example_deletion(object_name))
+    if not runtime.prompter.can_ask or ids_file == "-":
+        runtime.confirm(f"Delete records of {object_name}")
+    if isinstance(backup, str) and Path(backup).exists():
+        runtime.confirm(f"Replace {backup}")
+    selection = Selection(ids_file, tuple(parse_filters(runtime, object_name, filters)), verb="delete")
+    request = DeleteRequest(object_name, selection, backup, given["expect"], given["concurrency"], runtime.dry_run)
+    done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
+    if done.summary is None:
+        requests = f"{counted(done.records, 'record')} in {counted(done.requests, 'request')}; nothing was sent"
+        document = done.to_document()
+        runtime.emitter.emit_result(document, text=f"DELETE {document['path']}\n{requests}")
+        return
+    show_deletion(runtime, done)
+
+
+def show_deletion(runtime: Runtime, done: Deletion) -> None:
+    """Show what became of a deletion. Raises the error that goes with its exit code, if it has one."""
+    summary = done.summary
+    assert summary is not None
+    absent = f"; {summary.not_found:,} were not there" if summary.not_found else ""
+    kept = f"; their copy is {summary.backup}" if summary.backup is not None and summary.deleted else ""
+    runtime.done(done.to_document(), f"deleted {counted(summary.deleted, 'record')} of {done.object}{absent}{kept}")
+    if summary.backup is not None and summary.deleted:
+        runtime.messages.hint(f"crmctl bulk undo {summary.job} creates them again")
+    done.raise_for_error()
+
+
+def show_resumed(runtime: Runtime, result: ImportResult) -> None:
+    """Show how a job that was gone on with ended, as its kind does. Raises the error that goes with its exit code, if it has one."""
+    from crmctl.bulk.usecases.delete import resumed_deletion
+
+    deletion = resumed_deletion(RuntimeContext(runtime), result)
+    if deletion is None:
+        show_result(runtime, result)
+    else:
+        show_deletion(runtime, deletion)
+
+
+def _approve_deletion(runtime: Runtime, plan: Deletion, backup: bool | str) -> None:
+    """Say which records, and where; ask. Raises as `Runtime.confirm` does."""
+    from crmctl.cli.record_names import record_name
+
+    names = [clean(f"  {record_name(runtime, record, plan.attributes)}") for record in plan.named]
+    left = plan.records - len(names)
+    lines = [f"{counted(plan.records, 'record')} of {plan.object}", *names, *([f"  and {left:,} more"] if names and left > 0 else [])]
+    if plan.absent:
+        lines.append(f"{counted(plan.absent, 'id')} of no record")
+    kept = f"a copy goes to {backup}" if isinstance(backup, str) else "a copy is kept" if backup else "no copy is kept"
+    for line in (*lines, f"{place_text(runtime)}; {kept}"):
+        runtime.messages.note(line)
+    runtime.confirm(f"Delete {counted(plan.records, 'record')} of {plan.object}")

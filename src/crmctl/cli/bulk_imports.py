@@ -49,9 +49,9 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
 
     context = RuntimeContext(runtime)
     if not runtime.dry_run:
-        from crmctl.cli.bulk_changes import approve
+        from crmctl.cli.bulk_changes import approve, show_resumed
 
-        show_result(runtime, resume(context, request, lambda: check_shown(runtime), lambda found: approve(runtime, found)))
+        show_resumed(runtime, resume(context, request, lambda: check_shown(runtime), lambda found: approve(runtime, found)))
         return
     preview = preview_resume(context, request)
     document = preview.to_document()

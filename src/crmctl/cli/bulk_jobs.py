@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from crmctl.bulk.usecases.recreate import Recreation
     from crmctl.bulk.usecases.repair import RepairRequest
     from crmctl.bulk.usecases.undo import Undo
     from crmctl.cli.runtime import Runtime
@@ -89,7 +90,7 @@ def undo_job(runtime: Runtime, reference: str) -> None:
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 
-    def approve(plan: Undo) -> None:
+    def approve(plan: Undo | Recreation) -> None:
         runtime.emitter.check_result(plan.to_document())
         if plan.work:
             if runtime.prompter.can_ask:
@@ -117,7 +118,11 @@ _LEFT = {
 }
 
 
-def _undo_question(plan: Undo) -> str:
+def _undo_question(plan: Undo | Recreation) -> str:
+    from crmctl.bulk.usecases.recreate import Recreation
+
+    if isinstance(plan, Recreation):
+        return f"Create {counted(plan.found, 'record')} of {plan.object} again, with new ids, and so undo job {plan.job}"
     parts = [f"put back {counted(plan.restorable, 'record')}"] if plan.restorable else []
     created = plan.work - plan.restorable
     parts += [f"delete {created:,} that it created"] if created else []
@@ -125,8 +130,12 @@ def _undo_question(plan: Undo) -> str:
     return f"{text[0].upper()}{text[1:]}, of {plan.object}, and so undo job {plan.job}"
 
 
-def _undo_text(plan: Undo) -> str:
+def _undo_text(plan: Undo | Recreation) -> str:
+    from crmctl.bulk.usecases.recreate import Recreation
     from crmctl.output.progress import duration
+
+    if isinstance(plan, Recreation):
+        return _recreation_text(plan)
 
     document = plan.to_document()
     if not plan.carried_out:
@@ -141,3 +150,22 @@ def _undo_text(plan: Undo) -> str:
         ]
     lines += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
     return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in _LEFT.items() if document[name])])
+
+
+def _recreation_text(plan: Recreation) -> str:
+    from crmctl.output.progress import duration
+
+    document, result = plan.to_document(), plan.result
+    if result is None:
+        takes = f"; {counted(plan.requests, 'request')} at least, about {duration(plan.seconds)}"
+        return f"job {plan.job}: {counted(plan.found, 'record')} to create again, with new ids{takes}"
+    before = [f"{plan.done:,} created again before"] if plan.done else []
+    lines = [f"job {plan.job}: {result.created:,} of {counted(plan.found, 'record')} created again, with new ids", *before]
+    lines += [f"{plan.ids} says which"] if plan.ids is not None else []
+    words = {
+        "activities": "activities linked again",
+        "failed": "refused by the service",
+        "unknown": "there, and not to be told from others",
+        "unlinked": "activities not linked again",
+    }
+    return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in words.items() if document[name])])

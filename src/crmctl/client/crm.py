@@ -166,14 +166,15 @@ class Crm:
         path = path_of("objects", object_id, "records", action="bulk")
         return read_bulk(self.session.request("POST", path, body=body, headers=headers, watch=watch))
 
-    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None:
+    def bulk_delete(self, object_id: str, ids: Sequence[str], *, watch: AttemptObserver | None = None) -> int | None:
         """Delete up to 100 records; the number the service reports, or None when it reports none.
 
         Repeating it would do no harm to the records, but the second answer would not count what the first try had deleted. So it is
         repeated only when the first try certainly did nothing; any other failure says `outcome_unknown`, and the caller looks first.
+        `watch` hears of every attempt before it leaves.
         """
         path = path_of("objects", object_id, "records", action="bulk")
-        return read_deleted(self.session.request("DELETE", path, body={"ids": list(ids)}, idempotent=False))
+        return read_deleted(self.session.request("DELETE", path, body={"ids": list(ids)}, idempotent=False, watch=watch))
 
     # activities
 

@@ -121,8 +121,8 @@ def test_ids_go_in_requests_of_100() -> None:
         assert [len(request) for request in server.deletes] == [100, 100, 31]
         assert [record["id"] for record in server.records] == ids[230:]
     assert summary.to_document() == {
-        "object": "people", "deleted": 230, "notFound": 1, "failed": 0, "uncertain": 0, "inDoubt": 0, "unsent": 0, "requests": 3,
-        "elapsedSeconds": 0.0,
+        "job": None, "object": "people", "deleted": 230, "notFound": 1, "failed": 0, "uncertain": 0, "inDoubt": 0, "unsent": 0,
+        "requests": 3, "elapsedSeconds": 0.0, "backup": None,
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 def client(service: RunningService) -> Iterator[Client]:
     with opened(service) as made:
         yield made
-        made.bulk.delete("people", filter="score>=0")
+        made.bulk.delete("people", filter="score>=0", backup=False)
 
 
 def opened(service: RunningService) -> Client:

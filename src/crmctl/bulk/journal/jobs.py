@@ -65,7 +65,17 @@ class JobInfo:
             "createdAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.header.created_at)),
             "rows": sum(self.counts.values()),
             **{str(state): self.counts[state] for state in RowState},
+            **self._of_deletions,
         }
+
+    @property
+    def _of_deletions(self) -> dict[str, int]:
+        """Of a deletion, `updated` rows are those whose record is gone, `created` ones those whose record was gone before."""
+        if self.header.kind != JobKind.DELETE:
+            return {"deleted": 0}
+        counts = self.counts
+        absent = counts[RowState.CREATED] + counts[RowState.SKIPPED]
+        return {"created": 0, "updated": 0, "skipped": absent, "deleted": counts[RowState.UPDATED]}
 
 
 @dataclass(frozen=True)

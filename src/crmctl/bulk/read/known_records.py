@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.spill import Spill
 from crmctl.models import jsontext
 from crmctl.models.records import Record
@@ -59,3 +63,24 @@ class KnownRecords(Spill):
 
     def _number(self, query: str) -> int:
         return int(self._db.execute(query).fetchone()[0])
+
+
+def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> KnownRecords:
+    """The records of these ids as they are now. Raises what reading raises."""
+    known = KnownRecords()
+    with SeenIds() as ids:
+        for one in wanted:
+            ids.add(one.lower())
+        progress.start("reading", len(ids))
+        try:
+            for chunk in ids.chunks(CHUNK_ROWS):
+                known.want(chunk)
+            for page in fetch(reader, ids):
+                known.add(page)
+                progress.advance(len(page))
+        except BaseException:
+            known.close()
+            raise
+        finally:
+            progress.finish()
+    return known

@@ -24,11 +24,12 @@ RESULT_COLUMNS = frozenset({"_row", "_line", "_status", "_id", "_error"})
 
 
 class Mode(StrEnum):
-    """`update`: as `upsert`, and rows without a record are left out."""
+    """`update`: as `upsert`, and rows without a record are left out. `delete`: rows are ids of records."""
 
     CREATE = "create"
     UPSERT = "upsert"
     UPDATE = "update"
+    DELETE = "delete"
 
 
 class Role(StrEnum):
@@ -317,7 +318,7 @@ def _require_content(columns: Sequence[MappedColumn], constants: MappingOf[str, 
             hint="name it id, or give --map 'COLUMN=id'; --key finds records by what they hold",
             code="missing_id_column",
         )
-    if not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
+    if mode is not Mode.DELETE and not constants and not any(column.role is Role.ATTRIBUTE for column in columns):
         raise UsageError("no column matches an attribute", hint=f"the attributes are: {', '.join(names.slugs)}", code="unknown_column")
 
 

@@ -26,6 +26,9 @@ FILE_OF: dict[RowState, str] = {
     RowState.UNSENT: "unsent",
 }
 
+OF_DELETIONS = {RowState.UPDATED: "deleted", RowState.CREATED: "notFound", RowState.SKIPPED: "notFound"}
+"""What states mean where rows are records to be deleted."""
+
 CHUNK_ROWS = 500
 UNSENT = RowEntry(RowState.UNSENT)
 
@@ -41,6 +44,7 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
     rows_of = {name: sum(counts[state] for state in RowState if FILE_OF[state] == name) for name in RESULT_FILES}
     paths = {name: journal.folder / f"{name}.{source.dialect.format.of_results}" for name in RESULT_FILES}
     form = result_format(source, newline_of(source))
+    words = OF_DELETIONS if journal.header.mode == "delete" else {}
     with ExitStack() as files:
         sinks: dict[str, list[_Sink]] = {name: [] for name in RESULT_FILES}
         for name, path in paths.items():
@@ -52,7 +56,7 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
             sinks["failed"].append(_Sink(files.enter_context(_open(failed_copy, source)), form))
         for rows, entry in _judged(journal, source):
             for sink in sinks[FILE_OF[entry.state]]:
-                sink.write(rows, (str(entry.state), entry.record_id, entry.error))
+                sink.write(rows, (words.get(entry.state, entry.state), entry.record_id, entry.error))
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
     return {name: path if rows_of[name] else None for name, path in paths.items()}

@@ -21,6 +21,8 @@ from crmctl.models.records import BULK_LIMIT
 R = TypeVar("R")
 
 CHUNK_ROWS = 500
+LABELS = {"update": "updating", "delete": "deleting", "recreate": "creating again"}
+"""What a progress bar says, by the kind of a job."""
 
 
 def deliver(context: SendContext, rows: Rows) -> tuple[CrmctlError | None, Sequence[str]]:
@@ -51,7 +53,7 @@ def _deliver_up_to(context: SendContext, rows: Rows, last: int | None) -> tuple[
         return failure, ()
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
     delivery = Delivery(context, reconciler)
-    context.progress.start("importing", left, BULK_LIMIT)
+    context.progress.start(LABELS.get(journal.header.kind, "importing"), left, BULK_LIMIT)
     try:
         reconciler.evidence.accepts_older_lists = last is not None
         delivery.run(_left(journal, rows, reconciler, last))
@@ -68,7 +70,7 @@ def _take_baseline(context: SendContext, reader: Reader) -> None:
     It is part of the preparations, like reading the attributes, and not counted as a request of the job.
     """
     journal = context.journal
-    if journal.has_sent or journal.recall("baseline") is not None:
+    if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
         return
     newest = context.newest.if_new(context.clock) if context.newest is not None else None
     try:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from crmctl.bulk.journal.states import JobState, RowState
-from crmctl.bulk.read.known_records import KnownRecords
-from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.records_by_id import fetch
-from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.known_records import KnownRecords, read_known
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.job_hooks import JobHooks
@@ -23,7 +20,7 @@ Approve = Callable[[ChangeForecast], None]
 """Sees what is about to be changed, and raises CrmctlError to leave it as it is."""
 
 
-def agree(_: ChangeForecast) -> None:
+def agree(_: object) -> None:
     """Nobody is asked."""
 
 
@@ -42,7 +39,7 @@ class UpdateHooks(JobHooks):
             self.job.input.merged.restart()
         try:
             with ExitStack() as stack:
-                known = self.known or stack.enter_context(self._read(run, reader))
+                known = self.known or stack.enter_context(read_known(reader, self._ids(), run.progress))
                 for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), known.get)):
                     self._write_down(run, chunk, forecast)
             if forecast.rejected and run.stop_on_error:
@@ -58,6 +55,9 @@ class UpdateHooks(JobHooks):
         finally:
             journal.add_effort(reader.requests, 0.0)
         return None
+
+    def _ids(self) -> Iterator[str]:
+        return (row.id for row in self._valid() if row.id is not None)
 
     def _write_down(self, run: ImportRun, changes: Iterable[ValueChange], forecast: ChangeForecast) -> None:
         journal, merged = self.job.journal, self.job.input.merged
@@ -77,18 +77,3 @@ class UpdateHooks(JobHooks):
         if merged is not None and wholes:
             merged.keep(wholes, journal)
         journal.conclude(final)
-
-    def _read(self, run: ImportRun, reader: Reader) -> KnownRecords:
-        known = KnownRecords()
-        with SeenIds() as ids:
-            for row in self._valid():
-                if row.id is not None:
-                    ids.add(row.id.lower())
-            run.progress.start("reading", len(ids))
-            try:
-                for page in fetch(reader, ids):
-                    known.add(page)
-                    run.progress.advance(len(page))
-            finally:
-                run.progress.finish()
-        return known

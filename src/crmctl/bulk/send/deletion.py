@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,14 +14,16 @@ from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import Lister
 from crmctl.bulk.send.bisection import RepeatableSender
+from crmctl.bulk.send.context import ImportService
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Format, Source, SourceOptions
+from crmctl.client.http.attempt_observer import AttemptObserver
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition
 from crmctl.models.ids import is_uuid
-from crmctl.models.records import BULK_LIMIT
+from crmctl.models.records import BULK_LIMIT, BulkResult
 
 SHOWN_PROBLEMS = 20
 ATTEMPTS = 3
@@ -49,10 +51,13 @@ class DeleteSummary:
     requests: int = 0
     elapsed: float = 0.0
     error: CrmctlError | None = None
+    job: str | None = None
+    backup: Path | None = None
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""
         return {
+            "job": self.job,
             "object": self.object,
             "deleted": self.deleted,
             "notFound": self.not_found,
@@ -62,7 +67,47 @@ class DeleteSummary:
             "unsent": self.unsent,
             "requests": self.requests,
             "elapsedSeconds": round(self.elapsed, 3),
+            "backup": str(self.backup) if self.backup is not None else None,
         }
+
+
+class DeletingService(Deleter, ImportService, Protocol):
+    """The calls of the client that a deletion makes as a job."""
+
+    def bulk_delete(self, object_id: str, ids: Sequence[str], *, watch: AttemptObserver | None = None) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Deleting:
+    """Stands in for the service of a job whose rows are ids: what would be written is deleted. In its answers `updated` counts the records
+    that are gone, `created` those that were gone before. `were_there`: all were read just before, so that what is gone was deleted."""
+
+    service: DeletingService
+    were_there: Callable[[], bool]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.service, name)
+
+    def bulk_write(
+        self,
+        object_id: str,
+        records: Sequence[Mapping[str, Any] | bytes],
+        *,
+        mode: str = "delete",
+        idempotency_key: str | None = None,
+        watch: AttemptObserver | None = None,
+    ) -> BulkResult:
+        """Delete the records of these rows. Raises RejectedError for a 404 that is about one of several ids."""
+        ids = [str((jsontext.loads(record) if isinstance(record, bytes) else record)["id"]) for record in records]
+        try:
+            gone = self.service.bulk_delete(object_id, ids, watch=watch)
+        except NotFoundError as error:
+            self.service.get_object(object_id)  # a 404 may be about the object, which is another matter
+            if len(ids) == 1:
+                return BulkResult(created=1)
+            raise RejectedError(error.message, code=error.code, status=error.status) from error
+        deleted = len(ids) if self.were_there() or gone is None else min(gone, len(ids))
+        return BulkResult(created=len(ids) - deleted, updated=deleted)
 
 
 def read_ids(path: Path, name: str, ids: SeenIds) -> None:

@@ -221,7 +221,8 @@ class Reconciler:
         """Write down what is known; the rows that may be sent again."""
         found = dict(seen.found)
         updates = [entry for entry in parked.batch.entries if entry.id is not None]
-        if not updates or (self._clock.now() - parked.sent_at <= LATE_SECONDS and not self._journal.recall(MERGED)):
+        is_harmless = self._journal.header.mode == "delete"  # what is gone stays gone
+        if not updates or is_harmless or (self._clock.now() - parked.sent_at <= LATE_SECONDS and not self._journal.recall(MERGED)):
             gone = {*absent, *(entry.ordinal for entry in updates)}
         else:
             try:

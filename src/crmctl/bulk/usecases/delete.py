@@ -1,42 +1,64 @@
-"""Deleting many records, given by id or by conditions: all ids are known, and agreed to, before the first one is deleted."""
+"""Deleting many records, given by id or by conditions: all are known, agreed to, and in a backup before the first one is deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
+from crmctl.bulk.atomic_file import check_place
 from crmctl.bulk.context import BulkContext
-from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.run.job_start import temporary_input
-from crmctl.bulk.send.deletion import DeletedObject, DeleteSummary, collect_ids, delete_records, read_ids
-from crmctl.bulk.usecases.targets import store_of
-from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
-from crmctl.models.filters import Condition
-from crmctl.models.ids import is_uuid
-from crmctl.models.records import BULK_LIMIT
+from crmctl.bulk.journal.jobs import JobInfo
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import JobKind, RowState
+from crmctl.bulk.read.known_records import KnownRecords
+from crmctl.bulk.rows.mapping import MappingOptions, Mode
+from crmctl.bulk.run.delete_hooks import BACKUP_NAME, PLACE, SEEN, Backup, DeleteHooks
+from crmctl.bulk.run.job_run import RunOptions
+from crmctl.bulk.run.job_start import JobOptions, start_import, temporary_ids
+from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.send.deletion import DeleteSummary
+from crmctl.bulk.sources.rows import SourceOptions
+from crmctl.bulk.usecases.results import ImportResult, run_or_leave_nothing
+from crmctl.bulk.usecases.selected_records import Selection
+from crmctl.bulk.usecases.targets import resolve_target, store_of
+from crmctl.errors import CrmctlError, DeniedError, PartialError, RejectedError
+from crmctl.models.attributes import Attribute
+from crmctl.models.records import BULK_LIMIT, Record
+
+NAMED = 5
+"""How many of the records a question names."""
 
 
 @dataclass(frozen=True)
 class DeleteRequest:
-    """Records of `object`: those whose ids a file holds (`-` is stdin), those with these `ids`, or those that meet all conditions."""
+    """Records of `object`. `backup`: False for none, a path, or True for a file in the job's folder."""
 
     object: str
-    ids_file: str | None = None
-    conditions: Sequence[Condition] = ()
-    ids: Iterable[str] | None = None
+    selection: Selection
+    backup: bool | str | Path = True
+    expect: int | None = None
+    concurrency: int = 2
     dry_run: bool = False
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """What a deletion is about to do, and, once it is done, what became of it. `first`: the ids of its first request."""
+    """What a deletion is about to do, and, once it is done, what became of it. `first`: the ids of its first request, `named`: the first
+    records, where they were read."""
 
     object: str
     object_id: str
     records: int
     first: Sequence[str]
     summary: DeleteSummary | None = None
+    named: Sequence[Record] = ()
+    attributes: Sequence[Attribute] = ()
+    absent: int = 0
 
     @property
     def requests(self) -> int:
@@ -72,40 +94,108 @@ def example_deletion(object_name: str) -> dict[str, Any]:
 
 
 def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Deletion], None]) -> Deletion:
-    """Collect the ids, show what is about to be deleted to `approve`, which raises to leave it, and delete; a dry run stops before that.
+    """Read the records, show what is about to be deleted to `approve`, which raises to leave it, and delete them as a job; a dry run stops
+    before that.
 
-    What the service refuses is in the result. Raises UsageError when it is not clear which records are meant, and RejectedError for what
-    is no id.
+    What the service refuses is in the result. Raises UsageError when it is not clear which records are meant, RejectedError for what is no
+    id and for another number of records than expected, and StorageError when the backup cannot be written: then nothing is deleted.
     """
-    if sum((request.ids_file is not None, request.ids is not None, bool(request.conditions))) != 1:
-        raise UsageError("say which records: either --ids or --filter", hint="crmctl bulk delete --help")
-    with SeenIds() as ids:
-        object_id = _gather(context, request, ids)
-        plan = Deletion(request.object, object_id, len(ids), next(iter(ids.chunks(BULK_LIMIT)), []))
+    request.selection.check()
+    store = store_of(context)
+    if isinstance(request.backup, str | Path):
+        check_place(Path(request.backup))
+    target = resolve_target(context, request.object)
+    with ExitStack() as stack:
+        known = stack.enter_context(KnownRecords())
+        is_read = _read(context, request, target.object_id, known)
+        plan = _planned(request, target.object_id, known, target.attributes, is_read=is_read)
+        _check_number(request, plan)
         if request.dry_run:
             return plan
-        if plan.records:
-            approve(plan)
-        target = DeletedObject(context.service, request.object, object_id, were_there=bool(request.conditions))
-        summary = delete_records(target, ids, context.clock, context.listener.progress)
-    return Deletion(plan.object, object_id, plan.records, plan.first, summary)
+        if not plan.records:
+            return _done(plan, DeleteSummary(request.object, not_found=plan.absent))
+        approve(plan)
+        given = stack.enter_context(temporary_ids(store, _ids(known), request.selection.name))
+        only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
+        job = start_import(store, target, given, JobOptions(only_ids, kind=JobKind.DELETE))
+        place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
+        job.journal.remember(PLACE, str(Path(place).absolute()) if place else None)
+        hooks = (lambda job: DeleteHooks(job, known)) if is_read else DeleteHooks
+        options = RunOptions(DeliveryOptions(concurrency=request.concurrency), hooks=hooks)
+        result = run_or_leave_nothing(context, job, options)
+        return deletion_of(context, store.find(job.id), result)
 
 
-def _gather(context: BulkContext, request: DeleteRequest, ids: SeenIds) -> str:
-    """Fill `ids`; returns the object's id."""
-    if request.ids is not None:
-        for one in request.ids:
-            if not is_uuid(one):
-                raise RejectedError(f"{one!r} is not a record id; nothing was deleted", code="malformed_id")
-            ids.add(one.lower())
-        return context.directory.object_id(request.object)
-    if request.ids_file is None:
-        object_id = context.directory.object_id(request.object)
-        collect_ids(context.service, object_id, request.conditions, ids, context.listener.progress)
-        return object_id
-    name = "stdin" if request.ids_file == "-" else request.ids_file
-    with temporary_input(store_of(context), request.ids_file, context.stdin) as given:
-        read_ids(given.path, name, ids)
-    if not len(ids):
-        context.listener.note(f"{name} holds no ids: nothing to delete")
-    return context.directory.object_id(request.object)
+def resumed_deletion(context: BulkContext, result: ImportResult) -> Deletion | None:
+    """What became of a job that was gone on with; None for one that deletes nothing."""
+    if result.summary.mode != JobKind.DELETE or result.job is None:
+        return None
+    return deletion_of(context, store_of(context).find(result.job), result)
+
+
+def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult | None = None) -> Deletion:
+    """What became of a job that deletes; `result` is that of its last run."""
+    with closing(store_of(context).open(job)) as journal:
+        summary = _summary(journal, result)
+    return _done(Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), ()), summary)
+
+
+def _done(plan: Deletion, summary: DeleteSummary) -> Deletion:
+    return Deletion(plan.object, plan.object_id, plan.records, plan.first, summary)
+
+
+def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
+    counts, (requests, elapsed) = journal.counts(), journal.effort()
+    absent, doubted = counts[RowState.CREATED], bool(journal.doubted()) and not journal.recall(SEEN)
+    error = result.error if result is not None and not isinstance(result.error, PartialError | RejectedError) else None
+    backup = Backup.of(journal)
+    return DeleteSummary(
+        journal.header.object,
+        deleted=counts[RowState.UPDATED],
+        not_found=counts[RowState.SKIPPED] + (0 if doubted else absent),
+        failed=counts[RowState.FAILED],
+        uncertain=absent if doubted else 0,
+        in_doubt=counts[RowState.IN_DOUBT],
+        unsent=counts[RowState.UNSENT],
+        requests=requests,
+        elapsed=elapsed,
+        error=error,
+        job=journal.header.job,
+        backup=backup.path if backup is not None else None,
+    )
+
+
+def _read(context: BulkContext, request: DeleteRequest, object_id: str, known: KnownRecords) -> bool:
+    """Fill `known`; without the right to read, with ids only, where no backup is wanted. Says whether records were read."""
+    try:
+        request.selection.read(context, object_id, known)
+        return True
+    except DeniedError as error:
+        if error.status != 403 or request.selection.conditions:
+            raise
+        if request.backup:
+            error.hint = f"{error.hint}; or --no-backup deletes without a copy" if error.hint else "--no-backup deletes without a copy"
+            raise
+    return False
+
+
+def _planned(request: DeleteRequest, object_id: str, known: KnownRecords, attributes: Sequence[Attribute], *, is_read: bool) -> Deletion:
+    count = known.found if is_read else len(known)
+    first = list(islice((record.id for record in known) if is_read else known.ids(), BULK_LIMIT))
+    named = list(islice(known, NAMED))
+    return Deletion(request.object, object_id, count, first, named=named, attributes=attributes, absent=len(known) - count)
+
+
+def _check_number(request: DeleteRequest, plan: Deletion) -> None:
+    if request.expect is not None and plan.records != request.expect:
+        raise RejectedError(
+            f"{plan.records:,} records would be deleted, --expect says {request.expect:,}; nothing was deleted",
+            hint="--dry-run shows what would be done",
+            code="unexpected_changes",
+            details={"changes": plan.records},
+        )
+
+
+def _ids(known: KnownRecords) -> Iterator[str]:
+    """Every id, as the service spells it where it is known."""
+    return chain((record.id for record in known), known.missing())

@@ -13,7 +13,7 @@ from crmctl.bulk.journal.summary import Summary
 from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.usecases.finding_log import FindingLog
-from crmctl.bulk.usecases.targets import note_if_empty
+from crmctl.bulk.usecases.targets import note_if_empty, store_of
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
 
 DUPLICATE_KEYS = "duplicate_keys"
@@ -59,6 +59,20 @@ def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> 
     if job.journal.header.kind == JobKind.IMPORT:
         note_if_empty(context, file, result.summary.rows)
     return result_of(result, file, findings)
+
+
+def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
+    """The same for a job that somebody has just been asked about: one that ends before it begins to write leaves nothing behind, and its
+    error is raised."""
+    store = store_of(context)
+    result = run_to_result(context, job, options)
+    info = store.find(job.id)
+    if result.error is not None and info.is_resumable and not info.has_sent:
+        store.remove(info)
+        if result.error.hint == f"crmctl bulk resume {job.id}":
+            result.error.hint = "make room there, then give the command again" if result.error.code == "no_space" else None
+        raise result.error
+    return result
 
 
 def result_of(result: JobResult, file: str, findings: FindingLog | None = None) -> ImportResult:

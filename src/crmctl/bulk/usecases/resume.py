@@ -15,6 +15,7 @@ from crmctl.bulk.journal.states import JobKind
 from crmctl.bulk.match.reference_resolution import FILE_NAME as REFERENCES
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.rows.mapping import schema_digest
+from crmctl.bulk.run.delete_hooks import DeleteHooks
 from crmctl.bulk.run.job_hooks import JobHooks
 from crmctl.bulk.run.job_run import RunOptions, finished_result
 from crmctl.bulk.run.job_start import ImportJob
@@ -78,7 +79,9 @@ def resume(
 
 def hooks_of(header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
     """The steps of a kind of job besides its rows."""
-    return (lambda job: UpdateHooks(job, approve)) if header.kind == JobKind.UPDATE else JobHooks
+    if header.kind == JobKind.UPDATE:
+        return lambda job: UpdateHooks(job, approve)
+    return DeleteHooks if header.kind == JobKind.DELETE else JobHooks
 
 
 def reopen_finished(context: BulkContext, reference: str) -> ImportJob:
@@ -124,7 +127,7 @@ def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attr
     """
     header = job.header
     check_service(header, origin)
-    if schema_digest(attributes) != header.schema:
+    if schema_digest(attributes) != header.schema and header.kind != JobKind.DELETE:
         raise _changed(header, f"the attributes of {header.object} have changed")
     source = reopen_input(header, attributes, job.folder)
     with ExitStack() as unless_open:

@@ -22,11 +22,13 @@ from crmctl.models.ids import is_uuid
 
 @dataclass(frozen=True)
 class Selection:
-    """Records whose ids a file holds (`-` is stdin), those with these `ids`, or those that meet all conditions."""
+    """Records whose ids a file holds (`-` is stdin), those with these `ids`, or those that meet all conditions. `verb`: what becomes of
+    them."""
 
     ids_file: str | None = None
     conditions: Sequence[Condition] = ()
     ids: Iterable[str] | None = None
+    verb: str = "update"
 
     @property
     def name(self) -> str:
@@ -35,24 +37,24 @@ class Selection:
             return self.ids_file
         return " ".join(f"--filter '{format_condition(one)}'" for one in self.conditions) if self.conditions else "ids"
 
-    def check(self, command: str) -> None:
+    def check(self) -> None:
         """Raises UsageError when it is not clear which records are meant."""
         if sum((self.ids_file is not None, self.ids is not None, bool(self.conditions))) != 1:
-            raise UsageError("say which records: either --ids or --filter", hint=f"{command} --help")
+            raise UsageError("say which records: either --ids or --filter", hint=f"crmctl bulk {self.verb} --help")
 
     def read_ids(self, context: BulkContext, ids: SeenIds) -> None:
         """Fill `ids` with what is given by id. Raises RejectedError for what is no id, UsageError for a file without any."""
         if self.ids is not None:
             for one in self.ids:
                 if not is_uuid(one):
-                    raise RejectedError(f"{one!r} is not a record id; nothing was changed", code="malformed_id")
+                    raise RejectedError(f"{one!r} is not a record id; nothing was {self.verb}d", code="malformed_id")
                 ids.add(one.lower())
         elif self.ids_file is not None:
             name = "stdin" if self.ids_file == STDIN else self.ids_file
             with temporary_input(store_of(context), self.ids_file, context.stdin) as given:
                 read_ids(given.path, name, ids)
             if not len(ids):
-                context.listener.note(f"{name} holds no ids: nothing to do")
+                context.listener.note(f"{name} holds no ids: nothing to {self.verb}")
 
     def read(self, context: BulkContext, object_id: str, known: KnownRecords) -> int:
         """Fill `known`; how many requests that took. Raises what reading raises, and as `read_ids` does."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.journal.states import JobState, RowState
+from crmctl.bulk.journal.states import JobKind, JobState, RowState
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
@@ -24,6 +24,7 @@ from crmctl.bulk.undo.restore import Marking, Restored, Restorer
 from crmctl.bulk.undo.update_status import UpdateStatus
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.undo.written import written_rows
+from crmctl.bulk.usecases.recreate import Recreation, recreate_deleted
 from crmctl.bulk.usecases.resume import reopen_finished
 from crmctl.bulk.usecases.targets import current_limit
 from crmctl.errors import CrmctlError, PartialError, UsageError
@@ -166,13 +167,15 @@ class UndoRequest:
     estimates: bool = True
 
 
-def undo(context: BulkContext, request: UndoRequest, approve: Callable[[Undo], None]) -> Undo:
+def undo(context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation], None]) -> Undo | Recreation:
     """Find what a job did, show that to `approve`, which raises to leave it, and take it back; a dry run stops before that.
 
     What is left, and why, is in the result. Raises UsageError for a job that wrote nothing, is running, or whose input is not what it was,
     and what reading raises.
     """
     job = reopen_finished(context, request.job)
+    if job.journal.header.kind == JobKind.DELETE:
+        return recreate_deleted(context, job, approve, dry_run=request.dry_run, estimates=request.estimates)
     service, clock = context.service, context.clock
     references = job.input.references
     unlinked = references.is_unlinked if references is not None else lambda _: False

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crmctl.bulk.context import BulkContext
-from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.states import JobKind, RowState
 from crmctl.bulk.journal.summary import Summary
 from crmctl.bulk.read.known_records import KnownRecords
@@ -20,7 +19,7 @@ from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import BeforeImages
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_run import RunOptions
-from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_ids
+from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
 from crmctl.bulk.run.record_changes import ChangeForecast, Changing, ValueChange
 from crmctl.bulk.run.row_actions import RowAction
@@ -29,7 +28,7 @@ from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.bulk.usecases.finding_log import FindingLog
 from crmctl.bulk.usecases.requests import RunRequest, check_choice
-from crmctl.bulk.usecases.results import ImportResult, rejected_rows, run_to_result
+from crmctl.bulk.usecases.results import ImportResult, rejected_rows, run_or_leave_nothing
 from crmctl.bulk.usecases.selected_records import Selection
 from crmctl.bulk.usecases.targets import current_limit, resolve_target, sample_records, store_of
 from crmctl.client.http.session import encode_json
@@ -123,7 +122,7 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
         job = start_import(store, target, given, made)
         job.journal.add_effort(reads, 0.0)
         options = RunOptions(delivery, guard, request.failed_copy, lambda job: UpdateHooks(job, approve, known))
-        return _run(context, store, job, options)
+        return run_or_leave_nothing(context, job, options)
 
 
 def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePreview:
@@ -143,7 +142,7 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
 
 
 def _check(request: UpdateRequest) -> None:
-    request.selection.check("crmctl bulk update")
+    request.selection.check()
     if not request.set_values:
         raise UsageError("nothing to write", hint="say what to write with --set slug=value")
 
@@ -164,17 +163,6 @@ def _prepared(
     ids = (record.id if (record := known.get(one)) is not None else one for one in known.ids())
     with temporary_ids(store_of(context), ids, request.selection.name) as given:
         yield given, plan, guard, reads
-
-
-def _run(context: BulkContext, store: JobStore, job: ImportJob, options: RunOptions) -> ImportResult:
-    """Run the job; one that ended before it began to write leaves nothing behind."""
-    result = run_to_result(context, job, options)
-    info = store.find(job.id)
-    if result.error is not None and info.is_resumable and not info.has_sent:
-        store.remove(info)
-        result.error.hint = None if result.error.hint == f"crmctl bulk resume {job.id}" else result.error.hint
-        raise result.error
-    return result
 
 
 def _compare(planned: PlannedInput, known: KnownRecords, forecast: ChangeForecast, findings: FindingLog) -> Sequence[Entry]:

@@ -275,7 +275,7 @@ def update_records(
     "delete",
     writes=True,
     examples=[
-        "crmctl bulk delete people --ids ids.txt --yes",
+        "crmctl bulk delete people --ids ids.txt --dry-run",
         "crmctl bulk delete people --filter 'email endsWith @example.org' --dry-run",
     ],
 )
@@ -284,16 +284,25 @@ def delete_records(
     object_name: ObjectArgument,
     ids: given.IdsOption = None,
     filters: FilterOption = None,
+    expect: given.ExpectOption = None,
+    backup: Annotated[
+        str | None, typer.Option("--backup", metavar="FILE", help="Where the copy of the records goes; else into the job's folder.")
+    ] = None,
+    no_backup: Annotated[bool, typer.Option("--no-backup", help="Keep no copy: what is deleted cannot be had back.")] = False,
+    concurrency: given.ConcurrencyOption = 2,
 ) -> None:
-    """Delete many records, given by id or by conditions; asks first.
+    """Delete many records, given by id or by conditions; names some and asks.
 
-    All ids are known before the first one is deleted; requests delete 100 at a time.
+    All are read, and a copy of them is on disk, before the first one is deleted. crmctl bulk undo creates them again with new ids, crmctl
+    bulk resume goes on with a deletion that was interrupted.
     """
-    from crmctl.cli.bulk_transfers import delete_records
+    from crmctl.cli.bulk_changes import delete_records
 
     if (ids is None) == (not filters):
         raise UsageError("say which records: either --ids or --filter", hint="crmctl bulk delete --help")
-    delete_records(ctx.obj, object_name, ids, filters)
+    if backup is not None and no_backup:
+        raise UsageError("--backup and --no-backup exclude each other", hint="leave one of them out")
+    delete_records(ctx.obj, _given(ctx), ids, filters)
 
 
 @app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv -o json"])

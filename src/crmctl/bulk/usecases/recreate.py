@@ -1,0 +1,119 @@
+"""Taking back a deletion: what its backup holds is shown, and created again when somebody agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.context import BulkContext
+from crmctl.bulk.interrupts import watch_interrupts
+from crmctl.bulk.journal.states import JobState
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.run.job_start import ImportJob
+from crmctl.bulk.send.context import DeliveryOptions, SendContext
+from crmctl.bulk.undo.activity_links import link_activities
+from crmctl.bulk.undo.recreate import IDS_NAME, Deleted, Recreated, recreate
+from crmctl.bulk.usecases.targets import current_limit
+from crmctl.errors import CrmctlError, PartialError, UsageError
+from crmctl.models.records import BULK_LIMIT
+
+
+@dataclass
+class Recreation:
+    """What taking back a deletion would do, or did. `found`: records to create; `done`: those that earlier runs created."""
+
+    job: str
+    object: str
+    found: int = 0
+    done: int = 0
+    seconds: float = 0.0
+    ids: Path | None = None
+    result: Recreated | None = None
+
+    @property
+    def work(self) -> int:
+        return self.found
+
+    @property
+    def carried_out(self) -> bool:
+        return self.result is not None
+
+    @property
+    def requests(self) -> int:
+        """How many requests it took; before that, how many it takes at least: activities are found by reading them."""
+        return -(-self.found // BULK_LIMIT) if self.result is None else self.result.requests
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What of the job is not taken back, by why; empty when all is."""
+        result = self.result or Recreated()
+        found = {"failed": len(result.failed), "unknown": result.unknown, "unlinked": result.unlinked}
+        return {name: count for name, count in found.items() if count}
+
+    @property
+    def outcome(self) -> CrmctlError | None:
+        """The error that says why not everything is taken back; None when all is, and before anything was done."""
+        if self.result is None:
+            return None
+        if self.result.error is not None:
+            self.result.error.hint = self.result.error.hint or f"crmctl bulk undo {self.job} goes on with it"
+            return self.result.error
+        return PartialError("not everything the job deleted is there again", details=self.left) if self.left else None
+
+    def to_document(self) -> dict[str, Any]:
+        """The JSON form, every key always present."""
+        result = self.result or Recreated()
+        return {
+            "job": self.job,
+            "object": self.object,
+            "found": self.found,
+            "created": result.created,
+            "undoneBefore": self.done,
+            "failed": len(result.failed),
+            "unknown": result.unknown,
+            "activities": result.activities,
+            "unlinked": result.unlinked,
+            "requests": self.requests,
+            "estimatedSeconds": round(self.seconds, 1),
+            "ids": str(self.ids) if self.ids is not None else None,
+            "rows": {"failed": [{"row": row, "error": why} for row, why in sorted(result.failed.items())]},
+        }
+
+
+def recreate_deleted(
+    context: BulkContext, job: ImportJob, approve: Callable[[Recreation], None], *, dry_run: bool, estimates: bool
+) -> Recreation:
+    """Find what a job deleted, show that to `approve`, which raises to leave it, and create it again; a dry run stops before that.
+
+    What is left, and why, is in the result. Raises UsageError for a job that deleted nothing or kept no copy, and what reading raises.
+    """
+    header = job.journal.header
+    attributes = context.directory.attributes(header.object_id, refresh=True)
+    with closing(job.journal) as journal, closing(job.input), journal.hold(), watch_interrupts() as interrupt:
+        deleted, plan = Deleted(job, attributes), Recreation(header.job, header.object)
+        count = deleted.find(Reader(context.service, header.object_id))
+        if not count:
+            raise UsageError(f"job {header.job} deleted nothing", code="nothing_to_undo")
+        plan.done = count if journal.state is JobState.UNDONE else 0
+        plan.found = count - plan.done
+        plan.seconds = current_limit(context).time_for(plan.requests) if estimates else 0.0
+        if dry_run or not plan.found:
+            plan.result = None if dry_run else Recreated()
+            return plan
+        approve(plan)
+        run = SendContext(context.service, journal, DeliveryOptions(), context.clock, context.listener.progress, interrupt=interrupt)
+        plan.result, new = recreate(deleted, run, count)
+        if plan.result.error is None:
+            try:
+                link_activities(context.service, header.object_id, new, plan.result)
+            except CrmctlError as error:
+                plan.result.error = error
+        for note in plan.result.notes:
+            context.listener.note(note)
+        plan.ids = journal.folder / IDS_NAME if new else None
+        if plan.outcome is None:
+            journal.set_state(JobState.UNDONE)
+    return plan

@@ -1,0 +1,164 @@
+"""Deleting many records: nothing goes before its copy is on disk, under faults and deaths at every step; and all of it comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl import Client
+from crmctl.bulk.usecases.recreate import Recreation
+from crmctl.errors import RejectedError, StorageError, UsageError
+from crmctl.models import jsontext
+from tests.support.mishaps import STEPS, Mishaps, deadly
+from tests.support.service import RunningService, running_service
+
+COUNT = 130
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("delete") / "service") as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: RunningService) -> Iterator[Client]:
+    with opened(service) as made:
+        yield made
+        made.bulk.delete("people", filter="score>=0", backup=False)
+
+
+def opened(service: RunningService) -> Client:
+    return Client(base_url=service.base_url, api_key=service.key)
+
+
+def people(client: Client, count: int = COUNT) -> list[dict[str, Any]]:
+    rows = ({"score": n, "email": f"p{n}@acme.com", "address.city": "Rome", "tags": ["a", "b"]} for n in range(count))
+    client.bulk.import_records("people", rows, again=True).raise_for_error()
+    return held(client)
+
+
+def held(client: Client) -> list[dict[str, Any]]:
+    return sorted((record.data for record in client.records("people").list()), key=lambda data: data["score"])
+
+
+def undone(client: Client, job: str | None) -> Recreation:
+    plan = client.bulk.undo(str(job))
+    assert isinstance(plan, Recreation)
+    assert plan.outcome is None
+    return plan
+
+
+def test_a_deletion_is_in_a_private_file_and_comes_back_once(client: Client, tmp_path: Path) -> None:
+    before = people(client)
+    mishaps = Mishaps(client)
+    done = client.bulk.delete("people", filter="score>=0", backup=tmp_path / "copy.jsonl")
+    done.raise_for_error()
+    summary = done.summary
+    assert summary is not None
+    assert (summary.deleted, summary.not_found, summary.requests) == (COUNT, 0, 2)
+    assert [method for method, _ in mishaps.bulk] == ["DELETE", "DELETE"]
+    assert summary.backup == tmp_path / "copy.jsonl"
+    assert summary.backup.stat().st_mode & 0o777 == 0o600
+    lines = [jsontext.loads(line)["data"] for line in summary.backup.read_text(encoding="utf-8").splitlines()]
+    assert sorted(lines, key=lambda data: data["score"]) == before
+    assert held(client) == []
+    assert undone(client, summary.job).to_document()["created"] == COUNT
+    assert held(client) == before
+    again = undone(client, summary.job)
+    assert (again.found, again.done, held(client)) == (0, COUNT, before)
+
+
+@pytest.mark.parametrize(("number", "fault"), [(0, "before"), (1, "after"), (0, 500), (0, 404)])
+def test_a_lost_request_deletes_the_rest_all_the_same(client: Client, number: int, fault: str | int) -> None:
+    before = people(client)
+    Mishaps(client, {number: fault})
+    done = client.bulk.delete("people", filter="score>=0", concurrency=1)
+    done.raise_for_error()
+    assert done.summary is not None
+    assert (done.summary.deleted + done.summary.not_found, held(client)) == (COUNT, [])
+    assert undone(client, done.summary.job).result is not None
+    assert held(client) == before
+
+
+@pytest.mark.parametrize(("step", "count"), [*((step, 1) for step in STEPS), ("after begin", 2)])
+def test_a_process_that_dies_goes_on_or_is_taken_back(service: RunningService, client: Client, step: str, count: int) -> None:
+    before = people(client)
+    with deadly(step, count):
+        client.bulk.delete("people", filter="score>=0", concurrency=1)
+    with opened(service) as again:
+        job = again.bulk.jobs()[0]
+        assert (job.to_document()["mode"], job.is_resumable) == ("delete", True)
+        if count == 1:
+            again.bulk.resume(job.id).raise_for_error()
+            assert held(again) == []
+            assert again.bulk.jobs()[0].to_document()["deleted"] == COUNT
+        undone(again, job.id)
+        assert held(again) == before
+        with pytest.raises(UsageError, match="no job to resume"):
+            again.bulk.resume()
+
+
+@pytest.mark.parametrize("step", ["after begin", "before settle", "after settle"])
+def test_an_undo_that_dies_creates_nothing_twice(service: RunningService, client: Client, step: str) -> None:
+    before = people(client)
+    job = client.bulk.delete("people", filter="score>=0").summary.job  # type: ignore[union-attr]
+    with deadly(step, 1):
+        client.bulk.undo(str(job))
+    with opened(service) as again:
+        Mishaps(again)
+        undone(again, job)
+        assert held(again) == before
+
+
+def test_references_among_them_and_activities_are_linked_again(service: RunningService, client: Client) -> None:
+    path = f"/api/v1/objects/{service.object_id('people')}/attributes"
+    fields = {"name": "Manager", "type": "reference", "config": {"allowed_object_id": service.object_id("people")}}
+    service.client.post(path, json=fields).raise_for_status()
+    boss = client.records("people").create({"score": 1, "email": "boss@acme.com"})
+    report = client.records("people").create({"score": 2, "email": "report@acme.com", "manager": boss.id})
+    link = {"objectId": service.object_id("people"), "recordId": boss.id}
+    body = {"title": "Call", "linkedRecords": [link], "participants": [{"type": "person", "id": report.id}]}
+    activity = service.client.post("/api/v1/activities", json=body).json()["id"]
+    done = client.bulk.delete("people", [boss.id, report.id])
+    assert undone(client, done.summary.job).to_document()["activities"] == 1  # type: ignore[union-attr]
+    new = {record.data["email"]: record for record in client.records("people").list()}
+    assert new["report@acme.com"].data["manager"] == new["boss@acme.com"].id != boss.id
+    shown = service.client.get(f"/api/v1/activities/{activity}").json()
+    assert (shown["linkedRecords"], shown["participants"]) == (
+        [{**link, "recordId": new["boss@acme.com"].id}],
+        [{"type": "person", "id": new["report@acme.com"].id}],
+    )
+
+
+def test_what_keeps_it_from_beginning_deletes_nothing(client: Client, tmp_path: Path) -> None:
+    before = people(client, 3)
+    jobs = len(client.bulk.jobs())
+    if Path("/dev/full").exists():
+        with pytest.raises(StorageError, match="nothing was deleted: no space left"):
+            client.bulk.delete("people", filter="score>=0", backup="/dev/full")
+    with pytest.raises(UsageError, match="no directory"):
+        client.bulk.delete("people", filter="score>=0", backup=tmp_path / "absent" / "copy")
+    with pytest.raises(RejectedError, match="3 records would be deleted, --expect says 2"):
+        client.bulk.delete("people", filter="score>=0", expect=2)
+    assert (held(client), len(client.bulk.jobs())) == (before, jobs)
+
+
+def test_a_copy_that_is_gone_or_was_changed_is_not_believed(client: Client, tmp_path: Path) -> None:
+    people(client, 3)
+    copy = tmp_path / "copy.jsonl"
+    job = client.bulk.delete("people", filter="score>=0", backup=copy).summary.job  # type: ignore[union-attr]
+    kept = copy.read_bytes()
+    copy.write_bytes(kept + b"{}\n")
+    with pytest.raises(UsageError, match="is not what was written"):
+        client.bulk.undo(str(job))
+    copy.unlink()
+    with pytest.raises(UsageError, match="cannot read the backup"):
+        client.bulk.undo(str(job))
+    copy.write_bytes(kept)
+    undone(client, job)
+    assert Counter(data["email"] for data in held(client)) == {f"p{n}@acme.com": 1 for n in range(3)}
