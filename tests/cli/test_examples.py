@@ -97,6 +97,7 @@ def furnished(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Path("key.txt").write_text(crm.key, encoding="utf-8")
         monkeypatch.setenv("CRMCTL_API_KEY", crm.key)
         monkeypatch.setenv("PATH", str(CRMCTL.parent), prepend=":")
+        monkeypatch.setenv("VISUAL", "true")
         yield crm
 
 

@@ -204,6 +204,22 @@ def update_record(
     runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
 
 
+@app.command(
+    "edit",
+    writes=True,
+    examples=["crmctl records edit people email=grace@acme.com", f"crmctl records edit people {NEWEST} --dry-run"],
+)
+def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
+    """Change one record in your editor, as YAML; only what you change is sent.
+
+    The editor is VISUAL, else EDITOR. Nothing is sent when somebody else changed the record meanwhile.
+    """
+    from crmctl.cli.record_edit import edit_record
+
+    check_columns(ctx.obj, object_name)
+    edit_record(ctx.obj, object_name, record_name)
+
+
 @app.command("delete", writes=True, examples=["crmctl records delete people email=grace@acme.com --dry-run"])
 def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Delete one record; asks first."""

@@ -1,0 +1,87 @@
+"""`records edit`: what an editor makes of a record's text is sent, only what changed, and nothing that nobody meant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import requests_of
+from tests.support.cli import Result, expect_exit, run_crmctl, spawn
+from tests.support.service import RunningService
+
+DATA = {"email": "ada@acme.com", "score": 36, "notes": "007", "tags": ["a", "no"], "address": {"street": "St. James 1", "city": "Paris"}}
+
+
+@pytest.fixture
+def ada(crm: RunningService) -> str:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    made: dict[str, Any] = crm.client.post(path, json={"data": DATA}).json()
+    crm.log.clear()
+    return str(made.get("record", made)["id"])
+
+
+def editor(tmp_path: Path, code: str) -> str:
+    """An editor that runs Python on the text `t` of the file."""
+    script = tmp_path / "editor.py"
+    script.write_text(f"import sys, pathlib\np = pathlib.Path(sys.argv[1])\nt = p.read_text()\n{code}\np.write_text(t)\n")
+    return f"{sys.executable} {script}"
+
+
+def edit(tmp_path: Path, code: str, *options: str) -> Result:
+    return run_crmctl("records", "edit", "people", "email=ada@acme.com", *options, env={"EDITOR": editor(tmp_path, code), "VISUAL": None})
+
+
+def data_of(crm: RunningService, record: str) -> dict[str, Any]:
+    found: dict[str, Any] = crm.client.get(f"/api/v1/objects/{crm.object_id('people')}/records/{record}").json()
+    data: dict[str, Any] = found.get("record", found)["data"]
+    return data
+
+
+def test_only_what_changed_is_sent(crm: RunningService, ada: str, tmp_path: Path) -> None:
+    code = "t = t.replace('city: Paris', 'city: Rome').replace('score: 36', 'score: 37.50').replace('job_title: null', 'job_title: 0815')"
+    shown = edit(tmp_path, code, "--dry-run").ok().json()
+    assert shown["body"] == {"data": {"address": {"street": "St. James 1", "city": "Rome"}, "score": 37.5, "job_title": "0815"}}
+    edit(tmp_path, code).ok()
+    assert data_of(crm, ada) == DATA | {"address": DATA["address"] | {"city": "Rome"}, "score": 37.5, "job_title": "0815"}  # type: ignore[operator]
+    crm.log.clear()
+    assert "nothing was sent" in edit(tmp_path, "t = t.replace('notes: ', '# a remark\\nnotes:   ')").ok().err
+    assert {method for method, _ in requests_of(crm)} == {"GET"}
+    edit(tmp_path, "t = t.replace('score: 37.5', 'score:').replace('notes:', '#')").ok()
+    assert {"score", "notes"} & {slug for slug, value in data_of(crm, ada).items() if value is not None} == {"notes"}
+    assert list((Path(run_crmctl("config", "path").ok().out.strip()).parent).rglob("people-*.yaml")) == []
+
+
+def test_what_cannot_be_sent_is_kept_and_named(crm: RunningService, ada: str, tmp_path: Path) -> None:
+    broken = edit(tmp_path, "t += 'tags: [a'").exits(2).error()
+    assert "line " in broken["message"]
+    assert "your text is in" in broken["hint"]
+    assert "tags: [a" in Path(broken["hint"].rpartition(" in ")[2]).read_text()
+    assert "there is no attribute scor" in edit(tmp_path, "t = t.replace('score: 36', 'scor: 37')").exits(2).error()["message"]
+    assert "score" in edit(tmp_path, "t = t.replace('score: 36', 'score: many')").exits(9).error()["message"]
+    assert edit(tmp_path, "sys.exit(3)").exits(130).error()["message"].endswith("ended with 3; nothing was sent")
+    assert "empty" in edit(tmp_path, "t = ''").exits(130).error()["message"]
+    refused = edit(tmp_path, "t = t.replace('email: ada@acme.com', 'email: nobody')").exits(9).error()
+    assert "your text is in" in refused["hint"]
+    assert data_of(crm, ada) == DATA
+
+
+def test_somebody_elses_change_is_not_overwritten(crm: RunningService, ada: str, tmp_path: Path) -> None:
+    url = f"{crm.base_url}/api/v1/objects/{crm.object_id('people')}/records/{ada}"
+    head = {"Authorization": f"Bearer {crm.key}"}
+    other = f"import httpx; httpx.patch({url!r}, json={{'data': {{'score': 99}}}}, headers={head!r}).raise_for_status()"
+    refused = edit(tmp_path, f"{other}\nt = t.replace('city: Paris', 'city: Rome')").exits(9).error()
+    assert (refused["code"], "score" in refused["message"]) == ("changed_meanwhile", True)
+    assert data_of(crm, ada) == DATA | {"score": 99}
+
+
+def test_a_broken_text_comes_back_on_a_terminal(crm: RunningService, ada: str, tmp_path: Path) -> None:
+    code = "t = t.replace('score: 36', 'score: [') if 'score: 36' in t else t.replace('score: [', 'score: 40')"
+    terminal = spawn("records", "edit", "people", ada, env={"EDITOR": editor(tmp_path, code), "VISUAL": None})
+    terminal.expect("line [0-9]+")
+    terminal.expect("Edit it again")
+    terminal.sendline("y")
+    assert expect_exit(terminal)[0] == 0
+    assert data_of(crm, ada)["score"] == 40
