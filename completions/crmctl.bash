@@ -5,7 +5,7 @@ _crmctl_table() {
     commands= options= arguments=
     case $1 in
         '') commands='records bulk mirror objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
-        'records') commands='list search count get history create update delete' ;;
+        'records') commands='list search count get history create update edit delete' ;;
         'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
         'records count') options='--filter=@assignments' arguments='@objects' ;;
@@ -13,6 +13,7 @@ _crmctl_table() {
         'records history') options='--limit=@anything --all --offset=@anything' arguments='@objects @assignments' ;;
         'records create') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects' ;;
         'records update') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects @assignments' ;;
+        'records edit') arguments='@objects @assignments' ;;
         'records delete') arguments='@objects @assignments' ;;
         'bulk') commands='import apply resume jobs repair undo export update delete inspect' ;;
         'bulk import') options='--mode=create|upsert|update --key=@attributes --on-duplicate-key=error|first|last --ref=@anything --on-missing-ref=error|null|create --expect=@anything --max-changes=@anything --plan=@files --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=@anything --null-string=@anything --clear-token=@anything --list-separator=@anything --decimal-comma --decimal-mark=@anything --date-format=@anything --default-region=@anything --currency=@anything --pad-short --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --concurrency=@anything --marker=@attributes --before-images=auto|yes|no --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@objects @files' ;;
@@ -23,7 +24,7 @@ _crmctl_table() {
         'bulk undo') arguments='@anything' ;;
         'bulk export') options='-O=@files --out=@files --format=jsonl|csv|tsv|json|parquet|xlsx --filter=@assignments --prune-deleted --since-last --lookback=@anything --resume --restart' arguments='@objects' ;;
         'bulk update') options='--ids=@files --filter=@assignments --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
-        'bulk delete') options='--ids=@files --filter=@assignments' arguments='@objects' ;;
+        'bulk delete') options='--ids=@files --filter=@assignments --expect=@anything --backup=@files --no-backup --concurrency=@anything' arguments='@objects' ;;
         'bulk inspect') options='--object=@objects --mode=create|upsert --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
         'mirror') commands='sync status sql path remove' ;;
         'mirror sync') options='--activities --full --exclude=@anything --lock-wait=@anything' arguments='@anything...' ;;
