@@ -33,14 +33,14 @@ SEEN = "records seen"
 """The journal's fact: every record was there a moment before."""
 
 
-class Backup(NamedTuple):
+class KeptRecords(NamedTuple):
     """A complete backup."""
 
     path: Path
     sha256: str
 
     @classmethod
-    def of(cls, journal: Journal) -> Backup | None:
+    def of(cls, journal: Journal) -> KeptRecords | None:
         found = journal.recall(BACKUP)
         return cls(Path(found["path"]), found["sha256"]) if found else None
 

@@ -22,7 +22,7 @@ from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.created_ids import capture_ids
-from crmctl.bulk.run.delete_hooks import Backup
+from crmctl.bulk.run.delete_hooks import KeptRecords
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.phases import phase_context, send_phase
 from crmctl.bulk.send.context import SendContext
@@ -39,7 +39,7 @@ CHUNK_ROWS = 500
 
 
 @dataclass(frozen=True)
-class Deleted:
+class DeletedRecords:
     """The records that a job deleted, in a file of the job that is made once: the rows of the phase that creates them."""
 
     job: ImportJob
@@ -53,7 +53,7 @@ class Deleted:
         """How many records are to be created again. Raises UsageError where there is no backup, and what reading raises."""
         journal = self.job.journal
         if not self.path.exists():
-            backup = Backup.of(journal)
+            backup = KeptRecords.of(journal)
             with SeenIds() as gone:
                 self._gather(reader, gone)
                 if backup is None and len(gone):
@@ -131,7 +131,7 @@ class Recreated:
     notes: list[str] = field(default_factory=list)
 
 
-def recreate(deleted: Deleted, run: SendContext, count: int) -> tuple[Recreated, dict[str, str]]:
+def recreate(deleted: DeletedRecords, run: SendContext, count: int) -> tuple[Recreated, dict[str, str]]:
     """Create the records, learn their ids, link them to each other; the new ids by the old ones. Interrupted, it can be done again."""
     done, new = Recreated(), {}
     header = run.journal.header

@@ -16,7 +16,7 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobKind, RowState
 from crmctl.bulk.read.known_records import KnownRecords
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.delete_hooks import BACKUP_NAME, PLACE, SEEN, Backup, DeleteHooks
+from crmctl.bulk.run.delete_hooks import BACKUP_NAME, PLACE, SEEN, DeleteHooks, KeptRecords
 from crmctl.bulk.run.job_run import RunOptions
 from crmctl.bulk.run.job_start import JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan
@@ -148,7 +148,7 @@ def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
     counts, (requests, elapsed) = journal.counts(), journal.effort()
     absent, doubted = counts[RowState.CREATED], bool(journal.doubted()) and not journal.recall(SEEN)
     error = result.error if result is not None and not isinstance(result.error, PartialError | RejectedError) else None
-    backup = Backup.of(journal)
+    backup = KeptRecords.of(journal)
     return DeleteSummary(
         journal.header.object,
         deleted=counts[RowState.UPDATED],

@@ -15,7 +15,7 @@ from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.send.context import DeliveryOptions, SendContext
 from crmctl.bulk.undo.activity_links import link_activities
-from crmctl.bulk.undo.recreate import IDS_NAME, Deleted, Recreated, recreate
+from crmctl.bulk.undo.recreate import IDS_NAME, DeletedRecords, Recreated, recreate
 from crmctl.bulk.usecases.targets import current_limit
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.records import BULK_LIMIT
@@ -93,7 +93,7 @@ def recreate_deleted(
     header = job.journal.header
     attributes = context.directory.attributes(header.object_id, refresh=True)
     with closing(job.journal) as journal, closing(job.input), journal.hold(), watch_interrupts() as interrupt:
-        deleted, plan = Deleted(job, attributes), Recreation(header.job, header.object)
+        deleted, plan = DeletedRecords(job, attributes), Recreation(header.job, header.object)
         count = deleted.find(Reader(context.service, header.object_id))
         if not count:
             raise UsageError(f"job {header.job} deleted nothing", code="nothing_to_undo")
