@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from crmctl.cli.date_text import timestamp
 from crmctl.errors import UsageError
+from crmctl.models.moments import timestamp
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl
 from tests.support.httpserver import Reply, ScriptedServer

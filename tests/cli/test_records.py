@@ -112,7 +112,7 @@ def test_data_from_stdin_and_from_a_file(crm: RunningService) -> None:
         (["list", "peeple"], 3, "did you mean people"),
         (["list", "people", "--filter", "emial=x"], 2, "valid attributes: email"),
         (["list", "people", "--filter", "email like x"], 2, "valid operators"),
-        (["list", "people", "--sort", "name"], 2, "created_at or updated_at"),
+        (["list", "people", "--sort", "scroe"], 2, "did you mean score?"),
         (["list", "people", "--limit", "0"], 2, "--all"),
         (["list", "people", "--limit", "5", "--all"], 2, "exclude each other"),
         (["list", "people", "--offset", "-1"], 2, "--offset"),

@@ -24,8 +24,8 @@ def read_fields(
     participants: Sequence[str] | None,
 ) -> Fields:
     """--data, and over it what the other options say; links are `with_links`' business. Raises UsageError, NotFoundError."""
-    from crmctl.cli.date_text import timestamp
     from crmctl.cli.targets import read_json_object
+    from crmctl.models.moments import timestamp
 
     fields = read_json_object(runtime, data) if data is not None else {}
     moment = timestamp(date, runtime.clock.now()) if date is not None else None

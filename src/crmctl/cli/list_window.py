@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from crmctl.output.views import View
 
 DEFAULT_LIMIT = 50
-SORTS = ("created_at", "updated_at")
 ORDERS = ("asc", "desc")
 
 
@@ -51,8 +50,18 @@ def show_pages(
     """Emit the items of a paged list as its pages arrive. `view` gets the first item, or None when there is none."""
     from crmctl.client.paging import iterate
 
+    show_found(runtime, lambda on_shift: iterate(fetch, limit=part.limit, offset=part.offset, on_shift=on_shift), part, view)
+
+
+def show_found(
+    runtime: Runtime,
+    find: Callable[[Callable[[], None]], Iterator[Page[Any]]],
+    part: Window,
+    view: Callable[[dict[str, Any] | None], View],
+) -> None:
+    """Emit pages as `find` gives them, which hears of a function to call when others changed the list meanwhile."""
     seen = _Seen()
-    pages = seen.watch(iterate(fetch, limit=part.limit, offset=part.offset, on_shift=seen.shift))
+    pages = seen.watch(find(seen.shift))
     first = next(pages)
     shown = runtime.emitter.emit_pages((page.items for page in chain([first], pages)), view(first.items[0].wire if first.items else None))
     for note in seen.notes(part, shown):

@@ -52,8 +52,14 @@ DataOption = Annotated[
 CurrencyOption = Annotated[
     str | None, typer.Option("--currency", metavar="CODE", help="Currency of amounts without one, where the record has none: EUR.")
 ]
-SortOption = Annotated[str | None, typer.Option("--sort", metavar="created_at|updated_at", help="Sort by creation or by last change.")]
-OrderOption = Annotated[str | None, typer.Option("--order", metavar="asc|desc", help="Oldest or newest first.")]
+SortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sort", metavar="ATTR", help="created_at, updated_at, or an attribute, for which all that match are read and sorted here."
+    ),
+]
+OrderOption = Annotated[str | None, typer.Option("--order", metavar="asc|desc", help="Smallest or oldest first, or last.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="A value that no record can have is an error, not a warning.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", help="Show this many; 50 unless given.")]
 AllOption = Annotated[bool, typer.Option("--all", help="Show all of them.")]
 OffsetOption = Annotated[int, typer.Option("--offset", metavar="N", help="Skip this many first.")]

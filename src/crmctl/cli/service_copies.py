@@ -107,7 +107,7 @@ def _show(runtime: Runtime, about: dict[str, Any], found: dict[str, Any]) -> Non
 
 def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, database_url: str | None) -> None:
     """Raises NotFoundError, RejectedError, PartialError when some records could not be restored."""
-    from crmctl.cli.date_text import timestamp
+    from crmctl.models.moments import timestamp
     from crmctl.service.store.timestamps import micros_of, to_micros, to_wire
     from crmctl.service.values.dates import parse_instant
 

@@ -1,4 +1,7 @@
-"""Filters: the fourteen operators, one condition, its two wire forms (specification 4.3) and its three spellings as text. No I/O."""
+"""Filters: the fourteen operators, one condition, its two wire forms (specification 4.3), and how one is written as text. No I/O.
+
+What a text means for an object is found in `client/queries/`.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +61,25 @@ class Condition:
         return {"attributeSlug": self.slug, "operator": str(self.operator), "value": self.value}
 
 
+@dataclass(frozen=True)
+class Clause:
+    """What one text says: a slug, or a path that begins with one, an operator, and values. Of several, `equals` is met by any of them and
+    `notEquals` by none. `is_exact`: the wire form, whose value stays as it is to the byte."""
+
+    target: str
+    operator: Operator
+    values: tuple[str, ...] = ("true",)
+    is_exact: bool = False
+    is_list: bool = False
+
+    @property
+    def value(self) -> str:
+        return self.values[0]
+
+
+LISTS: dict[str, Operator] = {"in": Operator.EQUALS, "not in": Operator.NOT_EQUALS}
+"""Words before several values, separated by commas and quoted as in CSV."""
+
 SIGNS: dict[str, Operator] = {
     "!=": Operator.NOT_EQUALS,
     "!~": Operator.NOT_CONTAINS,
@@ -86,12 +108,22 @@ _CONDITION = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
+_LIST = re.compile(r"[ \t]+(?P<word>in|not[ \t]+in)(?:[ \t]+(?P<values>.*))?\Z", re.IGNORECASE | re.DOTALL)
+_LISTED_VALUE = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>[^",]*))(?P<comma>,|\Z)', re.DOTALL)
 _BY_FOLDED_NAME = {operator.lower(): operator for operator in Operator}
 _EXAMPLES = "write 'email endsWith @acme.com', 'amount>=1000' or 'email[contains]=acme'; see: crmctl help filters"
 
 
 def parse_condition(text: str) -> Condition:
-    """Read one condition in any of the three spellings: words, signs, or the wire form `slug[operator]=value`.
+    """One condition of one value, as `parse_clause` reads it. Raises UsageError for anything else."""
+    clause = parse_clause(text)
+    if clause.is_list:
+        raise UsageError(f"the filter {text!r} has a list of values, which this takes no", hint="give one condition", code="bad_filter")
+    return Condition(clause.target, clause.operator, clause.value)
+
+
+def parse_clause(text: str) -> Clause:
+    """Read one condition in any of the three spellings: words, signs, or the wire form `slug[operator]=value`; or `slug in a,b`.
 
     The value is everything that follows, to the byte. Raises UsageError for text that is no condition or names an unknown operator.
     """
@@ -101,9 +133,28 @@ def parse_condition(text: str) -> Condition:
         problem = "names no attribute" if re.match(rf"[ \t]*({_SIGN}|\[|\Z)", text) else "has no operator"
         raise UsageError(f"the filter {text!r} {problem}", hint=_EXAMPLES, code="bad_filter")
     parts = found.groupdict()
+    if parts["word"] and (listed := _LIST.match(text, found.end("slug"))):
+        operator = LISTS[" ".join(listed["word"].lower().split())]
+        return Clause(parts["slug"], operator, split_values(listed["values"] or "", text), is_list=True)
     operator = SIGNS[parts["sign"]] if parts["sign"] else _operator(parts["word"] or parts["bracketed"] or "", text)
     value = next((parts[name] for name in ("wire_value", "sign_value", "word_value") if parts[name] is not None), None)
-    return Condition(parts["slug"], operator, _value(operator, value, text))
+    return Clause(parts["slug"], operator, (_value(operator, value, text),), is_exact=parts["bracketed"] is not None)
+
+
+def split_values(listed: str, text: str) -> tuple[str, ...]:
+    """The values of `a,"b, c",d`, each once; blanks around them belong to the commas. Raises UsageError, which shows `text`."""
+    values: list[str] = []
+    position, goes_on = 0, True
+    while goes_on:
+        found = _LISTED_VALUE.match(listed, position)
+        if found is None or (found["quoted"] is None and not found["plain"].strip()):
+            problem = "has no values" if not listed.strip() else "has a comma without a value" if found else "has a quote that does not fit"
+            raise UsageError(
+                f"the filter {text!r} {problem}", hint="for example 'stage in won,lost' or 'name in \"Smith, Ann\",Ada'", code="bad_filter"
+            )
+        values.append(found["quoted"].replace('""', '"') if found["quoted"] is not None else found["plain"].strip())
+        position, goes_on = found.end(), found["comma"] == ","
+    return tuple(dict.fromkeys(values))
 
 
 def format_condition(condition: Condition) -> str:

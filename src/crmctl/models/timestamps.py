@@ -1,6 +1,6 @@
 """The only reader of the service's timestamps: ISO 8601, UTC where no zone is named. Pure.
 
-What people type is read in `cli/date_text.py`, what cells hold in `models/typed_text.py`: other grammars, other defaults.
+What people type is read in `models/moments.py`, what cells hold in `models/typed_text.py`: other grammars, other defaults.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crmctl.models.attributes import AttributeType
+from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.comparison import value_test
 from crmctl.models.filters import Operator
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import records
@@ -228,6 +229,8 @@ def test_every_operator_agrees_with_the_model(filled: tuple[Store, str], type: s
 
     expected = [value for value in values if matches(type, elements(type, many, value), operator, operand)]
     assert found == (expected if order == "asc" else expected[::-1])
+    here = value_test(Attribute(id="", slug=slug, type=type, is_list=many), operator, operand)
+    assert [value for value in values if here(value)] == expected, "what is decided without the service agrees with it"
     assert store.total(object_id, (slug, str(operator), operand), ours) == len(expected)
 
 

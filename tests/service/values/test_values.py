@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition, Operator
+from crmctl.models.folded_text import fold
 from crmctl.service.faults import BadRequest, Fault
 from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.conditions import read_condition
 from crmctl.service.values.dates import date_key
 from crmctl.service.values.numbers import number_key, number_of, parse_number
 from crmctl.service.values.projection import EMPTY, Projection, keys_in, project
-from crmctl.service.values.text import Invalid, fold
+from crmctl.service.values.text import Invalid
 
 ID = "0b0e7a52-4f7e-4c0c-9d3a-1f7f0f1f2a3b"
 

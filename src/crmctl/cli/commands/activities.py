@@ -98,7 +98,7 @@ def create_activity(
     Options win over --data. The date is now unless one is given.
     """
     from crmctl.cli.activity_fields import parse_links, read_fields, with_links
-    from crmctl.cli.date_text import timestamp
+    from crmctl.models.moments import timestamp
 
     runtime: Runtime = ctx.obj
     pairs = parse_links(links)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.list_window import ORDERS, SORTS, Window, one_of, show_pages, window
+from crmctl.cli.list_window import ORDERS, Window, one_of, show_found, window
 from crmctl.cli.named_records import find_record, read_record
 from crmctl.cli.options import (
     AllOption,
@@ -21,9 +24,11 @@ from crmctl.cli.options import (
     RecordArgument,
     SetOption,
     SortOption,
+    StrictOption,
 )
 from crmctl.cli.record_fields import check_given, read_fields
-from crmctl.cli.targets import check_columns, on_object, parse_filters, record_columns
+from crmctl.cli.record_queries import check_references, query_context, read_filter
+from crmctl.cli.targets import check_columns, on_object, record_columns
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -40,7 +45,8 @@ NEWEST = "$(crmctl records list people --limit 1 -o ids)"
     examples=[
         "crmctl records list people",
         "crmctl records list people --filter 'email endsWith @acme.com' --fields name,email",
-        "crmctl records list deals --filter 'amount>=1000' --sort updated_at --all -o csv",
+        "crmctl records list people --filter 'address.city=Rome' --filter 'created_at<2y' --all -o csv",
+        "crmctl records list people --filter 'status in new,contacted' --sort score --order desc --limit 10",
     ],
 )
 def list_records(
@@ -52,17 +58,19 @@ def list_records(
     offset: OffsetOption = 0,
     sort: SortOption = None,
     order: OrderOption = None,
+    strict: StrictOption = False,
 ) -> None:
     """List records, newest first unless sorted otherwise.
 
     Shows 50 unless --limit or --all asks for more; how conditions are written: crmctl help filters.
     """
-    _list(ctx.obj, object_name, filters, window(limit, every, offset), sort, order, search=False)
+    _list(ctx.obj, object_name, Asked(filters, sort, order, strict=strict), window(limit, every, offset))
 
 
 @app.command(
     "search",
     examples=[
+        "crmctl records search people Hopper",
         "crmctl records search people --filter 'name~ada'",
         "crmctl records search deals --filter 'stage=won' --filter 'amount>1000' --all",
     ],
@@ -70,53 +78,75 @@ def list_records(
 def search_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Looked for in all text attributes.")] = None,
     filters: FilterOption = None,
     limit: LimitOption = None,
     every: AllOption = False,
     offset: OffsetOption = 0,
     sort: SortOption = None,
     order: OrderOption = None,
+    strict: StrictOption = False,
 ) -> None:
-    """Search records with a search body instead of a query.
+    """Find records that have a text anywhere, or search with a body instead of a query.
 
-    Same flags and same result as `records list`; for conditions too long for an address.
+    Same flags and same result as `records list`; a text takes one request for each text attribute.
     """
-    _list(ctx.obj, object_name, filters, window(limit, every, offset), sort, order, search=True)
+    _list(ctx.obj, object_name, Asked(filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
 
 
-def _list(
-    runtime: Runtime,
-    object_name: str,
-    filters: list[str] | None,
-    part: Window,
-    sort: str | None,
-    order: str | None,
-    *,
-    search: bool,
-) -> None:
-    sort, order = one_of("--sort", sort, SORTS), one_of("--order", order, ORDERS)
-    conditions = parse_filters(runtime, object_name, filters)
+@dataclass(frozen=True)
+class Asked:
+    """Which records, in which order, and how they are asked for."""
 
-    def fetch(target: str, limit: int, offset: int) -> Page[Record]:
-        call = runtime.crm.search_records if search else runtime.crm.list_records
-        return call(target, filters=conditions, sort=sort, order=order, limit=limit, offset=offset)
+    filters: list[str] | None
+    sort: str | None
+    order: str | None
+    text: str | None = None
+    search: bool = False
+    strict: bool = False
 
-    show_pages(
-        runtime,
-        lambda limit, offset: on_object(runtime, object_name, lambda target: fetch(target, limit, offset)),
-        part,
-        lambda sample: record_columns(runtime, object_name, sample),
-    )
+
+def _list(runtime: Runtime, object_name: str, asked: Asked, part: Window) -> None:
+    from crmctl.client.queries.clauses import FilterReader, text_search
+    from crmctl.client.queries.record_query import RecordQuery
+    from crmctl.client.queries.sort_keys import list_order
+
+    one_of("--order", asked.order, ORDERS)
+    context = query_context(runtime, strict=asked.strict, agreed=part.limit is None)
+    reader = FilterReader(context, object_name)
+    order = list_order(asked.sort, asked.order, lambda: reader.attributes)
+    wanted = reader.read(asked.filters or ())
+    if asked.text is not None:
+        wanted = wanted & text_search(reader, asked.text)
+    query = RecordQuery(context, object_name, wanted, order)
+    query.has_body = query.has_body or asked.search
+
+    def find(on_shift: Callable[[], None]) -> Iterator[Page[Record]]:
+        pages = query.pages(part.limit, part.offset, on_shift)
+        first = next(pages)
+        if not first.items and not part.offset:
+            check_references(context, object_name, wanted)
+        return chain([first], pages)
+
+    show_found(runtime, find, part, lambda sample: record_columns(runtime, object_name, sample))
+    for remark in query.wanted.remarks():
+        runtime.messages.warn(remark)
 
 
 @app.command("count", examples=["crmctl records count people", "crmctl records count deals --filter 'stage=won' -o json"])
-def count_records(ctx: typer.Context, object_name: ObjectArgument, filters: FilterOption = None) -> None:
+def count_records(ctx: typer.Context, object_name: ObjectArgument, filters: FilterOption = None, strict: StrictOption = False) -> None:
     """Count records."""
-    from crmctl.client.record_lists import count_records
+    from crmctl.client.queries.record_query import RecordQuery
 
     runtime: Runtime = ctx.obj
-    conditions = parse_filters(runtime, object_name, filters)
-    count = on_object(runtime, object_name, lambda target: count_records(runtime.crm, target, conditions))
+    context = query_context(runtime, strict=strict)
+    wanted = read_filter(runtime, object_name, filters, strict=strict)
+    query = RecordQuery(context, object_name, wanted)
+    count = query.count()
+    if not count:
+        check_references(context, object_name, wanted)
+    for remark in query.wanted.remarks():
+        runtime.messages.warn(remark)
     runtime.emitter.emit_result({"count": count}, text=str(count))
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any
 
+from crmctl.models.folded_text import fold
 from crmctl.service.faults import BadRequest
 from crmctl.service.reports.definition import Measure, Plan
 from crmctl.service.values.kinds import KINDS, Family
 from crmctl.service.values.numbers import MAX_DIGITS, number_of
 from crmctl.service.values.projection import keys_in
-from crmctl.service.values.text import fold
 
 MOST_GROUPS = 100_000
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crmctl.models.filters import Condition, Operator
+from crmctl.models.folded_text import fold
 from crmctl.service.faults import BadRequest, shown
 from crmctl.service.store import record_tables
 from crmctl.service.store.dialect import SqlDialect
@@ -17,7 +18,7 @@ from crmctl.service.values.conditions import MAX_CONDITIONS, too_many_conditions
 from crmctl.service.values.dates import date_key, parse_instant
 from crmctl.service.values.kinds import KINDS, Family
 from crmctl.service.values.numbers import parse_number
-from crmctl.service.values.text import Invalid, fold, require_text
+from crmctl.service.values.text import Invalid, require_text
 
 MAX_COMPARED = 20_000
 """Parameters of one statement's conditions; SQLite allows 32,766."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Unpack
 
+from crmctl.models.folded_text import fold
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store.checks import require_name
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
-from crmctl.service.values.text import Invalid, fold, read_email
+from crmctl.service.values.text import Invalid, read_email
 
 
 class _Row(NamedTuple):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
+from crmctl.models.folded_text import fold
 from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.kinds import KINDS, Family
-from crmctl.service.values.text import Invalid, fold
+from crmctl.service.values.text import Invalid
 
 MAX_ELEMENTS = 1000
 MAX_UNIQUE = 500

@@ -1,9 +1,8 @@
-"""Strings: what a stored string may hold, the folding every text comparison uses, and the plain string types."""
+"""Strings: what a stored string may hold, and the plain string types."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Any
 
 MAX_TEXT = 100_000
@@ -15,14 +14,6 @@ _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 
 class Invalid(ValueError):
     """A value its attribute does not take; the text completes the sentence "<slug> ..."."""
-
-
-def fold(text: str) -> str:
-    """Case and composition removed (casefolded NFC): two texts that fold alike are alike to every operator but `equals`."""
-    if text.isascii():
-        return text.lower()
-    # Decomposed first, so that letters with the same accents fold alike however they were composed.
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 
 def require_text(value: Any, limit: int = MAX_TEXT) -> str:

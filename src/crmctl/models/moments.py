@@ -1,42 +1,93 @@
-"""Points in time as people write them, turned into the UTC timestamps of the wire. Pure: the caller says what time it is."""
+"""Points in time as people write them: the one grammar of `activities --date` and of filters. Pure: the caller says what time it is.
+
+A number with a unit lies in the past: `2y` is two years ago, as `-2y` is.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
 
 from crmctl.errors import UsageError
 
-FORMS = "2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00:00+02:00, today, 'yesterday 15:30', 14:00, -2h, 'in 3 days', '1 May 2026'"
+FORMS = "2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00:00+02:00, today, 'yesterday 15:30', 14:00, -2h, 2y, 'in 3 days', '1 May 2026'"
 
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MONTHS = {"mo": 1, "y": 12}
 _UNITS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "hr": "h", "day": "d", "week": "w"} | {
-    unit: unit for unit in _SECONDS
+    "month": "mo",
+    "year": "y",
+    "yr": "y",
+    **{unit: unit for unit in (*_SECONDS, *_MONTHS)},
 }
+_OF_DAYS = frozenset({"d", "w", *_MONTHS})
 _AMOUNT = r"(\d{1,6})\s*([a-z]+)"
+_DISTANCE = re.compile(rf"(?:[-+]\s*|in )?{_AMOUNT}( ago)?")
 _TIME = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
 _AMBIGUOUS = re.compile(r"\d{1,2}[/-]\d{1,2}[/-]\d{2,4}")
 _WRITTEN = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y")
 
 
-def timestamp(text: str, now: float) -> str:
-    """The UTC timestamp of a point in time: `2026-05-01T12:00:00Z`. What names no zone is in the zone of this machine.
+class Moment(NamedTuple):
+    """`at` has a zone. `is_day`: a whole day was named, of which `at` is the first moment. `counts_days`: or so many days, or months."""
 
-    `now` is Unix time in seconds. Raises UsageError for what is no date, or one that can be read in two ways.
+    at: datetime
+    is_day: bool = False
+    counts_days: bool = False
+
+    @property
+    def timestamp(self) -> str:
+        """As the wire has it: `2026-05-01T12:00:00Z`."""
+        return _wire(self.at)
+
+    @property
+    def for_date(self) -> str:
+        """What the values of a date attribute are compared with: the day where a day is meant, else the timestamp."""
+        return self.at.astimezone().date().isoformat() if self.is_day or self.counts_days else self.timestamp
+
+    @property
+    def next_day(self) -> Moment:
+        """The first moment of the day after."""
+        return Moment(datetime.combine(self.at.astimezone().date() + timedelta(days=1), time()).astimezone(), is_day=True)
+
+
+def timestamp(text: str, now: float) -> str:
+    """The UTC timestamp of a point in time; what names no zone is in the zone of this machine. Raises UsageError."""
+    return read_moment(text, now).timestamp
+
+
+def read_moment(text: str, now: float) -> Moment:
+    """The point in time that a text names; `now` is Unix time in seconds.
+
+    Raises UsageError for what is no date, or one that can be read in two ways.
     """
     words = " ".join(text.split())
     present = datetime.fromtimestamp(now, UTC)
     try:
         moment = next((found for read in (_iso, _relative, _named, _mail) if (found := read(words, present)) is not None), None)
         if moment is not None:
-            return _wire(moment)
+            _wire(moment)  # beyond the calendar this fails
+            unit = _unit(words)
+            return Moment(moment.astimezone(), is_day=_is_day(words, moment), counts_days=unit in _OF_DAYS)
     except (ValueError, OverflowError, OSError):
         pass
     if _AMBIGUOUS.match(words):
         raise UsageError(f"{text!r} can be read in two ways", hint="write the year first: 2026-05-01", code="bad_date")
     raise UsageError(f"{text!r} is not a date that can be read", hint=f"forms: {FORMS}", code="bad_date")
+
+
+def _is_day(words: str, moment: datetime) -> bool:
+    """Whether a text names a day and no time of it."""
+    return moment.tzinfo is None and moment.time() == time() and not re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
+
+
+def _unit(words: str) -> str | None:
+    """The unit of a distance from now; None for a text that is none."""
+    found = _DISTANCE.fullmatch(words.lower())
+    return (_UNITS.get(found[2]) or _UNITS.get(found[2].removesuffix("s"))) if found else None
 
 
 def _wire(moment: datetime) -> str:
@@ -56,16 +107,30 @@ def _iso(text: str, _present: datetime) -> datetime | None:
 
 
 def _relative(text: str, present: datetime) -> datetime | None:
-    """`now`, `-2h`, `+1d`, `3 days ago`, `in 2 weeks`."""
+    """`now`, `-2h`, `2y`, `+1d`, `3 days ago`, `in 2 weeks`."""
     lowered = text.lower()
+    now = present.replace(microsecond=0)
     if lowered == "now":
-        return present.replace(microsecond=0)
-    for pattern, sign in ((rf"-\s*{_AMOUNT}", -1), (rf"\+\s*{_AMOUNT}", 1), (rf"{_AMOUNT} ago", -1), (rf"in {_AMOUNT}", 1)):
-        found = re.fullmatch(pattern, lowered)
-        unit = _UNITS.get(found[2]) or _UNITS.get(found[2].removesuffix("s")) if found else None
-        if found and unit:
-            return present.replace(microsecond=0) + timedelta(seconds=sign * int(found[1]) * _SECONDS[unit])
-    return None
+        return now
+    found, unit = _DISTANCE.fullmatch(lowered), _unit(text)
+    if found is None or unit is None or (found[0].startswith(("-", "+", "in ")) and found[3]):
+        return None
+    count = int(found[1]) * (1 if found[0].startswith(("+", "in ")) else -1)
+    if unit in _MONTHS:
+        return _months_from(now, count * _MONTHS[unit])
+    return now + timedelta(seconds=count * _SECONDS[unit])
+
+
+def _months_from(moment: datetime, months: int) -> datetime:
+    """The same day of another month, or its last one."""
+    here = moment.astimezone()
+    year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
+    for day in range(here.day, 27, -1):
+        try:
+            return here.replace(year=year, month=month + 1, day=day)
+        except ValueError:
+            continue
+    return here.replace(year=year, month=month + 1)
 
 
 def _named(text: str, present: datetime) -> datetime | None:
