@@ -6,9 +6,9 @@ _crmctl_table() {
     case $1 in
         '') commands='records bulk mirror objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
         'records') commands='list search count get history create update edit delete' ;;
-        'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
-        'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=created_at|updated_at --order=asc|desc' arguments='@objects' ;;
-        'records count') options='--filter=@assignments' arguments='@objects' ;;
+        'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict' arguments='@objects' ;;
+        'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict' arguments='@objects @anything' ;;
+        'records count') options='--filter=@assignments --strict' arguments='@objects' ;;
         'records get') arguments='@objects @assignments' ;;
         'records history') options='--limit=@anything --all --offset=@anything' arguments='@objects @assignments' ;;
         'records create') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects' ;;
