@@ -1,6 +1,7 @@
-"""crmctl: the command line and the Python API of the Customer Records Service. Holds the version; the API is imported when it is used."""
+"""crmctl: the command line and the Python API of the Customer Records Service. The API is imported when it is used."""
 
-__version__ = "0.1.0"
+from crmctl.version import __version__
+
 __all__ = ["Client", "__version__"]
 
 TYPE_CHECKING = False  # importing it from typing would take longer than all of this

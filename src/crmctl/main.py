@@ -11,7 +11,7 @@ Not more than this: requests leave cycles behind that hold their bodies, and mem
 def main() -> None:
     """Entry point of the `crmctl` script; never returns."""
     if sys.argv[1:] in (["--version"], ["-V"], ["version"]):
-        from crmctl import __version__
+        from crmctl.version import __version__
 
         sys.exit(_say(f"crmctl {__version__}\n"))
     if sys.argv[1:3] == ["completion", "values"]:

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from crmctl.bulk.export.formats import Layout, texts, write_file
+from crmctl.bulk.export.formats import texts, write_file
+from crmctl.bulk.export.layout import Layout
 from crmctl.bulk.match.keys import is_unchanged
 from crmctl.bulk.match.record_match import canonical, key_form
 from crmctl.bulk.rows.batches import entry_of

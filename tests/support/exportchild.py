@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.export.formats import Layout, export_format
+from crmctl.bulk.export.formats import export_format
 from crmctl.bulk.export.increments import Increments
+from crmctl.bulk.export.layout import Layout
 from crmctl.bulk.export.manifest import Subject
 from crmctl.bulk.usecases import export as exporting
 from crmctl.client.crm import Crm

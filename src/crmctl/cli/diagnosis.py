@@ -54,7 +54,7 @@ def _looked(look: Look, runtime: Runtime) -> Check | None:
 
 
 def python(_runtime: Runtime) -> Check:
-    from crmctl import __version__
+    from crmctl.version import __version__
 
     version = ".".join(str(part) for part in sys.version_info[:3])
     return Check("python", "ok", f"crmctl {__version__} on Python {version}, {sys.platform}")

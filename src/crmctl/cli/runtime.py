@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from crmctl.output.prompts import Prompter
     from crmctl.output.streams import Streams
 
-FORMATS = ("table", "json", "jsonl", "csv", "tsv", "yaml", "ids")
-
 
 class Runtime:
     """Wiring of one run. `flags` holds the common options that were given, under their parameter names."""
@@ -154,6 +152,8 @@ class Runtime:
 
     def _format_in_arguments(self) -> str | None:
         """The format a command line asks for that could not be parsed: its usage error should still come in that format."""
+        from crmctl.config.keys import OUTPUT_FORMATS
+
         for position, word in enumerate(self.arguments):
             if word == "--json":
                 return "json"
@@ -161,7 +161,7 @@ class Runtime:
                 return self.arguments[position + 1]
             if word.startswith("--output="):
                 return word.partition("=")[2]
-            if word.startswith("-o") and word[2:] in FORMATS:
+            if word.startswith("-o") and word[2:] in OUTPUT_FORMATS:
                 return word[2:]
         return None
 

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from crmctl import __version__
 from crmctl.clock import Clock
 from crmctl.service.console import routing as pages
 from crmctl.service.context import Context, Ids
@@ -37,6 +36,7 @@ from crmctl.service.routes import (
 from crmctl.service.routes.probes import metrics_router
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import Engine
+from crmctl.version import __version__
 
 _NOUNS = (
     objects.router,

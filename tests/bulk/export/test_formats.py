@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crmctl.bulk.export.columnar import CELL_LENGTH, write_parquet, write_xlsx
-from crmctl.bulk.export.formats import Layout
+from crmctl.bulk.export.layout import Layout
 from crmctl.bulk.sources.workbook import _value as unescape
 from crmctl.errors import RejectedError
 from crmctl.models.attributes import Attribute

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from crmctl.bulk.export.collected_records import Staging
-from crmctl.bulk.export.formats import Layout, export_format
+from crmctl.bulk.export.formats import export_format
+from crmctl.bulk.export.layout import Layout
 from crmctl.bulk.export.manifest import Subject
 from crmctl.bulk.usecases import export as exporting
 from crmctl.bulk.usecases.export import Export, ExportOptions, ExportSummary, resume_path

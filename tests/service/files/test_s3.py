@@ -14,7 +14,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from crmctl.errors import ConfigError
-from crmctl.service.files.storage import open_storage
+from crmctl.service.files.configured_storage import open_storage
 from crmctl.service.settings import S3Settings, ServiceSettings
 from tests.support.service import RunningService, running_service
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import IO, Any
 
-from crmctl.bulk.export.formats import Layout, Wires
+from crmctl.bulk.export.layout import Layout, Wires
 from crmctl.bulk.extras import require_files_extra
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext

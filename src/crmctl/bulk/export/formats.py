@@ -1,80 +1,27 @@
-"""The formats of an export: which one a name asks for, and records as the text or the bytes of a file. Knows no service."""
+"""The formats of an export: which one a name asks for, and writing records in it to a file or as text. Knows no service."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path as FilePath
 from pathlib import PurePath
-from typing import Any
 
 from crmctl.bulk.atomic_file import whole_bytes, whole_file
+from crmctl.bulk.export import columnar
+from crmctl.bulk.export.layout import Layout, Wires
 from crmctl.bulk.extras import require_files_extra
 from crmctl.errors import UsageError
-from crmctl.models import jsontext
-from crmctl.models.attributes import Attribute
 from crmctl.models.delimited_text import delimited_row
-from crmctl.models.fieldpaths import Path, narrow, value_at
 
 TEXT_FORMATS = ("jsonl", "csv", "tsv", "json")
 BINARY_FORMATS = ("parquet", "xlsx")
 FORMATS = TEXT_FORMATS + BINARY_FORMATS
-JSON_FORMATS = ("jsonl", "json")
 SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".parquet": "parquet",
     ".xlsx": "xlsx",
 }  # fmt: skip
 CHUNK = 500
-_TIMES: dict[Path, str] = {("createdAt",): "time", ("updatedAt",): "time"}
-
-Wires = Callable[[], Iterable[str]]
-"""The records to be written, as JSON text, from the first one at every call."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """`format`, and the attributes that are the columns of all but the JSON formats, which give records as the service sends them.
-
-    `fields`, by name the place of each in a record, are all that is wanted, in that order.
-    """
-
-    format: str = "jsonl"
-    attributes: Sequence[Attribute] = ()
-    excel_safe: bool = False
-    fields: Mapping[str, Path] | None = None
-
-    @property
-    def is_table(self) -> bool:
-        return self.format not in JSON_FORMATS
-
-    @property
-    def columns(self) -> list[str] | None:
-        """The names of the columns of a table, or of the wanted fields; None for the JSON formats with all fields."""
-        if self.fields is not None:
-            return list(self.fields)
-        return ["id", *(attribute.slug for attribute in self.attributes), "createdAt", "updatedAt"] if self.is_table else None
-
-    @property
-    def kinds(self) -> list[str]:
-        """The type of every column: that of its attribute, `time`, or `text`."""
-        types: dict[Path, str] = {("data", one.slug): "text" if one.is_list else one.type or "text" for one in self.attributes}
-        if self.fields is None:
-            return ["text", *types.values(), "time", "time"]
-        return [{**types, **_TIMES}.get(path, "text") for path in self.fields.values()]
-
-    def cells(self, wire: str) -> list[Any]:
-        """One record as the values of the columns."""
-        record = jsontext.loads(wire)
-        if self.fields is not None:
-            return [value_at(record, path) for path in self.fields.values()]
-        data = record.get("data") if isinstance(record.get("data"), dict) else {}
-        values = (data.get(attribute.slug) for attribute in self.attributes)
-        return [record.get("id"), *values, record.get("createdAt"), record.get("updatedAt")]
-
-    def text(self, wire: str) -> str:
-        """One record as JSON text of one line."""
-        return wire if self.fields is None else jsontext.dumps(narrow(jsontext.loads(wire), self.fields.values()))
 
 
 def export_format(name: str | None, declared: str | None) -> str:
@@ -101,8 +48,6 @@ def check_libraries(format: str) -> None:
 def write_file(path: FilePath, layout: Layout, wires: Wires) -> None:
     """Write a complete file in the place of `path`. Raises UsageError when it cannot be written, RejectedError for what it cannot hold."""
     if layout.format in BINARY_FORMATS:
-        from crmctl.bulk.export import columnar
-
         write = columnar.write_parquet if layout.format == "parquet" else columnar.write_xlsx
         with whole_bytes(path) as raw:
             write(raw, layout, wires)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crmctl import __version__
 from crmctl.bulk.atomic_file import whole_file
-from crmctl.bulk.export.formats import Layout
+from crmctl.bulk.export.layout import Layout
 from crmctl.bulk.export.passes import GatherState
 from crmctl.models import jsontext
 from crmctl.models.timestamps import to_timestamp
+from crmctl.version import __version__
 
 BLOCK = 1024 * 1024
 

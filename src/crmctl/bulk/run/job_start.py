@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from crmctl import __version__
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import JobKind
@@ -27,6 +26,7 @@ from crmctl.bulk.sources.given_input import COPY_NAME, GivenInput, copy_stream, 
 from crmctl.bulk.sources.spooled_rows import spool_ids, spool_rows
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
+from crmctl.version import __version__
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crmctl import __version__
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.match.key_index import KeyIndex
@@ -22,6 +21,7 @@ from crmctl.bulk.run.row_actions import Resolver
 from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models.attributes import Attribute
+from crmctl.version import __version__
 
 SHOWN = 5
 """How many differences the message names."""

@@ -13,8 +13,9 @@ from typing import Any
 from crmctl.bulk.atomic_file import is_special
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.export.collected_records import Staging
-from crmctl.bulk.export.formats import Layout, check_libraries, export_format, texts, write_file
+from crmctl.bulk.export.formats import check_libraries, export_format, texts, write_file
 from crmctl.bulk.export.increments import Increments
+from crmctl.bulk.export.layout import Layout
 from crmctl.bulk.export.manifest import Subject, describe, write_manifest
 from crmctl.bulk.export.passes import LOOKBACK, Gathering, GatherOptions, GatherState
 from crmctl.bulk.rows.mapping import schema_digest

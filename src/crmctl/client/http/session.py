@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-from crmctl import __version__
 from crmctl.client.http.answers import Answer, refusal
 from crmctl.client.http.attempt_observer import AttemptObserver
 from crmctl.client.http.retry import RETRIED_STATUSES, Failure, is_repeatable, next_wait, retry_after
@@ -22,6 +21,7 @@ from crmctl.config.credentials import Credential
 from crmctl.config.keys import origin_of
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError
 from crmctl.models import jsontext
+from crmctl.version import __version__
 
 API = "/api/v1"
 USER_AGENT = f"crmctl/{__version__}"

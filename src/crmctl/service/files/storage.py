@@ -1,4 +1,4 @@
-"""Where uploaded files go: the seam between the endpoint and a storage, and the one place that chooses one."""
+"""Where uploaded files go: the seam between the endpoint and a storage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote
 
-from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.tx import Tx
 
 UPLOAD_SECONDS = 900
@@ -25,17 +24,6 @@ class Storage(Protocol):
     def upload_url(self, tx: Tx, bucket: str, path: str, *, now: float) -> Upload:
         """Addresses for a file whose names have been checked. Raises BadRequest for names this storage cannot take, Unavailable."""
         ...
-
-
-def open_storage(settings: ServiceSettings) -> Storage:
-    """S3 where it is configured, else the data directory. Raises UsageError, ConfigError."""
-    if settings.files_s3 is not None:
-        from crmctl.service.files.s3 import S3Storage
-
-        return S3Storage(settings.files_s3)
-    from crmctl.service.files.local import LocalStorage
-
-    return LocalStorage(settings.address, settings.file_limit)
 
 
 def url_path(bucket: str, path: str) -> str:

@@ -14,13 +14,13 @@ from functools import cache
 import httpcore
 import httpx
 
-from crmctl import __version__
 from crmctl.clock import Clock
 from crmctl.models.signatures import sign
 from crmctl.service.outbound.connection import Deadline, PinnedBackend
 from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard, VettedAddress
 from crmctl.service.outbound.lookup import UnresolvableTargetError
 from crmctl.service.store.delivery_claims import Attempt, Due
+from crmctl.version import __version__
 
 ATTEMPT_SECONDS = 15.0
 """For the whole try: looking up the name, connecting, TLS, sending, and the answer's last byte."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from crmctl.service.context import Context
+from crmctl.service.files.configured_storage import open_storage
 from crmctl.service.files.names import BUCKET, MAX_PATH, check_bucket, normalise_path
-from crmctl.service.files.storage import open_storage
 from crmctl.service.http.endpoints import Call, Endpoints
 from crmctl.service.shapes import Body
 from crmctl.service.store.tx import Tx
