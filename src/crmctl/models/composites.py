@@ -14,6 +14,7 @@ from typing import Any
 
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
+from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import Attribute, AttributeType
 
 PART_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -43,8 +44,7 @@ PART_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 
 JOINED_BY: dict[str, str] = {AttributeType.NAME: " ", AttributeType.ADDRESS: ", "}
 
-COMPOSITE_TYPES = frozenset({AttributeType.NAME, AttributeType.ADDRESS, AttributeType.CURRENCY, AttributeType.PHONE_NUMBER})
-"""Types whose value may be an object, so that `slug.part` can name a part of it."""
+COMPOSITE_TYPES = types_with(Trait.HAS_PARTS)
 
 SHOWN_TEXT = 60
 

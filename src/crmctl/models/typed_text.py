@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from crmctl.errors import RejectedError
@@ -70,26 +70,11 @@ def naming(name: str) -> Iterator[None]:
 
 def reader(attribute: Attribute, rules: TextRules = PLAIN) -> Reader:
     """A function from text to the wire value of `attribute`; it raises RejectedError. An unknown type takes its text as it is."""
-    if attribute.type == AttributeType.LIST:
-        return lambda text: split_list(text, rules.list_separator)
-    read = _single_reader(attribute, rules)
-    if attribute.is_list:
+    make = READERS.get(attribute.type or "")
+    read = make(attribute, rules) if make is not None else str
+    if attribute.is_list and attribute.type != AttributeType.LIST:
         return lambda text: [read(element) if isinstance(element, str) else element for element in split_list(text, rules.list_separator)]
     return read
-
-
-def _single_reader(attribute: Attribute, rules: TextRules) -> Reader:
-    match attribute.type:
-        case AttributeType.NUMBER:
-            return lambda text: read_number(text, decimal_comma=rules.decimal_comma)
-        case AttributeType.CURRENCY:
-            return lambda text: read_currency(text, decimal_comma=rules.decimal_comma)
-        case AttributeType.DATE:
-            return lambda text: read_date(text, rules.date_format)
-        case AttributeType.SELECT:
-            return select_reader(attribute.options)
-        case kind:
-            return _READERS.get(kind or "", str)
 
 
 def split_list(text: str, separator: str) -> list[Any]:
@@ -270,11 +255,22 @@ def _json_inside(text: str) -> Any:
     return value
 
 
-_READERS: dict[str, Reader] = {
-    AttributeType.EMAIL: read_email,
-    AttributeType.PHONE_NUMBER: read_phone,
-    AttributeType.CHECKBOX: read_checkbox,
-    AttributeType.NAME: read_composite,
-    AttributeType.ADDRESS: read_composite,
-    AttributeType.REFERENCE: read_reference,
+def _always(read: Reader) -> Callable[[Attribute, TextRules], Reader]:
+    return lambda *_: read
+
+
+READERS: dict[str, Callable[[Attribute, TextRules], Reader]] = {
+    AttributeType.TEXT: _always(str),
+    AttributeType.EMAIL: _always(read_email),
+    AttributeType.NUMBER: lambda _, rules: partial(read_number, decimal_comma=rules.decimal_comma),
+    AttributeType.PHONE_NUMBER: _always(read_phone),
+    AttributeType.CHECKBOX: _always(read_checkbox),
+    AttributeType.NAME: _always(read_composite),
+    AttributeType.ADDRESS: _always(read_composite),
+    AttributeType.CURRENCY: lambda _, rules: partial(read_currency, decimal_comma=rules.decimal_comma),
+    AttributeType.DATE: lambda _, rules: lambda text: read_date(text, rules.date_format),
+    AttributeType.SELECT: lambda attribute, _: select_reader(attribute.options),
+    AttributeType.LIST: lambda _, rules: lambda text: split_list(text, rules.list_separator),
+    AttributeType.REFERENCE: _always(read_reference),
 }
+"""How text becomes a value of each type. A type that the specification does not know takes the text."""

@@ -18,7 +18,7 @@ from crmctl.output.streams import ClosedPipe, Streams
 from crmctl.output.value_text import Rendering
 from crmctl.output.views import View
 
-_FORMATS = {
+FORMATS = {
     "table": "crmctl.output.table",
     "json": "crmctl.output.json_document",
     "jsonl": "crmctl.output.json_lines",
@@ -56,8 +56,8 @@ class Emitter:
         messages: Messages | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if format not in _FORMATS:
-            raise UsageError(f"unknown output format {format!r}", hint=f"valid formats: {', '.join(_FORMATS)}")
+        if format not in FORMATS:
+            raise UsageError(f"unknown output format {format!r}", hint=f"valid formats: {', '.join(FORMATS)}")
         self.streams = streams
         self.format = format
         self.fields = list(fields) if fields is not None else None
@@ -143,7 +143,7 @@ class Emitter:
         return [narrow(item, chosen.values()) for item in page] if chosen is not None and keep else page
 
     def _format_module(self) -> Any:
-        return importlib.import_module(_FORMATS[self.format])
+        return importlib.import_module(FORMATS[self.format])
 
     def rendering(self) -> Rendering:
         """How values are shown in this run."""

@@ -57,7 +57,10 @@ def generic_view(items: Iterable[Mapping[str, Any]], noun: str = "results", *, f
     return View(noun, columns, {name: (name,) for name in names}, tuple(names))
 
 
-_TYPE_KINDS = {
+TYPE_KINDS = {
+    "text": "text",
+    "email": "text",
+    "phone_number": "text",
     "number": "number",
     "checkbox": "checkbox",
     "name": "name",
@@ -114,7 +117,7 @@ def record_view(attributes: Iterable[Attribute]) -> View:
 
 def attribute_kind(attribute: Attribute) -> str:
     """How values of an attribute are shown: a key of value_text.RENDERERS."""
-    kind = _TYPE_KINDS.get(attribute.type or "", "text")
+    kind = TYPE_KINDS.get(attribute.type or "", "text")
     return "list" if attribute.is_list and kind != "id" else kind
 
 

@@ -10,21 +10,11 @@ from typing import Any
 
 from crmctl.bulk.match.record_match import canonical, key_form, key_of
 from crmctl.errors import UsageError
+from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.numbers import canonical_number
 
-KEY_TYPES = frozenset(
-    {
-        AttributeType.TEXT,
-        AttributeType.NUMBER,
-        AttributeType.SELECT,
-        AttributeType.EMAIL,
-        AttributeType.PHONE_NUMBER,
-        AttributeType.DATE,
-        AttributeType.REFERENCE,
-    }
-)
-"""Types that can be a key: one value, no parts."""
+KEY_TYPES = types_with(Trait.KEY)
 
 
 @dataclass(frozen=True)

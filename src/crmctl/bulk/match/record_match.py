@@ -15,10 +15,12 @@ from typing import Any
 
 from crmctl.bulk.rows.batches import Entry
 from crmctl.models import jsontext
+from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import AttributeType
 from crmctl.models.numbers import canonical_number
 from crmctl.models.records import Record
 
+_FOLDED = types_with(Trait.FOLDED)
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
 
 Others = Callable[[Collection[str]], Mapping[str, int]]
@@ -128,7 +130,7 @@ def key_form(kind: str | None, value: Any) -> str | None:
     if value is None or isinstance(value, dict | list):
         return None
     text = unicodedata.normalize("NFC", str(value).strip())
-    if kind in (AttributeType.EMAIL, AttributeType.REFERENCE, AttributeType.DATE):
+    if kind in _FOLDED:
         text = str(canonical(text) or "")
     return text or None
 

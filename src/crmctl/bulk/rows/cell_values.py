@@ -11,13 +11,13 @@ from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.rows.phones import phone_reader
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
+from crmctl.models.attribute_types import Trait, takes_json, types_with
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.composites import COMPOSITE_TYPES, Form, Merger, learn_form, reshape_money
+from crmctl.models.composites import Form, Merger, learn_form, reshape_money
 from crmctl.models.numbers import check_number, check_numbers
 from crmctl.models.typed_text import Reader, TextRules, date_directives, is_spreadsheet_number, reader, split_list
 
-KEEPS_TEXT = frozenset({AttributeType.TEXT, AttributeType.NAME, AttributeType.ADDRESS})
-"""Types for which white space alone is a value; for the others it is a blank cell."""
+KEEPS_TEXT = types_with(Trait.KEEPS_BLANKS)
 
 DOUBTFUL_STARTS = frozenset("#+-0123456789' \t\ufeff")
 
@@ -133,16 +133,16 @@ def _json_value(value: Any, attribute: Attribute, read_text: Callable[[str], Any
     if isinstance(value, str):
         return value if kind == AttributeType.LIST else read_text(value)
     if isinstance(value, dict):
-        if kind in COMPOSITE_TYPES or kind == AttributeType.REFERENCE or kind not in set(AttributeType):
+        if takes_json(kind, Trait.JSON_OBJECT):
             check_numbers(value)
             return value
         raise RejectedError(f"an object, but the attribute takes a {kind}", code="wrong_type")
     if isinstance(value, bool):
-        if kind == AttributeType.CHECKBOX or kind not in set(AttributeType):
+        if takes_json(kind, Trait.JSON_TRUTH):
             return value
         raise RejectedError(f"true or false, but the attribute takes a {kind}", code="wrong_type")
     if isinstance(value, int | float | Decimal):
-        if kind in (AttributeType.NUMBER, AttributeType.CURRENCY, AttributeType.LIST) or kind not in set(AttributeType):
+        if takes_json(kind, Trait.JSON_NUMBER):
             check_number(value)
             return value
         # The digits are kept as JSON spelled them; whether they make a date, an option or a yes is for the type to say.

@@ -25,15 +25,14 @@ from crmctl.bulk.rows.phones import phone_doubt
 from crmctl.bulk.sources.rows import Row
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.assignments import part_value
+from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import Form, is_bare_amount, part_name
 from crmctl.models.ids import is_uuid
 from crmctl.models.numbers import check_numbers
 from crmctl.models.typed_text import Reader
 
-SCALARS = frozenset(
-    {AttributeType.TEXT, AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE, AttributeType.CHECKBOX, AttributeType.SELECT}
-)
+SCALARS = types_with(Trait.SCALAR)
 MEMO_CELLS, MEMO_LENGTH = 4096, 40
 """How many texts of a column are remembered with their values, and how long they may be: columns repeat themselves, memory stays flat."""
 

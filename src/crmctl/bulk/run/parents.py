@@ -17,11 +17,10 @@ from crmctl.bulk.run.rows_to_send import chunks
 from crmctl.bulk.send.context import SendContext
 from crmctl.client.http.session import encode_json
 from crmctl.errors import CrmctlError, InterruptedByUser, ServiceError
-from crmctl.models.attributes import AttributeType
+from crmctl.models.attribute_types import Trait, types_with
 
 FOLDER = "parents"
-TELLING = (AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE)
-"""Types of which no two different keys look alike however a service spells them."""
+TELLING = types_with(Trait.TELLING)
 
 TICK_SECONDS = 0.5
 LOOKS = 8

@@ -8,20 +8,10 @@ from typing import Any
 
 from crmctl.bulk.match.keys import is_unchanged
 from crmctl.bulk.match.record_match import canonical, key_form
+from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import Attribute, AttributeType
 
-REWRITTEN = frozenset(
-    {
-        AttributeType.EMAIL,
-        AttributeType.NUMBER,
-        AttributeType.DATE,
-        AttributeType.CHECKBOX,
-        AttributeType.CURRENCY,
-        AttributeType.REFERENCE,
-        AttributeType.PHONE_NUMBER,
-    }
-)
-"""Types whose values services keep in a form of their own: what is the same in any form is the same. In text a capital is a change."""
+REWRITTEN = types_with(Trait.REWRITTEN)
 
 
 class UpdateStatus(StrEnum):

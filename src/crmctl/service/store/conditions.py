@@ -30,7 +30,7 @@ _COMPARISONS = {
     Operator.LESS_THAN_OR_EQUAL: "<=",
 }
 _PATTERNS = frozenset({Operator.CONTAINS, Operator.STARTS_WITH, Operator.ENDS_WITH})
-_COMPLEMENTS = {
+COMPLEMENTS = {
     Operator.NOT_EQUALS: Operator.EQUALS,
     Operator.NOT_CONTAINS: Operator.CONTAINS,
     Operator.IS_EMPTY: Operator.IS_NOT_EMPTY,
@@ -41,7 +41,7 @@ _SEEKING = frozenset({Operator.EQUALS, Operator.STARTS_WITH, Operator.IS_NOT_EMP
 
 _ORDERED = frozenset({Operator.EQUALS, *_COMPARISONS})
 _TEXTUAL = _ORDERED | _PATTERNS
-_OPERATORS = {
+OPERATORS = {
     Family.TEXT: _TEXTUAL,
     Family.IDENTITY: _TEXTUAL,
     Family.CHOICE: _TEXTUAL,
@@ -132,12 +132,12 @@ def _attribute_field(slug: str, attributes: Mapping[str, StoredAttribute]) -> _F
 
 
 def _compile(field: _Field, operator: Operator, value: str, dialect: SqlDialect) -> Where:
-    positive = _COMPLEMENTS.get(operator, operator)
-    allowed = _OPERATORS[field.family]
+    positive = COMPLEMENTS.get(operator, operator)
+    allowed = OPERATORS[field.family]
     if positive is not Operator.IS_NOT_EMPTY and positive not in allowed:
-        valid = [str(each) for each in Operator if _COMPLEMENTS.get(each, each) in allowed | {Operator.IS_NOT_EMPTY}]
+        valid = [str(each) for each in Operator if COMPLEMENTS.get(each, each) in allowed | {Operator.IS_NOT_EMPTY}]
         raise Invalid(f"does not apply to this type of attribute; what does is: {', '.join(valid)}")
-    is_complement = operator in _COMPLEMENTS
+    is_complement = operator in COMPLEMENTS
     if not operator.takes_value and value.lower() != TRUE:
         raise Invalid("takes the value true only")
     # Empty is one thing: to equal the empty text is to be empty, for every type that has an empty text.
