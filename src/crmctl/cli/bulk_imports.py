@@ -1,4 +1,4 @@
-"""`bulk import`, `bulk apply` and `bulk resume`: the use case is called and its outcome shown."""
+"""`bulk import` and `bulk apply`: the use case is called and its outcome shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crmctl.cli.counted_words import counted
 if TYPE_CHECKING:
     from crmctl.bulk.usecases.apply_plan import PlanPreview
     from crmctl.bulk.usecases.import_records import ImportPreview
-    from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest, ResumeRequest
+    from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest
     from crmctl.bulk.usecases.results import ImportResult
     from crmctl.cli.runtime import Runtime
 
@@ -41,22 +41,6 @@ def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
         return
     check_shown(runtime)
     show_result(runtime, apply_plan(context, request))
-
-
-def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
-    """Go on with a job, or with --dry-run say what is left of it."""
-    from crmctl.bulk.usecases.resume import preview_resume, resume
-
-    context = RuntimeContext(runtime)
-    if not runtime.dry_run:
-        from crmctl.cli.bulk_changes import approve, show_resumed
-
-        show_resumed(runtime, resume(context, request, lambda: check_shown(runtime), lambda found: approve(runtime, found)))
-        return
-    preview = preview_resume(context, request)
-    document = preview.to_document()
-    text = f"job {document['job']}: {counted(document['unsent'], 'row')} not sent, {document['inDoubt']:,} in doubt; nothing was sent"
-    runtime.emitter.emit_result(document, text=text)
 
 
 def check_shown(runtime: Runtime) -> None:

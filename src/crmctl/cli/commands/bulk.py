@@ -145,7 +145,7 @@ def resume_job(
     Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
     from crmctl.bulk.usecases.requests import ResumeRequest
-    from crmctl.cli.bulk_imports import resume_job
+    from crmctl.cli.bulk_resume import resume_job
 
     resume_job(ctx.obj, ResumeRequest.taken(_given(ctx)))
 
