@@ -6,12 +6,13 @@ PROGRAM   := $(VENV)/.program
 INSTALLED := $(VENV)/.installed
 PIP       := $(BIN)/python -m pip -qq --disable-pip-version-check
 ARGS      ?=
+FLOOR     ?= 90
 
 export PYTHON
 # A container may set this; it would compile crmctl anew for each of the thousands of processes that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test lint types contracts check generated requirements bench clean
+.PHONY: help install demo test coverage lint types contracts check generated requirements bench release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -21,6 +22,12 @@ demo: $(PROGRAM) ## Watch crmctl work on a throw-away service
 
 test: install ## Run the tests (ARGS='tests/cli -k help' runs some of them)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
+
+coverage: install ## Run the tests and say which lines none of them runs; fails below FLOOR percent
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --fail-under=$(FLOOR)
 
 lint: install ## Style and formatting
 	$(BIN)/ruff check
@@ -59,5 +66,8 @@ $(INSTALLED): requirements/locked.txt $(PROGRAM)
 	@$(PIP) install --require-hashes --requirement requirements/locked.txt
 	@touch $@
 
+release: install ## Version, changelog, tag, wheel and sdist (VERSION=1.2.3); nothing leaves the machine
+	$(BIN)/python .ci/release.py $(VERSION)
+
 clean: ## Remove .venv and the caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

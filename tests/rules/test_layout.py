@@ -9,7 +9,6 @@ import tomllib
 import pytest
 import yaml
 
-from crmctl import __version__
 from tests.support.sources import PACKAGE, ROOT, package_files, python_files, repository_files
 
 SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common", "tools", "stuff"}
@@ -93,12 +92,6 @@ def test_the_hooks_before_a_commit_are_targets_of_the_makefile() -> None:
     entries = [hook["entry"] for repository in repositories for hook in repository["hooks"]]
     assert {repository["repo"] for repository in repositories} == {"local"}
     assert entries == ["make lint", "make types"]
-
-
-def test_the_version_is_in_the_changelog() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
-    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.MULTILINE)
-    assert "## [Unreleased]" in text if not released else __version__ in released
 
 
 def test_the_console_script_is_the_process_edge() -> None:
