@@ -32,27 +32,27 @@ class Delivery:
         self._reconciler = reconciler
         options = context.options
         self._batcher = Batcher(options.max_rows, options.max_bytes)
-        self._transit = InFlight(self._journal.next_number(), context.interrupt, options.max_failures)
+        self._in_flight = InFlight(self._journal.next_number(), context.interrupt, options.max_failures)
         self._backlog: deque[Freed] = deque()
         self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
         self._is_read = False
-        reconciler.gate = self._transit.gate
+        reconciler.gate = self._in_flight.gate
         reconciler.settled = context.progress.advance
         self._progress = context.progress
         self._is_wait_told = False
         reconciler.batches_to_come = lambda: self._queue.unfinished_tasks + len(self._backlog) + 2 * (not self._is_read)
-        sender = Sender(context, self._transit, reconciler, self._batcher)
+        sender = Sender(context, self._in_flight, reconciler, self._batcher)
         # Daemons: a sender that waits for the rate limit must not keep a program alive that was told to end.
         self._threads = [threading.Thread(target=self._work, args=(sender,), daemon=True) for _ in range(options.concurrency)]
         self._beat_due = self._clock.monotonic() + HEARTBEAT_SECONDS
 
     @property
     def error(self) -> CrmctlError | None:
-        return self._transit.error
+        return self._in_flight.error
 
     @property
     def notes(self) -> list[str]:
-        return [*self._transit.notes, *self._reconciler.notes]
+        return [*self._in_flight.notes, *self._reconciler.notes]
 
     def run(self, entries: Iterable[Entry]) -> None:
         """Send all entries in input order, or as many as there is reason to."""
@@ -64,13 +64,13 @@ class Delivery:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            self._transit.crash = error
-        for number, batch in self._transit.close(GRACE_SECONDS).items():
+            self._in_flight.crash = error
+        for number, batch in self._in_flight.close(GRACE_SECONDS).items():
             self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
-        if self._transit.crash is None and self._transit.error is None:
+        if self._in_flight.crash is None and self._in_flight.error is None:
             self._reconciler.settle_refusals()
-        if self._transit.crash is not None:
-            raise self._transit.crash
+        if self._in_flight.crash is not None:
+            raise self._in_flight.crash
 
     def _hand_out(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -78,30 +78,30 @@ class Delivery:
             if batch is None:
                 continue
             self._offer(batch)
-            if self._transit.is_stopping:
+            if self._in_flight.is_stopping:
                 return
         last = self._batcher.flush()
         self._is_read = last is None
         self._answer_all()
         self._offer(last)
         self._is_read = True
-        while not self._transit.is_stopping and (self._reconciler.pending or self._backlog or self._queue.unfinished_tasks):
+        while not self._in_flight.is_stopping and (self._reconciler.pending or self._backlog or self._queue.unfinished_tasks):
             self._tend()
         for _ in self._threads:
             self._put(None)
 
     def _answer_all(self) -> None:
         """Wait for what is under way. The last batch goes alone: what it shows is then newer than every doubt before it."""
-        while self._queue.unfinished_tasks and not self._transit.is_stopping:
+        while self._queue.unfinished_tasks and not self._in_flight.is_stopping:
             self._tend()
 
     def _offer(self, batch: Batch | None) -> None:
         if batch is not None:
-            self._put(Task(self._transit.next_number(), batch))
+            self._put(Task(self._in_flight.next_number(), batch))
 
     def _put(self, task: Task | None) -> None:
         """Wait until a sender has room, looking after rows in doubt, or until sending is to stop."""
-        while not self._transit.is_stopping:
+        while not self._in_flight.is_stopping:
             if task is not None and (self._must_wait or self._backlog or self._has_due):
                 self._tend()
                 continue
@@ -119,21 +119,21 @@ class Delivery:
     def _must_wait(self) -> bool:
         """Whether rows in doubt are to be settled before new ones are sent."""
         busy = self._reconciler.pending or self._backlog or self._queue.unfinished_tasks
-        is_paused = self._transit.is_paused and not (self._reconciler.is_starved and not self._queue.unfinished_tasks)
+        is_paused = self._in_flight.is_paused and not (self._reconciler.is_starved and not self._queue.unfinished_tasks)
         return self._reconciler.pending >= PARKED_LIMIT or bool(is_paused and busy)
 
     def _tend(self) -> None:
         """Look after rows in doubt and send again what is proven absent; where there is nothing to do yet, wait a little."""
         if self._backlog and not self._queue.full():
             part = self._backlog.popleft()
-            self._queue.put(Task(self._transit.next_number(), part.batch, round=part.round, refusal=part.refusal))
+            self._queue.put(Task(self._in_flight.next_number(), part.batch, round=part.round, refusal=part.refusal))
         elif self._has_due:
             recovered = self._reconciler.recovered
             self._backlog += (part for freed in self._reconciler.work() for part in self._parts(freed))
             if self._reconciler.recovered > recovered:
-                self._transit.calm()
+                self._in_flight.calm()
         elif self._queue.unfinished_tasks:
-            self._transit.wait()
+            self._in_flight.wait()
         else:
             self._tell_wait()
             self._clock.sleep(min(TICK_SECONDS, self._reconciler.wait))
@@ -155,7 +155,7 @@ class Delivery:
     def _wait(self) -> None:
         """Until every sender is through, or sending is to stop."""
         for thread in self._threads:
-            while thread.is_alive() and not self._transit.is_stopping:
+            while thread.is_alive() and not self._in_flight.is_stopping:
                 thread.join(TICK_SECONDS)
                 self._beat()
 
@@ -174,4 +174,4 @@ class Delivery:
         except Stopped:
             pass
         except BaseException as error:
-            self._transit.crash = self._transit.crash or error
+            self._in_flight.crash = self._in_flight.crash or error

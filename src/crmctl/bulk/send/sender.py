@@ -40,10 +40,10 @@ class Task:
 class Sender:
     """Has no state of its own: several threads may use one."""
 
-    def __init__(self, context: SendContext, transit: InFlight, reconciler: Reconciler, batcher: Batcher) -> None:
+    def __init__(self, context: SendContext, in_flight: InFlight, reconciler: Reconciler, batcher: Batcher) -> None:
         self._context = context
         self._journal, self._clock = context.journal, context.clock
-        self._transit = transit
+        self._in_flight = in_flight
         self._reconciler = reconciler
         self._batcher = batcher
         self._is_merged = bool(self._journal.recall(MERGED))
@@ -60,20 +60,20 @@ class Sender:
             elif verdict.state is not BatchState.IN_DOUBT:
                 self._context.progress.advance(len(part.batch))
         refusal = refusals[-1] if refusals else task.refusal
-        self._transit.tally_refusal(refusal if failed == len(task.batch) else None)
+        self._in_flight.tally_refusal(refusal if failed == len(task.batch) else None)
 
     def _halves(self, task: Task) -> list[Task]:
-        return [Task(self._transit.next_number(), half, task.number, task.round) for half in task.batch.halves()]
+        return [Task(self._in_flight.next_number(), half, task.number, task.round) for half in task.batch.halves()]
 
     def _send(self, task: Task, *, may_split: bool) -> Verdict:
-        attempts = _Attempts(task, self._journal, self._transit, self._clock)
-        with self._transit.gate.sending():
+        attempts = _Attempts(task, self._journal, self._in_flight, self._clock)
+        with self._in_flight.gate.sending():
             verdict = self._attempt(task, attempts)
             if not verdict.questionable:
                 return self._settle(attempts, verdict, may_split=may_split)
         try:
             # A refusal is read back before it is believed: some fail after they have carried out what they refuse.
-            with self._transit.gate.looking():
+            with self._in_flight.gate.looking():
                 sent = Sent(task.number, task.batch, attempts.sent_at, self._clock.now())
                 if self._reconciler.believes(sent, is_part=task.parent is not None):
                     return self._settle(attempts, verdict, may_split=may_split)
@@ -87,7 +87,7 @@ class Sender:
             going_well = isinstance(outcome, CrmctlError) and self._journal.records_made() > 0
             return judge(task.batch, outcome, mode=self._journal.header.mode, doubt=self._context.options.doubt, going_well=going_well)
 
-        return repeated(attempt, ATTEMPTS, self._clock, lambda: self._is_merged or self._transit.is_stopping)[0]
+        return repeated(attempt, ATTEMPTS, self._clock, lambda: self._is_merged or self._in_flight.is_stopping)[0]
 
     def _settle(self, attempts: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
         task = attempts.task
@@ -103,7 +103,7 @@ class Sender:
             new = [entry for entry in task.batch.entries if entry.id is None]
             if new and verdict.created == len(new) and not verdict.failures:
                 self._reconciler.confirm(new, attempts.sent_at, self._clock.now())
-        self._transit.tally(verdict)
+        self._in_flight.tally(verdict)
         return verdict
 
     def _call(self, task: Task, attempts: _Attempts) -> BulkResult | CrmctlError:
@@ -125,10 +125,10 @@ def _wire_mode(mode: str) -> str:
 class _Attempts:
     """The journal's view of one batch on its way: every attempt is written down before it leaves."""
 
-    def __init__(self, task: Task, journal: Journal, transit: InFlight, clock: Clock) -> None:
+    def __init__(self, task: Task, journal: Journal, in_flight: InFlight, clock: Clock) -> None:
         self.task = task
         self._journal = journal
-        self._transit = transit
+        self._in_flight = in_flight
         self._clock = clock
         self._begun = self._away = False
         self.sent_at = clock.now()
@@ -139,7 +139,7 @@ class _Attempts:
         if self._away:
             self._journal.again(number)
             return
-        with self._transit.departure(number, batch):
+        with self._in_flight.departure(number, batch):
             if self._begun:
                 self._journal.again(number)
             else:
@@ -151,6 +151,6 @@ class _Attempts:
 
     def settle(self, verdict: Verdict) -> None:
         if self._away:
-            with self._transit.arrival(self.task.number):
+            with self._in_flight.arrival(self.task.number):
                 self._journal.settle(self.task.number, self.task.batch, verdict)
             self._away = False
