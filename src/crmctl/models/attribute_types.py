@@ -22,9 +22,6 @@ class Trait(Flag):
     SCALAR = auto()
     """One JSON string, number or boolean for one text, whatever else is in the row."""
 
-    ONE_FORM = auto()
-    """A service keeps its values in the one form they are sent in, so that its `equals` finds them."""
-
     KEY = auto()
     """It can be a key: one value, no parts that count."""
 
@@ -45,16 +42,16 @@ class Trait(Flag):
 
 _T = Trait
 TRAITS: dict[str, Trait] = {
-    AttributeType.TEXT: _T.KEEPS_BLANKS | _T.SCALAR | _T.ONE_FORM | _T.KEY,
+    AttributeType.TEXT: _T.KEEPS_BLANKS | _T.SCALAR | _T.KEY,
     AttributeType.EMAIL: _T.SCALAR | _T.KEY | _T.REWRITTEN | _T.TELLING | _T.FOLDED,
-    AttributeType.NUMBER: _T.SCALAR | _T.ONE_FORM | _T.KEY | _T.REWRITTEN | _T.TELLING | _T.JSON_NUMBER,
+    AttributeType.NUMBER: _T.SCALAR | _T.KEY | _T.REWRITTEN | _T.TELLING | _T.JSON_NUMBER,
     AttributeType.PHONE_NUMBER: _T.HAS_PARTS | _T.KEY | _T.REWRITTEN | _T.JSON_OBJECT,
     AttributeType.CHECKBOX: _T.SCALAR | _T.REWRITTEN | _T.JSON_TRUTH,
     AttributeType.NAME: _T.HAS_PARTS | _T.KEEPS_BLANKS | _T.JSON_OBJECT,
     AttributeType.ADDRESS: _T.HAS_PARTS | _T.KEEPS_BLANKS | _T.JSON_OBJECT,
     AttributeType.CURRENCY: _T.HAS_PARTS | _T.REWRITTEN | _T.JSON_OBJECT | _T.JSON_NUMBER,
     AttributeType.DATE: _T.SCALAR | _T.KEY | _T.REWRITTEN | _T.TELLING | _T.FOLDED,
-    AttributeType.SELECT: _T.SCALAR | _T.ONE_FORM | _T.KEY,
+    AttributeType.SELECT: _T.SCALAR | _T.KEY,
     AttributeType.LIST: _T.JSON_NUMBER,
     AttributeType.REFERENCE: _T.KEY | _T.REWRITTEN | _T.FOLDED | _T.JSON_OBJECT,
 }
