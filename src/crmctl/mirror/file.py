@@ -14,6 +14,7 @@ from typing import Any, Self
 from crmctl.errors import ConfigError, StorageError, reason, storage_error
 from crmctl.mirror.columns import quoted
 from crmctl.models import jsontext
+from crmctl.models.timestamps import to_timestamp
 
 FOLDER = "mirror"
 FORMAT = 1
@@ -203,8 +204,6 @@ class MirrorFile:
         return None if row is None else SyncState.from_text(row[0])
 
     def save(self, state: SyncState) -> None:
-        from crmctl.models.timestamps import to_timestamp
-
         row = (
             state.object_id, state.slug, state.table_name, state.records, to_timestamp(state.as_of), int(state.proven), state.proof,
             state.how, state.requests, state.total_requests, state.syncs, jsontext.dumps(state.excluded), jsontext.dumps(asdict(state)),
