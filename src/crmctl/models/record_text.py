@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.models import jsontext
 from crmctl.models.assignments import part_value
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES
@@ -115,8 +116,6 @@ def _free(node: Any) -> Any:
         if node.value in plain:
             return plain[node.value]
         if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
-            from crmctl.models import jsontext
-
             try:
                 return jsontext.loads(node.value)
             except ValueError:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crmctl import __version__
 from crmctl.clock import Clock
 from crmctl.errors import UsageError, reason
 from crmctl.service.backup.archive import ArchiveWriter, unpack
 from crmctl.service.settings import DATABASE_FILE, FILES_FOLDER, ServiceSettings
 from crmctl.service.store.engine import Engine, load_copy
 from crmctl.service.store.timestamps import to_micros, to_wire
+from crmctl.version import __version__
 
 DATABASE = "database"
 
