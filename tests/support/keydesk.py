@@ -9,6 +9,7 @@ from typing import Any
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
+from crmctl.bulk.run.feed import FeedPlan
 from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
@@ -47,8 +48,10 @@ class KeyDesk:
     def codes(self) -> list[str]:
         return [finding.code for finding in self.findings]
 
-    def load(self, text: str, *keys: str, stop: bool = True, duplicates: str = "error", **mapping: Any) -> JobResult:
-        """Import a CSV text by these keys."""
+    def load(
+        self, text: str, *keys: str, stop: bool = True, duplicates: str = "error", feed: str | None = None, **mapping: Any
+    ) -> JobResult:
+        """Import a CSV text by these keys; `feed`: as a feed, and whose values count then."""
         self.clock.advance(1)
         self.findings.clear()
         path = self.folder / f"{len(self.store.list())}.csv"
@@ -56,7 +59,7 @@ class KeyDesk:
         options = MappingOptions(Mode.UPSERT, keys=keys, on_duplicate_key=duplicates, **mapping)
         crm = self.server.crm(self.clock)
         target = ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, crm)
-        plan = ImportPlan(mapping=options, stop_on_error=stop)
+        plan = ImportPlan(mapping=options, stop_on_error=stop, feed=FeedPlan("erp", feed) if feed is not None else None)
         return self._run(start_import(self.store, target, GivenInput.at(path), JobOptions(plan)))
 
     def resume(self) -> JobResult:

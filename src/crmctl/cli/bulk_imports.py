@@ -9,6 +9,9 @@ from crmctl.cli.bulk_findings import tell_findings
 from crmctl.cli.counted_words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
     from crmctl.bulk.usecases.apply_plan import PlanPreview
     from crmctl.bulk.usecases.import_records import ImportPreview
     from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest
@@ -86,8 +89,38 @@ def _summary_text(result: ImportResult) -> str:
         f"  rows       {summary.rows:,}: {counts}",
         f"  requests   {summary.requests:,} in {duration(summary.elapsed)}",
     ]
+    lines[2:2] = [f"  values     {people}"] if (people := _people_text(document)) else []
     lines += [f"  {_WORDS.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
     return "\n".join(lines)
+
+
+def _people_text(document: Mapping[str, Any]) -> str:
+    """Of a feed: what people changed."""
+    kept = f"{counted(document['kept'], 'value')} kept as people changed them" if document["kept"] else ""
+    return ", ".join(part for part in (kept, counted(document["conflicts"], "conflict") if document["conflicts"] else "") if part)
+
+
+_CHOICES_SHOWN, _VALUE_SHOWN = 20, 40
+
+
+def _choices_text(choices: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each value of which it had to be chosen whose counts."""
+    from crmctl.models import jsontext
+    from crmctl.output.control_characters import clean
+
+    def said(value: Any) -> str:
+        text = "-" if value in (None, "") else clean(value if isinstance(value, str) else jsontext.dumps(value))
+        return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 1] + "…"
+
+    rows = [("LINE", "ATTRIBUTE", "CHOICE", "BASE", "FILE", "RECORD")]
+    for one in choices[:_CHOICES_SHOWN]:
+        known = "known" if one["baseKnown"] else "unknown"
+        choice = f"conflict: {one['choice']}" if one["conflict"] else one["choice"]
+        rows.append((str(one["line"]), one["attribute"], choice, known, said(one["file"]), said(one["record"])))
+    widths = [max(len(row[place]) for row in rows) for place in range(6)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    more = len(choices) - _CHOICES_SHOWN
+    return "\n".join([*lines, *([f"and {more:,} more; -o json has them"] if more > 0 else [])]) + "\n"
 
 
 _FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
@@ -105,11 +138,13 @@ def _show_preview(runtime: Runtime, preview: ImportPreview) -> None:
 def _preview_text(preview: ImportPreview) -> str:
     from crmctl.output.progress import duration
 
-    found, report = preview.predicted, preview.predicted.report
+    found, report, document = preview.predicted, preview.predicted.report, preview.to_document()
     known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
     return (
         f"{preview.input} has {counted(report.rows, 'row')}: {report.valid:,} valid, {report.rejected:,} invalid\n"
         + (f"{known}\n" if known and found.summary.mode != "create" else "")
+        + (f"{people}\n" if (people := _people_text(document)) else "")
+        + (_choices_text(document["choices"]) if found.choices else "")
         + "".join(
             f"{counted(one.size, 'record')} of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents
         )

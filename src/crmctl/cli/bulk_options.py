@@ -37,6 +37,18 @@ ReferenceOption = Annotated[
 MissingReferenceOption = Annotated[
     str, typer.Option("--on-missing-ref", metavar="error|null|create", help="A reference to no record is wrong, no value, or makes one.")
 ]
+FeedOption = Annotated[
+    str | None,
+    typer.Option("--feed", metavar="NAME", help="Values that people change between two imports of this name stay theirs; needs --key."),
+]
+ConflictOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-conflict",
+        metavar="keep|take|fail|fill[,ATTR=...]",
+        help="Whose value counts where both have changed, or nobody knows; keep is usual with --feed. fill writes empty ones only.",
+    ),
+]
 ExpectOption = Annotated[
     int | None, typer.Option("--expect", metavar="N", min=0, help="Send nothing unless exactly so many rows would be written.")
 ]

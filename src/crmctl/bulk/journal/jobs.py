@@ -16,7 +16,7 @@ from typing import Any
 from crmctl.bulk.journal.high_water_mark import HighWaterMark
 from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.journal.states import RESULT_FILES, JobKind, JobState, RowState
-from crmctl.bulk.journal.summary import Summary
+from crmctl.bulk.journal.summary import FEED_COUNTS, FeedCounts, Summary
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, NotFoundError, UsageError, reason, storage_error
 
@@ -251,5 +251,6 @@ def summarize(journal: Journal) -> Summary:
     for path in journal.folder.glob(f"*/{FILE_NAME}"):
         with closing(Journal(path.parent, SystemClock())) as phase:
             requests += phase.effort()[0]
+    values = journal.recall(FEED_COUNTS) or ()
     files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
-    return Summary(header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files)
+    return Summary(header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, FeedCounts(*values))

@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.bulk.journal.states import RESULT_FILES, RowState
 from crmctl.errors import CrmctlError, ExitCode
 
+FEED_COUNTS = "feed counts"
+"""The journal's fact: the counts of values of a feed."""
+
+
+class FeedCounts(NamedTuple):
+    """Values of a feed: `kept` as somebody changed them, while the file did not; `conflicts`: both have, or nobody knows."""
+
+    kept: int = 0
+    conflicts: int = 0
+
+
+NO_VALUES = FeedCounts()
+
 
 @dataclass(frozen=True)
 class Summary:
-    """`counts` has every row state; `files` maps ok, failed, inDoubt and unsent to paths. `job` is None for a dry run."""
+    """`counts` has every row state; `files` maps ok, failed, inDoubt and unsent to paths. `job` is None for a dry run. `values`: those that
+    people and a feed have both written."""
 
     job: str | None
     object: str
@@ -22,6 +36,7 @@ class Summary:
     requests: int
     elapsed: float
     files: Mapping[str, Path | None]
+    values: FeedCounts = NO_VALUES
 
     @property
     def rows(self) -> int:
@@ -35,6 +50,7 @@ class Summary:
             "mode": self.mode,
             "rows": self.rows,
             **{str(state): self.counts[state] for state in RowState},
+            **self.values._asdict(),
             "requests": self.requests,
             "elapsedSeconds": round(self.elapsed, 3),
             "files": {name: str(path) if (path := self.files.get(name)) is not None else None for name in RESULT_FILES},

@@ -10,6 +10,7 @@ from typing import Any
 
 from crmctl.bulk.match.record_match import canonical, key_form, key_of
 from crmctl.errors import UsageError
+from crmctl.models import jsontext
 from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.numbers import canonical_number
@@ -55,6 +56,28 @@ def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str 
 def is_unchanged(data: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]) -> bool:
     """Whether a record already shows everything that a row would write."""
     return all(_same(attributes.get(slug), value, current.get(slug)) for slug, value in data.items())
+
+
+_REWRITTEN = frozenset({AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE, AttributeType.CHECKBOX, AttributeType.CURRENCY})
+
+
+def base_form(attribute: Attribute | None, value: Any) -> str:
+    """One text for all spellings in which a service may show a value that it was given; of what is text a capital is another value."""
+    kind = attribute.type if attribute is not None else None
+    if kind in (AttributeType.PHONE_NUMBER, AttributeType.REFERENCE) and not isinstance(value, list):
+        return key_form(kind, value) or ""
+    form = canonical(value) if kind in _REWRITTEN else _stripped(_shown(kind, value))
+    if isinstance(form, Decimal):
+        form = canonical_number(form)
+    return "" if form is None else jsontext.dumps(form, sort_keys=True)
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip() or None
+    if isinstance(value, dict):
+        return {name: _stripped(item) for name, item in value.items()}
+    return [_stripped(item) for item in value] if isinstance(value, list) else value
 
 
 def _same(attribute: Attribute | None, sent: Any, current: Any) -> bool:

@@ -189,5 +189,5 @@ def _difference(planned: Decision | None, now: Decision | None) -> str:
     if planned.id != now.id:
         return f"it meant record {planned.id}"
     if planned.payload != now.payload:
-        return "a reference of it means another record now"
+        return "other values of it would be written now: a reference means another record, or people's values count"
     return "the record is gone" if now.record is None else "the record has changed"

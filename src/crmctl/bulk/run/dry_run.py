@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.states import RowState
-from crmctl.bulk.journal.summary import Summary
+from crmctl.bulk.journal.summary import FeedCounts, Summary
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
 from crmctl.bulk.match.reference_resolution import ParentGroup
 from crmctl.bulk.read.read_back import Getter, Reader
@@ -21,16 +22,22 @@ from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.validation import Payload, ValidationReport, validate
 from crmctl.bulk.run.before_images import BeforeImages, must_be_read
 from crmctl.bulk.run.decisions import Decisions
+from crmctl.bulk.run.feed import Feed
+from crmctl.bulk.run.feed_bases import FeedBases
 from crmctl.bulk.run.job_start import ImportTarget, with_references
 from crmctl.bulk.run.key_conflicts import looking_afterwards
 from crmctl.bulk.run.plan import PlannedInput
 from crmctl.bulk.run.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, resolver_of
+from crmctl.bulk.run.three_way import ChosenValue
 from crmctl.client.shapes import Page
 from crmctl.clock import Clock
 from crmctl.errors import ExitCode
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT, Record
 
 Report = Callable[[Finding], None]
+
+LISTED = 1000
+"""How many values are listed of which it had to be chosen whose counts; all are counted."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class DryRun:
     seconds: float
     predicted: Mapping[str, int] = field(default_factory=dict)
     parents: Sequence[ParentGroup] = ()
+    choices: Sequence[RowChoice] = ()
 
     @property
     def changes(self) -> int:
@@ -73,13 +81,14 @@ class DryRun:
         return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
 
     def to_document(self) -> dict[str, Any]:
-        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `predicted`, `parents`, `report`."""
+        """The keys of a summary, and `dryRun`, `estimatedSeconds`, `predicted`, `parents`, `choices`, `report`."""
         return {
             **self.summary.to_document(),
             "dryRun": True,
             "estimatedSeconds": round(self.seconds, 1),
             "predicted": dict(self.predicted),
             "parents": [{"object": one.reference.object, "key": one.reference.key, "create": one.size} for one in self.parents],
+            "choices": [one.to_document() for one in self.choices],
             "report": self.report.to_document(),
         }
 
@@ -93,6 +102,8 @@ class DryRunOptions:
     limit: Limit = field(default_factory=Limit)
     before_images: str = BeforeImages.AUTO
     decisions: Decisions | None = None
+    state: Path | None = None
+    """Where feeds remember what they wrote."""
 
 
 def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions, report: Report) -> DryRun:
@@ -106,7 +117,7 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
         planned, reads = with_references(planned, target)
         looked_up.enter_context(closing(planned))
         forecast = _Forecast(planned, decisions)
-        resolver = resolver_of(planned, target.object_id)
+        resolver = resolver_of(planned, target.object_id, _feed(planned, target, options.state, looked_up))
         if resolver is None:
             found = _check(planned, report, forecast.write_valid)
             if decisions is not None:
@@ -123,9 +134,20 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
                 reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
         requests = forecast.requests + reads + _around(planned, forecast)
         counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
-        summary = Summary(None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {})
+        summary = Summary(
+            None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
+        )
         parents = planned.references.groups() if planned.references is not None else ()
-        return DryRun(summary, found, options.limit.time_for(requests), forecast.predicted(found.rejected), parents)
+        return DryRun(summary, found, options.limit.time_for(requests), forecast.predicted(found.rejected), parents, forecast.choices)
+
+
+def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:
+    """The feed as it is remembered; nothing is made where it is not."""
+    plan = planned.plan.feed
+    if plan is None or state is None:
+        return None
+    bases = until.enter_context(closing(FeedBases(state, (target.origin, target.object_id, plan.name))))
+    return Feed.of(plan, bases, planned.shown_attributes)
 
 
 def _around(planned: PlannedInput, forecast: _Forecast) -> int:
@@ -175,6 +197,17 @@ def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[V
         return found, lookup.requests
 
 
+class RowChoice(NamedTuple):
+    """A value of a row of which it had to be chosen whose counts."""
+
+    row: int
+    line: int
+    value: ChosenValue
+
+    def to_document(self) -> dict[str, Any]:
+        return {"row": self.row, "line": self.line, **self.value.to_document()}
+
+
 class _Forecast:
     """What rows would do, and in how many requests."""
 
@@ -185,6 +218,8 @@ class _Forecast:
         self._batches = 0
         self._actions: Counter[str] = Counter()
         self._ambiguous = 0
+        self.values = FeedCounts()
+        self.choices: list[RowChoice] = []
         self.merges = 0
         """Rows that change parts of values, by id."""
 
@@ -207,6 +242,9 @@ class _Forecast:
     def add(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
         if self._decisions is not None:
             self._decisions.add_outcome(row, outcome, resolver, index)
+        if (merge := outcome.merge) is not None:
+            self.values = FeedCounts(self.values.kept + merge.kept, self.values.conflicts + merge.conflicts)
+            self.choices += [RowChoice(row.ordinal, row.line, one) for one in merge.chosen[: LISTED - len(self.choices)]]
         if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
             self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))
             return

@@ -68,6 +68,8 @@ class JobHooks(Hooks):
         assert run.resolver is not None
         if self.job.input.merged is not None:
             self.job.input.merged.restart()
+        if self.job.input.kept is not None:
+            self.job.input.kept.restart()
         return self._refused(Expectation.of(self.job.journal).refuse_by_key(run.resolver, index))
 
     def before_rows(self, run: ImportRun) -> CrmctlError | None:

@@ -21,6 +21,7 @@ from crmctl.bulk.run.audit import audit, audit_due, known_duplicates
 from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.created_ids import capture_ids
 from crmctl.bulk.run.delete_hooks import SEEN
+from crmctl.bulk.run.feed import feed_of
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.import_run import RunResult, rows_of, run_import
 from crmctl.bulk.run.job_hooks import JobHooks
@@ -77,14 +78,14 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
     What happens to rows, and an error that ends sending, is in the result. Raises CrmctlError when the input cannot be read, when another
     process works on the job, or when a file cannot be written.
     """
-    with closing(job.journal) as journal, closing(job.input):
+    plan = ImportPlan.from_document(job.journal.header.plan)
+    with closing(job.journal) as journal, closing(job.input), feed_of(journal, plan.feed, job.input.shown_attributes) as feed:
         if options.failed_copy is not None:
             _check_place(options.failed_copy, journal)
-        plan = ImportPlan.from_document(journal.header.plan)
         hooks, service = options.hooks(job), _service_of(context, job)
         run = ImportRun(
             service, journal, options.delivery, context.clock, context.listener.progress,
-            rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id), hooks=hooks,
+            rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
             stop_on_error=plan.stop_on_error, guard=options.guard, newest=job.newest,
         )  # fmt: skip
         try:

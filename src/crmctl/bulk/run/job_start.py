@@ -19,6 +19,7 @@ from crmctl.bulk.read.read_back import Getter
 from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
 from crmctl.bulk.rows.markers import check_marker
 from crmctl.bulk.run.before_images import BeforeImages
+from crmctl.bulk.run.feed import KeptValues
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.plan_file import keep_plan
@@ -89,6 +90,9 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         unless_made.callback(planned.close)
         if planned.may_merge:
             planned = replace(planned, merged=MergedRows(folder))
+            unless_made.callback(planned.close)
+        if frozen.feed is not None:
+            planned = replace(planned, kept=KeptValues(folder))
             unless_made.callback(planned.close)
         if options.plan_file is not None:
             keep_plan(options.plan_file, folder)

@@ -15,7 +15,7 @@ from crmctl.bulk.read.read_back import Baseline, Reader
 from crmctl.bulk.read.records_by_id import PAGE_STEP, fetch, reading_cost
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.validation import Payload
-from crmctl.bulk.run.row_actions import SINCE, Resolution, Resolver, RowAction, write_down
+from crmctl.bulk.run.row_actions import SINCE, Resolution, Resolver, RowAction
 from crmctl.errors import ServiceError
 from crmctl.models.records import BULK_LIMIT
 
@@ -35,7 +35,7 @@ class KeyConflicts:
     resolver: Resolver
     journal: Journal
     reader: Reader
-    payloads: Callable[[], Iterable[Payload]]
+    payloads: Callable[..., Iterable[Payload]]
 
     def free_refused(self) -> int:
         """Let rows be sent again that were refused because somebody created a record with their key, or deleted the one they update.
@@ -45,7 +45,7 @@ class KeyConflicts:
         if not self.journal.counts()[RowState.FAILED]:
             return 0
         with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as there:
-            for row, target in self._rows(RowState.FAILED):
+            for row, target in self._rows(RowState.FAILED, in_full=True):
                 index.want(row.ordinal, row.data, row.parts)
                 if target is not None:
                     updated.add(target.lower())
@@ -64,7 +64,7 @@ class KeyConflicts:
             outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, there))
             while chosen := list(islice(outcomes, CHUNK_ROWS)):
                 self.journal.release(outcome.ordinal for outcome in chosen)
-                write_down(self.journal, chosen, lambda _: None, self.resolver.merged)
+                self.resolver.write_down(self.journal, chosen, lambda _: None)
                 freed += len(chosen)
             return freed
 
@@ -100,9 +100,9 @@ class KeyConflicts:
         """Every row with the records that have its key."""
         return ((row, index.found(row.key)) for row in index.rows() if row.key is not None)
 
-    def _rows(self, state: RowState) -> Iterator[tuple[Payload, str | None]]:
+    def _rows(self, state: RowState, *, in_full: bool = False) -> Iterator[tuple[Payload, str | None]]:
         """The rows in a state, each with the record it updates."""
-        payloads = iter(self.payloads())
+        payloads = iter(self.payloads(in_full=True) if in_full else self.payloads())
         while chunk := list(islice(payloads, CHUNK_ROWS)):
             known = self.journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
             for row in chunk:

@@ -17,12 +17,13 @@ from crmctl.bulk.rows.map_file import parse_pairs, read_map_file
 from crmctl.bulk.rows.mapping import Mapping as ColumnMapping
 from crmctl.bulk.rows.mapping import MappingOptions, Mode, build_mapping
 from crmctl.bulk.rows.validation import Payload, encoded_payloads, payloads
+from crmctl.bulk.run.feed import FeedPlan, KeptValues
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.sources.bytestream import BUFFER_SIZE
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Source, SourceOptions
 from crmctl.errors import UsageError, reason
-from crmctl.models.attributes import Attribute
+from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES, Merger, learn_form
 
 
@@ -31,7 +32,7 @@ class ImportPlan:
     """How the input is read, mapped and typed, and whether one invalid row stops everything.
 
     `references` are attributes given by a key of the record they point to; `missing_references` says what one is that means no record:
-    `error`, `null`, or `create`.
+    `error`, `null`, or `create`. `feed`: whose value counts where others change the records of a feed.
     """
 
     source: SourceOptions = field(default_factory=SourceOptions)
@@ -40,6 +41,7 @@ class ImportPlan:
     stop_on_error: bool = True
     references: tuple[Reference, ...] = ()
     missing_references: str = "error"
+    feed: FeedPlan | None = None
 
     def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
         """The plan without anything that may change or need not be kept: no map file, and of sample records only their form."""
@@ -81,6 +83,7 @@ class ImportPlan:
             "stop_on_error": self.stop_on_error,
             "references": [reference.to_document() for reference in self.references],
             "missing_references": self.missing_references,
+            "feed": self.feed.to_document() if self.feed is not None else None,
         }
 
     @classmethod
@@ -108,6 +111,7 @@ class ImportPlan:
             document["stop_on_error"],
             tuple(Reference.from_document(reference) for reference in document["references"]),
             document["missing_references"],
+            FeedPlan.from_document(document.get("feed")),
         )
 
 
@@ -122,6 +126,7 @@ class PlannedInput:
     plan: ImportPlan = field(default_factory=ImportPlan)
     references: ReferenceMap | None = None
     merged: MergedRows | None = None
+    kept: KeptValues | None = None
 
     @property
     def may_merge(self) -> bool:
@@ -133,6 +138,13 @@ class PlannedInput:
         fillable = filled if self.source.header_complete else self.attributes
         return bool(mapping.constant_parts) or any(one.type in COMPOSITE_TYPES for one in fillable)
 
+    @property
+    def shown_attributes(self) -> Sequence[Attribute]:
+        """The attributes as records show them: references by id, whatever the file gives them by."""
+        given = {reference.slug for reference in self.plan.references}
+        kind = {"type": AttributeType.REFERENCE}
+        return [each.model_copy(update=kind) if each.slug in given else each for each in self.attributes]
+
     @cached_property
     def merger(self) -> Merger:
         """How parts of values are merged into those that are there."""
@@ -140,9 +152,9 @@ class PlannedInput:
 
     def close(self) -> None:
         """Close what was looked up for the rows; in a job's folder it stays."""
-        for kept in (self.references, self.merged):
-            if kept is not None:
-                kept.close()
+        for one in (self.references, self.merged, self.kept):
+            if one is not None:
+                one.close()
 
     def to_send(self) -> Iterator[Payload | Entry]:
         """The rows for an import; those of which it needs to see nothing come encoded."""
@@ -150,9 +162,11 @@ class PlannedInput:
             return encoded_payloads(self.source, self.mapping, self.attributes, self.values)
         return self.payloads()
 
-    def payloads(self) -> Iterator[Payload]:
+    def payloads(self, *, in_full: bool = False) -> Iterator[Payload]:
+        """The rows as they are sent; `in_full`: with the values that are left out because people's count."""
         rows = payloads(self.source, self.mapping, self.attributes, self.values)
         rows = rows if self.references is None else self.references.translate(rows)
+        rows = rows if self.kept is None or in_full else self.kept.translate(rows)
         return rows if self.merged is None else self.merged.translate(rows)
 
 

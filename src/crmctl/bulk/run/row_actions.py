@@ -8,9 +8,10 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
-from crmctl.bulk.findings import Finding, Severity
+from crmctl.bulk.findings import Finding, Severity, shorten
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.journal.summary import FEED_COUNTS
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
 from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.keys import KeyRule, is_unchanged, key_rule
@@ -19,15 +20,21 @@ from crmctl.bulk.read.sorted_lists import Lister
 from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import before_image
+from crmctl.bulk.run.feed import Feed, KeptValues
 from crmctl.bulk.run.part_merges import MergedRows, finding_of_merge
 from crmctl.bulk.run.plan import PlannedInput
+from crmctl.bulk.run.three_way import Merge
 from crmctl.errors import RejectedError
+from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.composites import Merger
 
 CHUNK_ROWS = 500
 NAMED_IDS = 5
 AMBIGUOUS = "ambiguous_key"
+CONFLICT = "conflict"
+"""The code of a row that is rejected because somebody else changed what it would change."""
+
 NO_RECORD = "no_record"
 """The code of a row that is left out since there is nothing to update."""
 
@@ -67,6 +74,9 @@ class Resolution(NamedTuple):
     reason: str | None = None
     before: dict[str, Any] | None = None
     whole: dict[str, Any] | None = None
+    merge: Merge | None = None
+    """Of a feed: what is left out of the row, and why."""
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,8 @@ class Resolver:
     merged: MergedRows | None = None
     creates: bool = True
     """Whether a row without a record makes one."""
+    feed: Feed | None = None
+    kept: KeptValues | None = None
 
     def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
         return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
@@ -92,6 +104,8 @@ class Resolver:
         known = {attribute.slug: attribute for attribute in self.attributes}
         for row in index.rows():
             outcome = self._outcome(row, index, known)
+            if outcome.merge is not None:
+                row = _reduced(row, outcome.merge)
             yield row if outcome.whole is None else row._replace(data=row.data | outcome.whole), outcome
 
     def resolve(self, journal: Journal, index: KeyIndex, lookup: Lookup, report: Callable[[Finding], None]) -> bool:
@@ -99,11 +113,20 @@ class Resolver:
         rejected = False
         outcomes = (outcome for _, outcome in self.outcomes(index))
         while chunk := list(islice(outcomes, CHUNK_ROWS)):
-            rejected = write_down(journal, chunk, report, self.merged) or rejected
+            rejected = self.write_down(journal, chunk, report) or rejected
+        if self.kept is not None:
+            journal.remember(FEED_COUNTS, self.kept.counts)
         journal.remember(AS_OF, lookup.as_of)
         if journal.recall(SINCE) is None:
             journal.remember(SINCE, lookup.as_of)
         return rejected
+
+    def write_down(self, journal: Journal, outcomes: Sequence[Resolution], report: Callable[[Finding], None]) -> bool:
+        """Keep outcomes in the journal, and what belongs to them beside it; whether any was a rejection."""
+        if self.feed is not None and self.kept is not None:
+            rows = [(one.ordinal, one.key or "", one.merge) for one in outcomes if one.merge is not None]
+            self.feed.write_down(journal, self.kept, rows)
+        return write_down(journal, outcomes, report, self.merged)
 
     def refresh(self, journal: Journal, index: KeyIndex, lookup: Lookup, unsettled: Iterable[Payload]) -> None:
         """Before a job goes on: rows that were to create a record which somebody else has created since update it."""
@@ -131,6 +154,13 @@ class Resolver:
             ids = ", ".join(record_id for record_id, _ in found[:NAMED_IDS]) + (", ..." if len(found) > NAMED_IDS else "")
             message = f"ambiguous: {len(found)} records have this {self.rule.label}: {ids}"
             return self._reject(row, Finding(AMBIGUOUS, message, hint="merge or delete the duplicates, or give a further --key"))
+        merge = self.feed.merge(row, found[0][1] if found else None) if self.feed is not None else None
+        if merge is not None and merge.failed:
+            return self._conflict(row, merge)
+        outcome = self._with_record(row if merge is None else _reduced(row, merge), found, known)
+        return outcome._replace(merge=merge, key=row.key)
+
+    def _with_record(self, row: Wanted, found: Sequence[tuple[str, dict[str, Any]]], known: dict[str, Attribute]) -> Resolution:
         try:
             whole = self.merger.merge_all(row.parts, found[0][1] if found else {}) if row.parts else None
         except RejectedError as error:
@@ -154,6 +184,14 @@ class Resolver:
         value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
         return Resolution(row.ordinal, RowAction.REJECT, finding=finding.on(column or self.rule.label, "" if column else value))
 
+    def _conflict(self, row: Wanted, merge: Merge) -> Resolution:
+        one = merge.failed[0]
+        why = "both have changed since the last import" if one.base_known else "nobody knows what was imported last"
+        message = f"conflict: the record says {shorten(_said(one.record))!r}, and {why}"
+        hint = f"--on-conflict {one.unit.partition('.')[0]}=keep or take decides"
+        finding = Finding(CONFLICT, message, hint=hint).at(row.ordinal, row.line, row.last_line).on(one.unit, _said(one.file))
+        return Resolution(row.ordinal, RowAction.REJECT, finding=finding, merge=Merge(chosen=merge.chosen), key=row.key)
+
     def _leave_out(self, row: Wanted) -> Resolution:
         message = f"no record has this {self.rule.label}"
         finding = Finding(NO_RECORD, f"skipped: {message}", hint="--mode upsert creates it", severity=Severity.WARNING)
@@ -166,7 +204,18 @@ class Resolver:
         return next((slug for slug in required if data.get(slug) in (None, "", [], {})), None)
 
 
-def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
+def _reduced(row: Wanted, merge: Merge) -> Wanted:
+    if not merge.left_out:
+        return row
+    data, parts = merge.reduced(row.data, row.parts)
+    return row._replace(data=data, parts=parts)
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else jsontext.dumps(value)
+
+
+def resolver_of(planned: PlannedInput, object_id: str, feed: Feed | None = None) -> Resolver | None:
     """How the rows of an input find their records; None for an import without keys."""
     mapping = planned.mapping
     if not mapping.keys:
@@ -174,7 +223,7 @@ def resolver_of(planned: PlannedInput, object_id: str) -> Resolver | None:
     later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
     rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
     creates = mapping.mode is not Mode.UPDATE
-    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, planned.merged, creates)
+    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, planned.merged, creates, feed, planned.kept)
 
 
 def write_down(
@@ -186,7 +235,7 @@ def write_down(
     final: list[tuple[int, RowState, str | None, str | None]] = []
     rejected = False
     wholes: list[tuple[int, dict[str, Any] | None]] = []
-    for ordinal, action, record_id, finding, reason, before, whole in outcomes:
+    for ordinal, action, record_id, finding, reason, before, whole, *_ in outcomes:
         wholes += [(ordinal, whole if action is RowAction.UPDATE else None)] if whole is not None else []
         if action is RowAction.UPDATE and record_id is not None:
             targets.append((ordinal, record_id))

@@ -71,7 +71,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     request.delivery()
     with _opened(context, request) as (target, ready), Decisions() as now:
         saved = ready.saved
-        options = DryRunOptions(context.clock, current_limit(context), saved.header.before_images, now)
+        options = DryRunOptions(context.clock, current_limit(context), saved.header.before_images, now, context.state)
         found = dry_run(target, ready.input, options, FindingLog(context.listener.report))
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)

@@ -19,6 +19,7 @@ from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, te
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
 from crmctl.bulk.run.plan_check import Prediction, describe
 from crmctl.bulk.run.plan_file import check_plan_path, write_plan
+from crmctl.bulk.run.three_way import Policy
 from crmctl.bulk.sources.given_input import STDIN, GivenInput, is_stream
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.usecases.finding_log import FindingLog
@@ -107,6 +108,8 @@ class _Prepared:
 @contextmanager
 def _prepared(context: BulkContext, request: ImportRequest, plan: ImportPlan) -> Iterator[_Prepared]:
     target = resolve_target(context, request.object)
+    if plan.feed is not None:
+        Policy.parse(plan.feed.on_conflict, [attribute.slug for attribute in target.attributes])
     turn = last_turn(context, target) if request.keys else None
     if request.keys:
         target = replace(target, newest=newest_page(context, target))
@@ -157,7 +160,7 @@ def _predict(context: BulkContext, request: ImportRequest, ready: _Prepared) -> 
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
-        options = DryRunOptions(context.clock, current_limit(context), request.before_images, decisions)
+        options = DryRunOptions(context.clock, current_limit(context), request.before_images, decisions, context.state)
         found = dry_run(target, planned, options, findings)
         invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
         unexpected = _unexpected(found, request.guard())

@@ -11,8 +11,10 @@ from crmctl.bulk.rows.cell_values import ValueOptions
 from crmctl.bulk.rows.column_options import parse_blanks, parse_date_formats, parse_decimal_marks
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.rows.phones import check_region
+from crmctl.bulk.run.feed import FeedPlan
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.run.three_way import Policy
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.errors import UsageError
@@ -115,6 +117,8 @@ class ImportRequest(RunRequest, ReadRequest):
     currency: str | None = None
     marker: str | None = None
     before_images: str = "auto"
+    feed: str | None = None
+    on_conflict: str | None = None
 
     @property
     def plan_path(self) -> Path | None:
@@ -137,7 +141,18 @@ class ImportRequest(RunRequest, ReadRequest):
         mode = self.mode or ("upsert" if self.keys else "create")
         for name, choices in _CHOICES.items():
             check_choice(f"--{name.replace('_', '-')}", mode if name == "mode" else getattr(self, name), choices)
-        return ImportPlan(self.source(), self._mapping(mode), self._values(), self.on_error == "stop", (), self.on_missing_ref)
+        stops = self.on_error == "stop"
+        return ImportPlan(self.source(), self._mapping(mode), self._values(), stops, (), self.on_missing_ref, self._feed())
+
+    def _feed(self) -> FeedPlan | None:
+        if self.feed is None and self.on_conflict is None:
+            return None
+        if not self.keys:
+            raise UsageError("--feed and --on-conflict need --key, by which a row is known from one import to the next")
+        if self.feed is not None and not self.feed.strip():
+            raise UsageError("--feed needs a name", hint="for example --feed erp")
+        Policy.parse(self.on_conflict)
+        return FeedPlan(self.feed or Path(self.file).name, self.on_conflict or "keep")
 
     def _mapping(self, mode: str) -> MappingOptions:
         return MappingOptions(

@@ -16,6 +16,8 @@ from crmctl.bulk.match.reference_resolution import FILE_NAME as REFERENCES
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.bulk.run.delete_hooks import DeleteHooks
+from crmctl.bulk.run.feed import FILE_NAME as KEPT
+from crmctl.bulk.run.feed import KeptValues
 from crmctl.bulk.run.job_hooks import JobHooks
 from crmctl.bulk.run.job_run import RunOptions, finished_result
 from crmctl.bulk.run.job_start import ImportJob
@@ -178,6 +180,10 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
         if not (folder / MERGED).is_file():
             raise _changed(header, f"{folder / MERGED}, which holds the values its rows are merged into, is gone", _forget(header))
         planned = replace(planned, merged=MergedRows(folder))
+    if plan.feed is not None:
+        if not (folder / KEPT).is_file():
+            raise _changed(header, f"{folder / KEPT}, which says what its rows leave out, is gone", _forget(header))
+        planned = replace(planned, kept=KeptValues(folder))
     return planned
 
 

@@ -17,6 +17,7 @@ from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.created_ids import CreatedId, name_records
+from crmctl.bulk.run.feed import FeedPlan, feed_of
 from crmctl.bulk.send.context import ImportService
 from crmctl.bulk.send.deletion import DeletedObject, Deleter, DeleteSummary, delete_records
 from crmctl.bulk.undo.made_parents import Parents
@@ -189,7 +190,10 @@ def undo(context: BulkContext, request: UndoRequest, approve: Callable[[Undo | R
             plan.seconds = current_limit(context).time_for(plan.requests)
         if not request.dry_run:
             approve(plan)
-            carry_out(written, plan, service, context.listener.progress)
+            with feed_of(journal, FeedPlan.from_document(journal.header.plan.get("feed")), attributes) as feed:
+                if feed is not None:
+                    feed.bases.begin_undo(journal.header.job)
+                carry_out(written, plan, service, context.listener.progress)
     return plan
 
 

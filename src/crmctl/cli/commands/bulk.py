@@ -28,6 +28,7 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv --key email",
         "crmctl bulk import people people.csv --key email --ref company=companies.domain",
         "crmctl bulk import people people.csv --ref company=companies.name --on-missing-ref create",
+        "crmctl bulk import people people.csv --key email --feed erp --on-conflict keep,status=take",
         "crmctl bulk import people people.csv --key email --expect 2 --dry-run",
         "crmctl bulk import people people.csv --key email --dry-run --plan people.plan",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
@@ -42,6 +43,8 @@ def import_records(
     mode: given.ImportModeOption = None,
     keys: given.KeyOption = None,
     on_duplicate_key: given.DuplicateKeyOption = "error",
+    feed: given.FeedOption = None,
+    on_conflict: given.ConflictOption = None,
     references: given.ReferenceOption = None,
     on_missing_ref: given.MissingReferenceOption = "error",
     expect: given.ExpectOption = None,
@@ -79,10 +82,7 @@ def import_records(
     capture_ids: given.CaptureOption = False,
     lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
-    """Import records from a file, 100 per request.
-
-    All rows are checked before anything is sent. No row is written twice; crmctl bulk resume goes on with a job that was interrupted.
-    """
+    """Import records from a file, all checked before any is sent, none written twice."""
     _import(ctx, object_name)
 
 
