@@ -146,7 +146,7 @@ complete -c crmctl -n '__crmctl_at " records edit" 0' -a '(__crmctl_values objec
 complete -c crmctl -n '__crmctl_at " records edit" 1' -a '(__crmctl_values assignments)'
 complete -c crmctl -n '__crmctl_at " records delete" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " records delete" 1' -a '(__crmctl_values assignments)'
-complete -c crmctl -n '__crmctl_at " bulk"' -a import -d 'Import records from a file, 100 a request: rows are checked before anything is sent and never written twice (crmctl bulk resume)'
+complete -c crmctl -n '__crmctl_at " bulk"' -a import -d 'Import records from a file, all checked before any is sent, none written twice'
 complete -c crmctl -n '__crmctl_at " bulk"' -a apply -d 'Do exactly what a plan says, or nothing'
 complete -c crmctl -n '__crmctl_at " bulk"' -a resume -d 'Go on with an import that was interrupted'
 complete -c crmctl -n '__crmctl_at " bulk"' -a jobs -d 'List the import jobs of this machine, the newest first'
