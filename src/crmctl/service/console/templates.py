@@ -23,6 +23,9 @@ NOTICES = {
     "endpoint-added": "The endpoint is added and enabled.",
     "endpoint-deleted": "The endpoint is deleted.",
     "saved": "Saved.",
+    "session-ended": "The session is ended.",
+    "password-changed": "The password is changed. Your other sessions are ended.",
+    "locked": "The member cannot sign in any more.",
     "attribute-active": "The attribute is active.",
     "attribute-inactive": "The attribute is inactive. Records keep their values of it.",
     "enabled": "Enabled.",
@@ -64,12 +67,25 @@ def _templates() -> jinja2.Environment:
     templates.globals["version_of"] = lambda name: hashlib.sha256(static_file(name)).hexdigest()[:12]
     templates.filters["moment"] = moment
     templates.filters["pretty"] = pretty
+    templates.filters["browser"] = browser_name
     return templates
 
 
 def moment(wire: str) -> str:
     """`2026-01-31 09:30:00 UTC` of a timestamp on the wire."""
     return f"{wire[:19].replace('T', ' ')} UTC"
+
+
+def browser_name(agent: str) -> str:
+    """`Firefox on Linux` of a User-Agent header; its beginning where neither is known."""
+    browser = next((name for mark, name in _BROWSERS.items() if mark in agent), "")
+    system = next((name for mark, name in _SYSTEMS.items() if mark in agent), "")
+    return " on ".join(part for part in (browser, system) if part) or agent[:40] or "unknown"
+
+
+# What calls itself many things comes before what it calls itself, too.
+_BROWSERS = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari", "curl/": "curl"}
+_SYSTEMS = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows": "Windows", "Mac OS X": "macOS", "Linux": "Linux"}
 
 
 def pretty(text: str) -> str:
