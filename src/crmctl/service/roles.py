@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Role(IntEnum):
+class MemberRole(IntEnum):
     """NOBODY is a visitor who has not signed in."""
 
     NOBODY = 0
@@ -20,14 +20,14 @@ class Role(IntEnum):
 
 
 MEANINGS = {
-    Role.OWNER: "everything, owners included",
-    Role.ADMIN: "schema, members, API keys, webhooks, reports, workflows, logs",
-    Role.MEMBER: "read and write records, activities and files; run reports and workflows",
-    Role.VIEWER: "look at everything but what is an admin's, change nothing",
+    MemberRole.OWNER: "everything, owners included",
+    MemberRole.ADMIN: "schema, members, API keys, webhooks, reports, workflows, logs",
+    MemberRole.MEMBER: "read and write records, activities and files; run reports and workflows",
+    MemberRole.VIEWER: "look at everything but what is an admin's, change nothing",
 }
 """The roles that members have, the one that may most first."""
 
 
-def role_of(text: str) -> Role:
+def role_of(text: str) -> MemberRole:
     """The role of a member as it is stored; what is not known may only look."""
-    return next((role for role in MEANINGS if role.label == text), Role.VIEWER)
+    return next((role for role in MEANINGS if role.label == text), MemberRole.VIEWER)

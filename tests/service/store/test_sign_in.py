@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crmctl.service.roles import Role
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import members, passwords, sessions
 from crmctl.service.store.sessions import MOST_SESSIONS, SessionOwner
 from tests.service.store.conftest import Store, new_id
@@ -27,7 +27,7 @@ def test_a_link_is_used_once_and_a_session_belongs_to_its_member(store: Store) -
     store.engine.write(lambda tx: sessions.open_session(tx, "console", SessionOwner(), now=NOW))
     found = [store.engine.read(lambda tx, token=token: sessions.find_session(tx, "console", token, now=NOW + 99)) for token in tokens]
     assert [session is None for session in found] == [True] * 3 + [False] * MOST_SESSIONS
-    assert (found[-1].role, found[-1].name, found[-1].member_id) == (Role.VIEWER, "Ada", made["id"])
+    assert (found[-1].role, found[-1].name, found[-1].member_id) == (MemberRole.VIEWER, "Ada", made["id"])
     store.engine.write(lambda tx: sessions.end_sessions_of(tx, made["id"], but=found[-1].id))
     left = store.engine.read(lambda tx: sessions.list_sessions(tx, now=NOW + 99))
     assert [session["memberId"] for session in left] == [made["id"], None]

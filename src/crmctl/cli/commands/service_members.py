@@ -24,7 +24,9 @@ EmailArgument = Annotated[str, typer.Argument(metavar="EMAIL", help="The member'
 
 @app.command("list", examples=["crmctl service members list"])
 def list_members(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
-    """List the members: what each may do, and whether each can sign in (active), is invited, or neither."""
+    """List the members, what each may do, and whether each can sign in.
+
+    A member is active with a password, invited with a link that can be used, or has no access."""
     from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj

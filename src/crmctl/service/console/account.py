@@ -7,7 +7,7 @@ from http import HTTPStatus
 from crmctl.service.console import passwords as hashing
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.roles import MEANINGS, Role
+from crmctl.service.roles import MEANINGS, MemberRole
 from crmctl.service.store import members, passwords, sessions
 from crmctl.service.store.tx import Tx
 
@@ -23,7 +23,7 @@ def _add_account(pages: Pages) -> None:
     def show_account(tx: Tx, visit: Visit) -> ConsolePage:
         return _account(tx, visit)
 
-    @pages.post("/account/password", needs=Role.VIEWER, in_transaction=False)
+    @pages.post("/account/password", needs=MemberRole.VIEWER, in_transaction=False)
     def change_password(visit: Visit) -> ConsolePage | Redirect:
         engine, member_id = visit.context.engine, visit.session.member_id
         if member_id is None:
@@ -47,12 +47,12 @@ def _add_account(pages: Pages) -> None:
 
 
 def _add_sessions(pages: Pages) -> None:
-    @pages.get("/sessions", needs=Role.ADMIN)
+    @pages.get("/sessions", needs=MemberRole.ADMIN)
     def list_sessions(tx: Tx, visit: Visit) -> ConsolePage:
         found = sessions.list_sessions(tx, now=visit.now())
         return ConsolePage("sessions.html", {"section": "members", "sessions": found})
 
-    @pages.post("/sessions/{sessionId:uuid}/end", needs=Role.VIEWER)
+    @pages.post("/sessions/{sessionId:uuid}/end", needs=MemberRole.VIEWER)
     def end_session(tx: Tx, visit: Visit) -> Redirect:
         """One's own; an administrator ends anybody's."""
         of_all = visit.may_administer

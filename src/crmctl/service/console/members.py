@@ -8,7 +8,7 @@ from typing import Any
 from crmctl.service.console.links import make_password_link
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
-from crmctl.service.roles import MEANINGS, Role, role_of
+from crmctl.service.roles import MEANINGS, MemberRole, role_of
 from crmctl.service.store import members, passwords, sessions
 from crmctl.service.store.tx import Tx
 
@@ -29,11 +29,11 @@ def _add_list(pages: Pages) -> None:
 
 
 def _add_inviting(pages: Pages) -> None:
-    @pages.get("/members/new", needs=Role.ADMIN)
+    @pages.get("/members/new", needs=MemberRole.ADMIN)
     def new_member(_tx: Tx, visit: Visit) -> ConsolePage:
         return _form(visit)
 
-    @pages.post("/members", needs=Role.ADMIN)
+    @pages.post("/members", needs=MemberRole.ADMIN)
     def invite(tx: Tx, visit: Visit) -> ConsolePage:
         try:
             role = _role(visit)
@@ -44,27 +44,27 @@ def _add_inviting(pages: Pages) -> None:
 
 
 def _add_changes(pages: Pages) -> None:
-    @pages.get("/members/{memberId:uuid}", needs=Role.ADMIN)
+    @pages.get("/members/{memberId:uuid}", needs=MemberRole.ADMIN)
     def show_member(tx: Tx, visit: Visit) -> ConsolePage:
         return _member(tx, visit)
 
-    @pages.post("/members/{memberId:uuid}", needs=Role.ADMIN)
+    @pages.post("/members/{memberId:uuid}", needs=MemberRole.ADMIN)
     def change_member(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = _changeable(tx, visit)
         try:
             role = _role(visit)
-            if role is not Role.OWNER:
+            if role is not MemberRole.OWNER:
                 _keep_an_owner(tx, known)
             members.update_member(tx, known["id"], name=visit.text("name"), role=role.label, image=known["user"]["image"])
         except (BadRequest, Conflict) as error:
             return _member(tx, visit, error.message)
         return Redirect("/members", "saved")
 
-    @pages.post("/members/{memberId:uuid}/link", needs=Role.ADMIN)
+    @pages.post("/members/{memberId:uuid}/link", needs=MemberRole.ADMIN)
     def make_link(tx: Tx, visit: Visit) -> ConsolePage:
         return _link_page(tx, visit, _changeable(tx, visit))
 
-    @pages.get("/members/{memberId:uuid}/lock", needs=Role.ADMIN)
+    @pages.get("/members/{memberId:uuid}/lock", needs=MemberRole.ADMIN)
     def confirm_lock(tx: Tx, visit: Visit) -> ConsolePage:
         known = _changeable(tx, visit)
         values = {
@@ -79,7 +79,7 @@ def _add_changes(pages: Pages) -> None:
         }
         return ConsolePage("confirm.html", values)
 
-    @pages.post("/members/{memberId:uuid}/lock", needs=Role.ADMIN)
+    @pages.post("/members/{memberId:uuid}/lock", needs=MemberRole.ADMIN)
     def lock(tx: Tx, visit: Visit) -> Redirect:
         known = _changeable(tx, visit)
         passwords.drop_password(tx, known["id"])
@@ -90,12 +90,12 @@ def _add_changes(pages: Pages) -> None:
 def _changeable(tx: Tx, visit: Visit) -> dict[str, Any]:
     """The member of the path. Raises Forbidden where only an owner may change who they are, or what they may."""
     known = members.get_member(tx, visit.id("memberId"))
-    if role_of(known["role"]) is Role.OWNER and not visit.may(Role.OWNER):
+    if role_of(known["role"]) is MemberRole.OWNER and not visit.may(MemberRole.OWNER):
         raise Forbidden("only an owner changes an owner")
     return known
 
 
-def _role(visit: Visit) -> Role:
+def _role(visit: Visit) -> MemberRole:
     """The role that the form names. Raises BadRequest for none, Forbidden for more than the visitor's own."""
     role = next((each for each in MEANINGS if each.label == visit.text("role")), None)
     if role is None:
@@ -106,7 +106,7 @@ def _role(visit: Visit) -> Role:
 
 
 def _keep_an_owner(tx: Tx, known: dict[str, Any]) -> None:
-    owners = [member["id"] for member in members.list_members(tx) if role_of(member["role"]) is Role.OWNER]
+    owners = [member["id"] for member in members.list_members(tx) if role_of(member["role"]) is MemberRole.OWNER]
     if owners == [known["id"]]:
         raise Conflict("the organization needs an owner; make another member one first", {"field": "role"})
 

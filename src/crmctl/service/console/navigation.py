@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from crmctl.service.console.links import CONSOLE
 from crmctl.service.console.visits import Visit
-from crmctl.service.roles import Role
+from crmctl.service.roles import MemberRole
 
 MOST_OBJECTS = 12
 """Named in the navigation; the list of objects has them all."""
@@ -20,21 +20,21 @@ class NavigationGroup:
     links: list[tuple[str, str, str]]
 
 
-_SECTIONS: list[tuple[str, list[tuple[str, str, str, Role]]]] = [
+_SECTIONS: list[tuple[str, list[tuple[str, str, str, MemberRole]]]] = [
     (
         "Automation",
         [
-            ("reports", "/reports", "Reports", Role.VIEWER),
-            ("workflows", "/workflows", "Workflows", Role.VIEWER),
-            ("webhooks", "/webhooks", "Webhooks", Role.ADMIN),
+            ("reports", "/reports", "Reports", MemberRole.VIEWER),
+            ("workflows", "/workflows", "Workflows", MemberRole.VIEWER),
+            ("webhooks", "/webhooks", "Webhooks", MemberRole.ADMIN),
         ],
     ),
     (
         "Administration",
         [
-            ("objects", "/objects", "Objects", Role.VIEWER),
-            ("members", "/members", "Members", Role.VIEWER),
-            ("keys", "/keys", "API keys", Role.ADMIN),
+            ("objects", "/objects", "Objects", MemberRole.VIEWER),
+            ("members", "/members", "Members", MemberRole.VIEWER),
+            ("keys", "/keys", "API keys", MemberRole.ADMIN),
         ],
     ),
 ]
@@ -44,7 +44,10 @@ def sections_for(visit: Visit) -> list[NavigationGroup]:
     """In the order they are shown."""
     if visit.area != CONSOLE:
         return [NavigationGroup("", [("webhooks", "/webhooks", "Endpoints")])]
-    groups = [NavigationGroup("", [("overview", "", "Overview")])]
+    named = [(f"records-{known['slug']}", f"/records/{known['slug']}", known["pluralName"]) for known in visit.objects[:MOST_OBJECTS]]
+    if len(visit.objects) > MOST_OBJECTS:
+        named.append(("objects-all", "/objects", f"All {len(visit.objects)} objects"))
+    groups = [NavigationGroup("", [("overview", "", "Overview")]), NavigationGroup("Records", named)]
     for title, links in _SECTIONS:
         allowed = [(section, path, text) for section, path, text, needs in links if visit.may(needs)]
         if allowed:

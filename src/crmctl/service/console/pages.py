@@ -25,7 +25,7 @@ from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.http.concurrency import FairLimiter
 from crmctl.service.http.endpoints import read_body
 from crmctl.service.http.errors import Refusal, answer_for
-from crmctl.service.roles import Role
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import objects
 from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
@@ -63,7 +63,7 @@ class PageRoute:
 
     method: str
     path: str
-    needs: Role
+    needs: MemberRole
     in_transaction: bool = True
     is_slow: bool = False
     form_limit: int = FORM_LIMIT
@@ -90,12 +90,12 @@ class Pages:
             "secure": public.scheme == "https",
         }
 
-    def get(self, path: str, *, needs: Role = Role.VIEWER, is_slow: bool = False) -> Callable[[Handler], Handler]:
+    def get(self, path: str, *, needs: MemberRole = MemberRole.VIEWER, is_slow: bool = False) -> Callable[[Handler], Handler]:
         """Decorator: registers what a page shows. It runs in a reading transaction."""
         return self._register(PageRoute("GET", path, needs, is_slow=is_slow))
 
     def post(
-        self, path: str, *, needs: Role = Role.ADMIN, in_transaction: bool = True, form_limit: int = FORM_LIMIT
+        self, path: str, *, needs: MemberRole = MemberRole.ADMIN, in_transaction: bool = True, form_limit: int = FORM_LIMIT
     ) -> Callable[[Handler], Handler]:
         """Decorator: registers what a form does, and only with the session's own token. It runs in a writing transaction, or in none.
 
@@ -138,7 +138,7 @@ class Pages:
 
         def run(tx: Tx) -> tuple[Visit, Outcome | None]:
             visit = self._visit(tx, request, queries, form)
-            if visit.session.role is Role.NOBODY and route.needs is not Role.NOBODY:
+            if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
                 return visit, ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
             if not visit.may(route.needs):
                 raise Forbidden(f"this needs the role {route.needs.label} of the organization; yours is {visit.session.role.label}")
@@ -176,7 +176,7 @@ class Pages:
                 named = {"Content-Disposition": f'attachment; filename="{outcome.name}"'} if outcome.name else {}
                 return Response(outcome.body, media_type=outcome.media_type, headers=HEADERS | named)
         answer = self._page(outcome, visit)
-        if visit.session.role is Role.NOBODY and self._entry_name not in request.cookies:
+        if visit.session.role is MemberRole.NOBODY and self._entry_name not in request.cookies:
             answer.set_cookie(self._entry_name, visit.session.token, **self._cookie_options)
         return answer
 
@@ -208,7 +208,7 @@ class Pages:
             "home": f"{self._base}/{self.area}",
             "is_console": self.area == CONSOLE,
             "visit": visit,
-            "navigation": sections_for(visit) if visit and visit.session.role is not Role.NOBODY else [],
+            "navigation": sections_for(visit) if visit and visit.session.role is not MemberRole.NOBODY else [],
             "notice": visit.query.get("notice") if visit else None,
             **page.values,
         }

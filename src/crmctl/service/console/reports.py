@@ -8,7 +8,7 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.reports.report_run import run_report
-from crmctl.service.roles import Role
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import reports
 from crmctl.service.store.tx import Tx
 
@@ -32,7 +32,7 @@ def add_pages(pages: Pages) -> None:
         values = {"section": "reports", "report": report, "asks": jsontext.dumps(report["definition"])}
         return ConsolePage("report.html", values | {"runs": runs[:RUNS_PER_PAGE], "page": page, "has_older": len(runs) > RUNS_PER_PAGE})
 
-    @pages.post("/reports/{reportId:uuid}/run", needs=Role.MEMBER, in_transaction=False)
+    @pages.post("/reports/{reportId:uuid}/run", needs=MemberRole.MEMBER, in_transaction=False)
     def start_run(visit: Visit) -> Redirect:
         run = run_report(visit.context, visit.id("reportId"))
         return Redirect(f"/reports/{visit.id('reportId')}/runs/{run['id']}")

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from crmctl.service.console import account, deliveries, endpoints, keys, members, objects, overview, reports, workflows
+from crmctl.service.console import (
+    account,
+    deliveries,
+    endpoints,
+    keys,
+    members,
+    objects,
+    overview,
+    record_list,
+    record_page,
+    reports,
+    workflows,
+)
 from crmctl.service.console import sign_in as signing_in
 from crmctl.service.console.links import CONSOLE, PORTAL
 from crmctl.service.console.pages import Pages
@@ -16,7 +28,7 @@ def areas(context: Context) -> tuple[Pages, Pages]:
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
     overview.add_pages(console)
     overview.add_portal_entrance(portal)
-    for subject in (account, members, keys, objects, reports, workflows):
+    for subject in (record_page, record_list, account, members, keys, objects, reports, workflows):
         subject.add_pages(console)
     for pages in (console, portal):
         endpoints.add_pages(pages)

@@ -17,7 +17,7 @@ from crmctl.service.console.templates import STATIC, static_file
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest
 from crmctl.service.http.errors import Refusal
-from crmctl.service.roles import Role
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import members, passwords, sessions
 from crmctl.service.store.service_values import LINKS, replace_signing_key
 from crmctl.service.store.sessions import SessionOwner
@@ -34,7 +34,7 @@ _NEXT = re.compile(r"(/(?!/)[A-Za-z0-9/_.~%?&=+:,\[\]-]*)?")
 def add_pages(pages: Pages) -> None:
     """Signing out, in either area."""
 
-    @pages.post("/sign-out", needs=Role.VIEWER)
+    @pages.post("/sign-out", needs=MemberRole.VIEWER)
     def sign_out(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         sessions.end_session(tx, visit.session.id)
         return Redirect("")
@@ -48,11 +48,11 @@ def add_entrance(pages: Pages) -> None:
 
 
 def _add_sign_in(pages: Pages) -> None:
-    @pages.get("/sign-in", needs=Role.NOBODY)
+    @pages.get("/sign-in", needs=MemberRole.NOBODY)
     def show_sign_in(_tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        return Redirect("") if visit.may(Role.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": "", "error": None})
+        return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": "", "error": None})
 
-    @pages.post("/sign-in", needs=Role.NOBODY, in_transaction=False)
+    @pages.post("/sign-in", needs=MemberRole.NOBODY, in_transaction=False)
     def sign_in(visit: Visit) -> ConsolePage | SignedIn:
         email, next_path = visit.text("email"), visit.raw("next")
         values = {"next": next_path if _NEXT.fullmatch(next_path) else "", "email": email}
@@ -70,11 +70,11 @@ def _add_sign_in(pages: Pages) -> None:
 
 
 def _add_password_link(pages: Pages) -> None:
-    @pages.get("/password", needs=Role.NOBODY)
+    @pages.get("/password", needs=MemberRole.NOBODY)
     def show_password(tx: Tx, visit: Visit) -> ConsolePage:
         return _password_form(tx, visit, visit.query.get("code", ""))
 
-    @pages.post("/password", needs=Role.NOBODY, in_transaction=False)
+    @pages.post("/password", needs=MemberRole.NOBODY, in_transaction=False)
     def set_password(visit: Visit) -> ConsolePage | SignedIn:
         engine, code, password = visit.context.engine, visit.text("code"), visit.raw("password")
         form = engine.read(lambda tx: _password_form(tx, visit, code))
@@ -98,7 +98,7 @@ def _add_password_link(pages: Pages) -> None:
 
 
 def _add_leaving(pages: Pages) -> None:
-    @pages.get("/sign-out-everywhere", needs=Role.OWNER)
+    @pages.get("/sign-out-everywhere", needs=MemberRole.OWNER)
     def confirm_everywhere(_tx: Tx, _visit: Visit) -> ConsolePage:
         values = {
             "title": "Sign out everywhere",
@@ -110,7 +110,7 @@ def _add_leaving(pages: Pages) -> None:
         }
         return ConsolePage("confirm.html", values)
 
-    @pages.post("/sign-out-everywhere", needs=Role.OWNER)
+    @pages.post("/sign-out-everywhere", needs=MemberRole.OWNER)
     def sign_out_everywhere(tx: Tx, _visit: Visit) -> Redirect:
         sessions.close_all_sessions(tx)
         replace_signing_key(tx, LINKS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crmctl.service.context import Context
-from crmctl.service.roles import Role
+from crmctl.service.roles import MemberRole
 from crmctl.service.store.sessions import ConsoleSession
 from crmctl.service.store.stamp import Stamp
 
@@ -64,16 +64,16 @@ class Visit:
     address: str = ""
     agent: str = ""
 
-    def may(self, role: Role) -> bool:
+    def may(self, role: MemberRole) -> bool:
         return self.session.role >= role
 
     @property
     def may_write(self) -> bool:
-        return self.may(Role.MEMBER)
+        return self.may(MemberRole.MEMBER)
 
     @property
     def may_administer(self) -> bool:
-        return self.may(Role.ADMIN)
+        return self.may(MemberRole.ADMIN)
 
     @property
     def query(self) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
-from crmctl.service.roles import Role
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import workflow_runs, workflows
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.cron import next_due
@@ -36,7 +36,7 @@ def add_pages(pages: Pages) -> None:
         workflows.set_enabled(tx, workflow.id, enabled, due_at=due_at, now=visit.now())
         return Redirect(f"/workflows/{workflow.id}", "enabled" if enabled else "disabled")
 
-    @pages.post("/workflows/{workflowId:uuid}/run", needs=Role.MEMBER)
+    @pages.post("/workflows/{workflowId:uuid}/run", needs=MemberRole.MEMBER)
     def start_run(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         try:
             start_by_hand(tx, visit.id("workflowId"), _data(visit.text("data")), **visit.stamp())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from crmctl.service.roles import Role, role_of
+from crmctl.service.roles import MemberRole, role_of
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
 
@@ -38,7 +38,7 @@ class ConsoleSession:
 
     token: str
     id: str = ""
-    role: Role = Role.NOBODY
+    role: MemberRole = MemberRole.NOBODY
     member_id: str | None = None
     name: str = ""
 
@@ -116,7 +116,7 @@ def find_session(tx: Tx, area: str, token: str, *, now: float) -> ConsoleSession
         return None
     session_id, member_id, name, role = row
     if member_id is None:
-        return ConsoleSession(token, session_id, Role.OWNER)
+        return ConsoleSession(token, session_id, MemberRole.OWNER)
     return ConsoleSession(token, session_id, role_of(role), member_id, name)
 
 
