@@ -21,6 +21,7 @@ class NavigationGroup:
 
 
 _SECTIONS: list[tuple[str, list[tuple[str, str, str, MemberRole]]]] = [
+    ("Work", [("activities", "/activities", "Activities", MemberRole.VIEWER), ("files", "/files", "Files", MemberRole.VIEWER)]),
     (
         "Automation",
         [

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from crmctl.service.console.links import CONSOLE, read_link
 from crmctl.service.console.navigation import sections_for
 from crmctl.service.console.templates import render
+from crmctl.service.console.uploads import FormParts, boundary_of, split_parts
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, SignedIn, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
@@ -112,7 +113,7 @@ class Pages:
                     raw = await read_body(request, route.form_limit, context.settings.body_timeout) if is_form else b""
                     who = request.cookies.get(self._cookie_name) or _address(request)
                     async with self._places(route).place(who, PAGE_SECONDS):
-                        return await context.work.run(lambda: self._answer(request, route, handler, _fields(raw)))
+                        return await context.work.run(lambda: self._answer(request, route, handler, _parts(request, raw)))
                 except (Fault, Refusal) as error:
                     return self._failure(error)
 
@@ -129,7 +130,7 @@ class Pages:
             return work.searches
         return work.writes if route.method == "POST" else work.reads
 
-    def _answer(self, request: Request, route: PageRoute, handler: Handler, form: Mapping[str, list[str]]) -> Response:
+    def _answer(self, request: Request, route: PageRoute, handler: Handler, form: FormParts) -> Response:
         queries = _fields(request.scope["query_string"])
         if route.method == "GET" and "link" in queries:
             return self._enter(request, queries["link"][0])
@@ -151,7 +152,7 @@ class Pages:
             outcome = handler(visit)
         return self._response(outcome, visit, request)
 
-    def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: Mapping[str, list[str]]) -> Visit:
+    def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: FormParts) -> Visit:
         """By somebody who has signed in, or with a session of nobody that the entrance's forms belong to."""
         token = request.cookies.get(self._cookie_name, "")
         session = find_session(tx, self.area, token, now=self.context.clock.now()) if token else None
@@ -159,7 +160,8 @@ class Pages:
         if session is None:
             session = ConsoleSession(request.cookies.get(self._entry_name) or new_token())
         agent = request.headers.get("user-agent", "")
-        return Visit(self.context, self.area, session, request.path_params, queries, form, known, _address(request), agent)
+        about = (known, _address(request), agent, form.files)
+        return Visit(self.context, self.area, session, request.path_params, queries, form.fields, *about)
 
     def _response(self, outcome: Outcome, visit: Visit, request: Request) -> Response:
         home = f"{self._base}/{self.area}"
@@ -227,6 +229,11 @@ def _welcome(request: Request, area: str) -> dict[str, Any]:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
+
+
+def _parts(request: Request, raw: bytes) -> FormParts:
+    boundary = boundary_of(request.headers.get("content-type", ""))
+    return split_parts(raw, boundary) if boundary else FormParts(_fields(raw))
 
 
 def _fields(encoded: bytes) -> dict[str, list[str]]:

@@ -6,8 +6,10 @@ from fastapi import APIRouter
 
 from crmctl.service.console import (
     account,
+    activities,
     deliveries,
     endpoints,
+    files,
     keys,
     members,
     objects,
@@ -28,7 +30,7 @@ def areas(context: Context) -> tuple[Pages, Pages]:
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
     overview.add_pages(console)
     overview.add_portal_entrance(portal)
-    for subject in (record_page, record_list, account, members, keys, objects, reports, workflows):
+    for subject in (record_page, record_list, activities, files, account, members, keys, objects, reports, workflows):
         subject.add_pages(console)
     for pages in (console, portal):
         endpoints.add_pages(pages)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from crmctl.service.console.uploads import UploadedFile
 from crmctl.service.context import Context
 from crmctl.service.roles import MemberRole
 from crmctl.service.store.sessions import ConsoleSession
@@ -63,6 +64,7 @@ class Visit:
     objects: Sequence[Mapping[str, Any]] = ()
     address: str = ""
     agent: str = ""
+    files: Mapping[str, UploadedFile] = field(default_factory=dict)
 
     def may(self, role: MemberRole) -> bool:
         return self.session.role >= role
