@@ -26,7 +26,8 @@ OF_ONESELF = {("/sign-out"), ("/account/password"), ("/sessions/{sessionId:uuid}
 """Forms that change nothing but the visitor's own session and password."""
 OF_MEMBERS = {
     *("/reports/{reportId:uuid}/run", "/workflows/{workflowId:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
-    *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities"),
+    *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),
+    *("/activities", "/activities/{activityId:uuid}", "/activities/{activityId:uuid}/delete"),
 }
 """What a member may do, besides."""
 

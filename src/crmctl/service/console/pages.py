@@ -20,7 +20,7 @@ from crmctl.service.console.links import CONSOLE, read_link
 from crmctl.service.console.navigation import sections_for
 from crmctl.service.console.templates import render
 from crmctl.service.console.uploads import FormParts, boundary_of, split_parts
-from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, SignedIn, Visit
+from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, SignedIn, TurnedBack, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.http.concurrency import FairLimiter
@@ -31,7 +31,7 @@ from crmctl.service.store import objects
 from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
 
-__all__ = ["ConsolePage", "Download", "PageRoute", "Pages", "Redirect", "SignedIn", "Visit"]
+__all__ = ["ConsolePage", "Download", "PageRoute", "Pages", "Redirect", "SignedIn", "TurnedBack", "Visit"]
 
 FORM_LIMIT = 64 * 1024
 """Bytes of a form; the longest of most has a few kilobytes."""
@@ -147,9 +147,12 @@ class Pages:
                 raise Forbidden("this form was not sent by a page of this session; open the page again")
             return visit, handler(tx, visit) if route.in_transaction else None
 
-        visit, outcome = transact(run, within=PAGE_SECONDS)
-        if outcome is None:
-            outcome = handler(visit)
+        try:
+            visit, outcome = transact(run, within=PAGE_SECONDS)
+            if outcome is None:
+                outcome = handler(visit)
+        except TurnedBack as turned:
+            visit, outcome = turned.visit, turned.page
         return self._response(outcome, visit, request)
 
     def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: FormParts) -> Visit:

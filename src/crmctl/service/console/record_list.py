@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
-from crmctl.models.filters import Condition, Operator
+from crmctl.models.filters import Condition
+from crmctl.service.console.conditions_form import OPERATORS, Rows, needs_no_value, rows_of
 from crmctl.service.console.pages import ConsolePage, Download, Pages, Redirect, Visit
 from crmctl.service.console.value_texts import LONGEST, ShownValue, is_numeric, value_text
 from crmctl.service.faults import BadRequest, NotFound
@@ -32,24 +33,6 @@ SORTS = {
     "unchanged": ("Unchanged longest", Paging("updated_at", "asc")),
 }
 
-OPERATORS = {
-    Operator.EQUALS: "is",
-    Operator.NOT_EQUALS: "is not",
-    Operator.CONTAINS: "contains",
-    Operator.NOT_CONTAINS: "does not contain",
-    Operator.STARTS_WITH: "starts with",
-    Operator.ENDS_WITH: "ends with",
-    Operator.GREATER_THAN: "is greater than, after",
-    Operator.LESS_THAN: "is less than, before",
-    Operator.GREATER_THAN_OR_EQUAL: "is at least, on or after",
-    Operator.LESS_THAN_OR_EQUAL: "is at most, on or before",
-    Operator.IS_EMPTY: "is empty",
-    Operator.IS_NOT_EMPTY: "is not empty",
-    Operator.IS_TRUE: "is true",
-    Operator.IS_FALSE: "is false",
-}
-"""The operators of the specification in words, all of them."""
-
 TIMES = {"created_at": "Created", "updated_at": "Changed"}
 
 
@@ -57,7 +40,7 @@ TIMES = {"created_at": "Created", "updated_at": "Changed"}
 class ListQuestion:
     """What the address of a list asks: conditions as they were typed, columns by slug, the order."""
 
-    conditions: tuple[tuple[str, str, str], ...]
+    conditions: Rows
     columns: tuple[str, ...]
     sort: str
 
@@ -168,8 +151,7 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
 
 def _question(visit: Visit, found: Sequence[Mapping[str, Any]]) -> ListQuestion:
     """What is asked, as far as it can be: a name that is not there is left out of the columns and is an error of a condition."""
-    given = (visit.queries.get(name, []) for name in ("where", "op", "value"))
-    conditions = tuple((slug, name, value) for slug, name, value in zip(*given, strict=False) if slug and (value or _needs_none(name)))
+    conditions = rows_of(visit.queries)
     known = [attribute["slug"] for attribute in found] + list(TIMES)
     asked = [slug for slug in dict.fromkeys(visit.queries.get("column", ())) if slug in known]
     columns = tuple(asked or [*known[: min(FIRST_COLUMNS, len(found))], "created_at"])
@@ -177,12 +159,8 @@ def _question(visit: Visit, found: Sequence[Mapping[str, Any]]) -> ListQuestion:
     return ListQuestion(conditions, columns, sort if sort in SORTS else "newest")
 
 
-def _needs_none(name: str) -> bool:
-    return any(name == operator and not operator.takes_value for operator in Operator)
-
-
 def _conditions(question: ListQuestion) -> list[Condition]:
-    return [read_condition(slug, name, "true" if _needs_none(name) else value) for slug, name, value in question.conditions]
+    return [read_condition(slug, name, "true" if needs_no_value(name) else value) for slug, name, value in question.conditions]
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -16,7 +16,10 @@ from crmctl.service.console import (
     overview,
     record_list,
     record_page,
+    report_edit,
+    report_results,
     reports,
+    workflow_edit,
     workflows,
 )
 from crmctl.service.console import sign_in as signing_in
@@ -30,7 +33,10 @@ def areas(context: Context) -> tuple[Pages, Pages]:
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
     overview.add_pages(console)
     overview.add_portal_entrance(portal)
-    for subject in (record_page, record_list, activities, files, account, members, keys, objects, reports, workflows):
+    for subject in (
+        *(record_page, record_list, activities, files, account, members, keys, objects),
+        *(report_edit, report_results, reports, workflow_edit, workflows),
+    ):
         subject.add_pages(console)
     for pages in (console, portal):
         endpoints.add_pages(pages)

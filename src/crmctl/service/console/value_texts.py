@@ -66,11 +66,9 @@ def _composite(read: Callable[[Any], str]) -> Callable[[Any], str]:
 
 
 def _money(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return grouped(value)
-    amount = value.get("amount")
+    amount, currency = (value.get("amount"), value.get("currency")) if isinstance(value, Mapping) else (value, None)
     figures = f"{amount:,.2f}" if isinstance(amount, float) and round(amount, 2) == amount else grouped(amount)
-    return f"{figures} {value.get('currency') or ''}".strip()
+    return f"{figures} {currency or ''}".strip()
 
 
 def _date(value: Any) -> str:

@@ -108,3 +108,12 @@ class Visit:
 
     def stamp(self) -> Stamp:
         return {"ids": self.context.ids, "now": self.now()}
+
+
+class TurnedBack(Exception):
+    """Nothing of the form is carried out, whatever was written already; this page is shown instead."""
+
+    def __init__(self, page: ConsolePage, visit: Visit) -> None:
+        super().__init__(page.template)
+        self.page = page
+        self.visit = visit
