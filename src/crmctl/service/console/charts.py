@@ -97,4 +97,4 @@ def _short(value: float) -> str:
 
 def _is_number(value: Any) -> bool:
     """One that can be drawn."""
-    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and abs(value) < 10**300
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and -(10**300) < value < 10**300

@@ -7,10 +7,10 @@ from http import HTTPStatus
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest
 from crmctl.service.files.disk import Disk
-from crmctl.service.files.endpoints import FOLDER
 from crmctl.service.files.names import check_bucket, normalise_path
 from crmctl.service.files.storage import url_path
 from crmctl.service.roles import MemberRole
+from crmctl.service.settings import FILES_FOLDER
 
 MOST_SHOWN = 200
 LARGEST = 20 * 1024 * 1024
@@ -48,7 +48,7 @@ def add_pages(pages: Pages) -> None:
 
 
 def _disk(visit: Visit) -> Disk:
-    return Disk(visit.context.settings.data_dir / FOLDER)
+    return Disk(visit.context.settings.data_dir / FILES_FOLDER)
 
 
 def _files(visit: Visit, error: str | None = None) -> ConsolePage:

@@ -135,25 +135,16 @@ class Pages:
         if route.method == "GET" and "link" in queries:
             return self._enter(request, queries["link"][0])
         engine = self.context.engine
-        transact = engine.write if route.method == "POST" and route.in_transaction else engine.read
-
-        def run(tx: Tx) -> tuple[Visit, Outcome | None]:
-            visit = self._visit(tx, request, queries, form)
-            if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
-                return visit, ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
-            if not visit.may(route.needs):
-                raise Forbidden(f"this needs the role {route.needs.label} of the organization; yours is {visit.session.role.label}")
-            if route.method == "POST" and not visit.session.owns(visit.text("token")):
-                raise Forbidden("this form was not sent by a page of this session; open the page again")
-            return visit, handler(tx, visit) if route.in_transaction else None
-
-        try:
-            visit, outcome = transact(run, within=PAGE_SECONDS)
-            if outcome is None:
-                outcome = handler(visit)
-        except TurnedBack as turned:
-            visit, outcome = turned.visit, turned.page
-        return self._response(outcome, visit, request)
+        # Who it is, before what it does: changes are written down with who made them.
+        visit = engine.read(lambda tx: self._visit(tx, request, queries, form), within=PAGE_SECONDS)
+        if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
+            page = ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
+            return self._response(page, visit, request)
+        if not visit.may(route.needs):
+            raise Forbidden(f"this needs the role {route.needs.label} of the organization; yours is {visit.session.role.label}")
+        if route.method == "POST" and not visit.session.owns(visit.text("token")):
+            raise Forbidden("this form was not sent by a page of this session; open the page again")
+        return self._response(_outcome(visit, route, handler), visit, request)
 
     def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: FormParts) -> Visit:
         """By somebody who has signed in, or with a session of nobody that the entrance's forms belong to."""
@@ -221,6 +212,18 @@ class Pages:
         if page.refresh is not None:
             answer.headers["Refresh"] = str(page.refresh)
         return answer
+
+
+def _outcome(visit: Visit, route: PageRoute, handler: Handler) -> Outcome:
+    engine = visit.context.engine
+    try:
+        if not route.in_transaction:
+            return handler(visit)
+        if route.method == "POST":
+            return engine.write(lambda tx: handler(tx, visit), within=PAGE_SECONDS, by=visit.actor)
+        return engine.read(lambda tx: handler(tx, visit), within=PAGE_SECONDS)
+    except TurnedBack as turned:
+        return turned.page
 
 
 def _welcome(request: Request, area: str) -> dict[str, Any]:

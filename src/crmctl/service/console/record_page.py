@@ -12,15 +12,18 @@ from crmctl.models.filters import Condition, Operator
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, Visit
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import cells_of, object_of, reference_target
-from crmctl.service.faults import BadRequest, Conflict, Fault
+from crmctl.service.console.value_texts import LONGEST, value_text
+from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import activities, attributes, objects, record_labels, records
+from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.records import Paging
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
 
-MOST_REFERRING, MOST_ACTIVITIES = 5, 10
+MOST_REFERRING, MOST_ACTIVITIES, MOST_CHANGES = 5, 10, 5
+PER_PAGE = 25
 
 Attributes = Sequence[Mapping[str, Any]]
 
@@ -71,6 +74,24 @@ def _add_show(pages: Pages) -> None:
     def show_record(tx: Tx, visit: Visit) -> ConsolePage:
         return _record(tx, visit)
 
+    @pages.get("/records/{slug}/{recordId:uuid}/history")
+    def show_history(tx: Tx, visit: Visit) -> ConsolePage:
+        known, page = object_of(tx, visit), visit.number("page", 1)
+        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        history = read_history(tx, known["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
+        values = {
+            "section": f"records-{known['slug']}",
+            "object": known,
+            "record": record,
+            "label": _label(tx, known, record),
+            "changes": _changes(tx, known, history),
+            "total": history.total,
+            "since": history.since,
+            "page": page,
+            "has_older": history.total > page * PER_PAGE,
+        }
+        return ConsolePage("history.html", values)
+
     @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER)
     def add_activity(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = object_of(tx, visit)
@@ -100,22 +121,32 @@ def _add_edit(pages: Pages) -> None:
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = object_of(tx, visit)
-        record = records.get_record(tx, known["id"], visit.id("recordId"), lock=True)
+        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        if visit.text("version") != records.version_of(record):
+            return _conflict(tx, visit, known)
         found = attributes.list_attributes(tx, known["id"])
         stored = fields_for(found, record["data"], _labels(tx, found, record["data"]))
-        filled = submitted(stored, visit.form)
-        if visit.text("version") != version_of(record):
-            said = "somebody saved this record meanwhile; what you changed is kept below, look at it and save again"
-            return _form(visit, known, record, merged(stored, filled, visit.raw("base")), said, HTTPStatus.CONFLICT)
-        data, filled, problem = _read(tx, found, record["data"], (stored, filled))
+        data, filled, problem = _read(tx, found, record["data"], (stored, submitted(stored, visit.form)))
         if problem is None and data:
             try:
-                records.update_record(tx, known["id"], record["id"], data, **visit.stamp())
+                records.update_record(tx, known["id"], record["id"], data, [visit.text("version")], **visit.stamp())
+            except PreconditionFailed:
+                return _conflict(tx, visit, known)
             except (BadRequest, Conflict) as error:
                 filled, problem = _blamed(filled, error)
         if problem is not None:
             return _form(visit, known, record, filled, problem, base=stored)
         return Redirect(f"/records/{known['slug']}/{record['id']}", "saved" if data else "nothing-changed")
+
+
+def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
+    """The form again: what was typed where it was changed, else what somebody else saved meanwhile."""
+    record = records.get_record(tx, str(known["id"]), visit.id("recordId"))
+    found = attributes.list_attributes(tx, str(known["id"]))
+    stored = fields_for(found, record["data"], _labels(tx, found, record["data"]))
+    fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
+    said = "somebody saved this record meanwhile; what you changed is kept below, look at it and save again"
+    return _form(visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
 
 
 def _add_delete(pages: Pages) -> None:
@@ -141,11 +172,6 @@ def _add_delete(pages: Pages) -> None:
         known = object_of(tx, visit)
         records.delete_record(tx, known["id"], visit.id("recordId"), **visit.stamp())
         return Redirect(f"/records/{known['slug']}", "record-deleted")
-
-
-def version_of(record: Mapping[str, Any]) -> str:
-    """Changes with every change of the record."""
-    return str(record["updatedAt"])
 
 
 def _read(
@@ -198,7 +224,7 @@ def _form(
         "fields": fields,
         "targets": {field.slug: slugs.get(field.target_id, "") for field in fields},
         "base_line": fingerprints(base or fields),
-        "version": version_of(record) if record else "",
+        "version": records.version_of(record) if record else "",
         "form_id": canonical_uuid(visit.text("id")) or visit.context.ids(),
         "error": error,
     }
@@ -211,6 +237,7 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     found = attributes.list_attributes(tx, known["id"], include_inactive=True)
     shown = [each for each in found if each["isActive"] or each["slug"] in record["data"]]
     [cells] = cells_of(tx, shown, [record], visit)
+    history = read_history(tx, known["id"], record["id"], MOST_CHANGES)
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
@@ -220,10 +247,34 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
         "referring": _referring(tx, visit, known, record["id"]),
         "activities": activities.list_activities(tx, record["id"], known["id"], MOST_ACTIVITIES + 1),
         "most_activities": MOST_ACTIVITIES,
+        "changes": _changes(tx, known, history),
+        "history": history,
         "fields": {name: visit.text(name) for name in ("title", "summary", "date")},
         "error": error,
     }
     return ConsolePage("record.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[str, Any]]:
+    """Changes as a page shows them: who, when, and the old and new text of each attribute."""
+    kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
+
+    def text(slug: str, value: Any) -> str:
+        return value_text(kinds[slug]["type"] if slug in kinds else "", value)[:LONGEST]
+
+    return [
+        {
+            "at": change["at"],
+            "what": change["type"].partition(".")[2],
+            "by": (change["by"] or {}).get("name") or (change["by"] or {}).get("type") or "the service",
+            "values": [
+                (kinds[slug]["name"] if slug in kinds else slug, text(slug, each["old"]), text(slug, each["new"]))
+                for each in change["changes"]
+                for slug in [each["attributeSlug"]]
+            ],
+        }
+        for change in history.changes
+    ]
 
 
 def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[dict[str, Any]]:

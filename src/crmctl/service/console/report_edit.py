@@ -80,7 +80,7 @@ def _add_change(pages: Pages) -> None:
             store_report(tx, wanted, **visit.stamp())
         except (BadRequest, Conflict) as error:
             # The new name must not stay when the rest does not.
-            raise TurnedBack(_form(tx, visit, known_id, _typed(visit), error.message), visit) from error
+            raise TurnedBack(_form(tx, visit, known_id, _typed(visit), error.message)) from error
         return Redirect(f"/reports/{known_id}", "saved")
 
 

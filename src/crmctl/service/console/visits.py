@@ -9,6 +9,7 @@ from typing import Any
 from crmctl.service.console.uploads import UploadedFile
 from crmctl.service.context import Context
 from crmctl.service.roles import MemberRole
+from crmctl.service.store import actors
 from crmctl.service.store.sessions import ConsoleSession
 from crmctl.service.store.stamp import Stamp
 
@@ -70,6 +71,11 @@ class Visit:
         return self.session.role >= role
 
     @property
+    def actor(self) -> str:
+        """Who acts, as changes are written down."""
+        return actors.member(self.session.member_id) if self.session.member_id else actors.OPERATOR
+
+    @property
     def may_write(self) -> bool:
         return self.may(MemberRole.MEMBER)
 
@@ -113,7 +119,6 @@ class Visit:
 class TurnedBack(Exception):
     """Nothing of the form is carried out, whatever was written already; this page is shown instead."""
 
-    def __init__(self, page: ConsolePage, visit: Visit) -> None:
+    def __init__(self, page: ConsolePage) -> None:
         super().__init__(page.template)
         self.page = page
-        self.visit = visit

@@ -77,7 +77,7 @@ def _add_change(pages: Pages) -> None:
             store_workflow(tx, wanted, **visit.stamp())
         except (BadRequest, Conflict) as error:
             # The new name must not stay when the rest does not.
-            raise TurnedBack(_form(tx, visit, known_id, _heading(visit), error.message), visit) from error
+            raise TurnedBack(_form(tx, visit, known_id, _heading(visit), error.message)) from error
         return Redirect(f"/workflows/{known_id}", "saved")
 
 

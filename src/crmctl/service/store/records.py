@@ -38,11 +38,10 @@ ANY_VERSION = "*"
 Ids = Callable[[], str]
 
 
-def get_record(tx: Tx, object_id: str, record_id: str, *, lock: bool = False) -> dict[str, Any]:
-    """With `lock` nobody else changes it until the transaction ends. Raises NotFound for the object or the record."""
+def get_record(tx: Tx, object_id: str, record_id: str) -> dict[str, Any]:
+    """Raises NotFound for the object or the record."""
     schema = load_schema(tx, object_id)
-    held = tx.dialect.for_update if lock else ""
-    row = tx.one(f"SELECT id, data, created_at, updated_at FROM {schema.table} WHERE id = ?{held}", (canonical_uuid(record_id) or "",))
+    row = tx.one(f"SELECT id, data, created_at, updated_at FROM {schema.table} WHERE id = ?", (canonical_uuid(record_id) or "",))
     if row is None:
         raise _no_record(record_id)
     known_id, data, created_at, updated_at = row
