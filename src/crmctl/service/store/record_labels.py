@@ -8,12 +8,13 @@ from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
+from crmctl.models.folded_text import fold
 from crmctl.service.store import record_tables
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.tx import Tx, all_in
 from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.composite import read_name
-from crmctl.service.values.text import Invalid, fold
+from crmctl.service.values.text import Invalid
 
 LOOKED_THROUGH = 50_000
 """The newest records are searched for a part of their name; all of them by the beginning of what an index holds (an email address)."""
