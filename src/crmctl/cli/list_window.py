@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -58,12 +58,18 @@ def show_found(
     find: Callable[[Callable[[], None]], Iterator[Page[Any]]],
     part: Window,
     view: Callable[[dict[str, Any] | None], View],
+    present: Callable[[Sequence[Any]], Iterable[Any]] = lambda items: items,
 ) -> None:
-    """Emit pages as `find` gives them, which hears of a function to call when others changed the list meanwhile."""
+    """Emit pages as `find` gives them, which hears of a function to call when others changed the list meanwhile.
+
+    `present` makes of items what is shown of them.
+    """
     seen = _Seen()
     pages = seen.watch(find(seen.shift))
     first = next(pages)
-    shown = runtime.emitter.emit_pages((page.items for page in chain([first], pages)), view(first.items[0].wire if first.items else None))
+    shown = runtime.emitter.emit_pages(
+        (present(page.items) for page in chain([first], pages)), view(first.items[0].wire if first.items else None)
+    )
     for note in seen.notes(part, shown):
         runtime.messages.note(note)
 

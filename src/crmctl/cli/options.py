@@ -18,6 +18,9 @@ def common_options(
     query: Annotated[
         str | None, typer.Option("--query", "-q", metavar="JMESPATH", help="Print only what this JMESPath expression selects.")
     ] = None,
+    raw_output: Annotated[
+        bool | None, typer.Option("--raw-output", "-r", help="JSON: a text that --query selects without its quotes.")
+    ] = None,
     excel_safe: Annotated[
         bool | None, typer.Option("--excel-safe", help="csv, tsv: neutralise cells a spreadsheet would run; bulk import undoes it.")
     ] = None,
@@ -59,6 +62,8 @@ SortOption = Annotated[
     ),
 ]
 OrderOption = Annotated[str | None, typer.Option("--order", metavar="asc|desc", help="Smallest or oldest first, or last.")]
+SampleOption = Annotated[int | None, typer.Option("--sample", metavar="N", help="Show so many at random.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", help="With --sample: the same ones again, while nothing changes.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="A value that no record can have is an error, not a warning.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", help="Show this many; 50 unless given.")]
 AllOption = Annotated[bool, typer.Option("--all", help="Show all of them.")]

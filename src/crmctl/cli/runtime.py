@@ -53,7 +53,13 @@ class Runtime:
     @property
     def output_format(self) -> str:
         """The format of stdout: what was asked for, else a table for a person and JSON for a program."""
+        if self.flags.get("raw_output") and not self._has_named_format:
+            return "json"
         return self.settings.output.value or ("table" if self.streams.stdout_is_terminal else "json")
+
+    @property
+    def _has_named_format(self) -> bool:
+        return bool(self.flags.get("output") or self.flags.get("json"))
 
     def check_options(self) -> None:
         """Find out about wrong options and broken settings before anything happens. Raises UsageError and ConfigError."""
@@ -61,6 +67,8 @@ class Runtime:
         asked = self.flags.get("output")
         if self.flags.get("json") and asked not in (None, "json"):
             raise UsageError(f"--json and --output {asked} exclude each other", hint="leave one of them out")
+        if self.flags.get("raw_output") and self.output_format not in ("json", "jsonl", "yaml"):
+            raise UsageError(f"--raw-output is for JSON, not {self.output_format}", hint="leave it out, or -o json")
         _ = self.emitter
 
     def guard_write(self) -> None:
@@ -221,6 +229,7 @@ class Runtime:
             fields=[name.strip() for name in fields.split(",") if name.strip()] if fields else None,
             query=self.flags.get("query"),
             excel_safe=bool(self.flags.get("excel_safe")),
+            raw=bool(self.flags.get("raw_output")),
             messages=self.messages,
             clock=self.clock,
         )

@@ -53,6 +53,7 @@ class Emitter:
         query: str | None = None,
         excel_safe: bool = False,
         *,
+        raw: bool = False,
         messages: Messages | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -62,6 +63,7 @@ class Emitter:
         self.format = format
         self.fields = list(fields) if fields is not None else None
         self.excel_safe = excel_safe
+        self.raw = raw
         self.messages = messages or Messages(streams, machine=format != "table")
         self.clock: Clock = clock or SystemClock()
         self._query = compile_query(query) if query else None
@@ -99,7 +101,7 @@ class Emitter:
         everything = _chain(first, items)
         if self._query is not None:
             whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
-            self._write([self._format_module().value(self._query(whole), self.rendering())])
+            self._write([self._value(self._query(whole))])
         else:
             narrowed = (self._narrowed(page, chosen, keep=self.format in _KEEPS_SHAPE) for page in everything)
             chunks = self._format_module().items(narrowed, view, self.rendering())
@@ -115,7 +117,7 @@ class Emitter:
         keep = self._query is not None or self.format in _KEEPS_SHAPE
         mapping = self._narrowed([mapping], chosen, keep=keep)[0]
         if self._query is not None:
-            self._last(self._format_module().value(self._query(mapping), self.rendering()))
+            self._last(self._value(self._query(mapping)))
         else:
             self._last(self._format_module().item(mapping, view, self.rendering()))
 
@@ -126,7 +128,11 @@ class Emitter:
         elif isinstance(document, Mapping):
             self.emit_item(document)
         else:
-            self._last(self._format_module().value(self._query(document) if self._query else document, self.rendering()))
+            self._last(self._value(self._query(document) if self._query else document))
+
+    def _value(self, value: Any) -> str:
+        """Any JSON value; with `raw` a text without its quotes, as jq prints it."""
+        return f"{value}\n" if self.raw and isinstance(value, str) else str(self._format_module().value(value, self.rendering()))
 
     def _narrow_view(self, view: View | None, sample: Mapping[str, Any] | None) -> tuple[dict[str, tuple[str, ...]] | None, View | None]:
         if self.fields is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.output.control_characters import clean
@@ -120,7 +120,16 @@ def _money(amount: Any, code: str, how: Rendering) -> str:
     return " ".join(part for part in (f"{number:,.{places}f}", code) if part)
 
 
+class NamedReference(NamedTuple):
+    """A reference and what people call the other record; only tables get one."""
+
+    id: str
+    label: str
+
+
 def _reference(value: Any, how: Rendering) -> str:
+    if isinstance(value, NamedReference):
+        return value.label
     if isinstance(value, list):
         return ", ".join(_reference(element, how) for element in value)
     if isinstance(value, Mapping):
@@ -138,6 +147,7 @@ RENDERERS: dict[str, Callable[[Any, Rendering], str]] = {
     "address": _address,
     "currency": _currency,
     "id": _reference,
+    "reference": _reference,
     "time": _time,
 }
 """The kinds that need more than the plain reading of a value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,7 @@ PAGE = 100
         "crmctl api GET objects",
         "crmctl api members -i",
         "crmctl api GET activities --paginate",
+        "crmctl api POST objects/{people}/records -f data.email=alan@acme.com -f data.score:=12 --dry-run",
         """echo '{"slug": "trips", "singularName": "Trip", "pluralName": "Trips"}' | crmctl api POST objects --input - --dry-run""",
     ],
 )
@@ -36,18 +38,24 @@ def call_endpoint(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="GET, POST, PATCH, DELETE ...; GET when left out.")],
     path: Annotated[str | None, typer.Argument(metavar="PATH", help="Path under /api/v1, with its query if it has one.")] = None,
     input: Annotated[str | None, typer.Option("--input", metavar="FILE|-", help="Send the JSON in this file, or from stdin.")] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--field", "-f", metavar="KEY=VALUE", help="Build the body; KEY:=JSON takes any value, dots lead inside."),
+    ] = None,
     include: Annotated[bool, typer.Option("--include", "-i", help="Print status and headers before the body.")] = False,
     paginate: Annotated[bool, typer.Option("--paginate", help="Follow the pages of a list and print one joined list.")] = False,
 ) -> None:
     """Call any endpoint of the service directly.
 
-    `objects`, `/objects` and `/api/v1/objects` are the same path. The answer is printed as it came, as JSON unless --output says otherwise.
+    `objects`, `/objects` and `/api/v1/objects` are the same path; {people} in it stands for the id of that object. The answer is printed as
+    it came, as JSON unless --output says otherwise. With GET, -f makes parameters of the address.
     """
-    from crmctl.cli.targets import read_input
-
     runtime: Runtime = ctx.obj
+    if given and input is not None:
+        raise UsageError("--field and --input exclude each other", hint="leave one of them out")
     verb, address = _target(method, path)
-    body = _json_body(read_input(runtime, input), input) if input is not None else None
+    body, query = _content(runtime, verb, input, given or [])
+    address = _with_ids(runtime, address)
     if paginate and (verb != "GET" or include):
         raise UsageError("--paginate is for GET alone, without --include")
     if verb not in READS:
@@ -57,21 +65,45 @@ def call_endpoint(
     if runtime.settings.output.value is None:
         runtime.emitter.format = "json"
     if paginate:
-        runtime.emitter.emit_pages(_pages(runtime, address))
+        runtime.emitter.emit_pages(_pages(runtime, _with_query(address, query)))
     else:
-        _print(runtime, runtime.crm.session.request(verb, address, body=body), include=include)
+        _print(runtime, runtime.crm.session.request(verb, address, body=body, query=query), include=include)
+
+
+def _content(runtime: Runtime, verb: str, input: str | None, fields: list[str]) -> tuple[Any, list[tuple[str, str]]]:
+    """The body of the request and the parameters of its address."""
+    from crmctl.cli.request_fields import body_of, query_of
+    from crmctl.cli.targets import read_input
+
+    if input is not None:
+        return _json_body(read_input(runtime, input), input), []
+    if verb in READS:
+        return None, query_of(fields)
+    return (body_of(fields) if fields else None), []
+
+
+def _with_ids(runtime: Runtime, address: str) -> str:
+    """The percent-encoded path, the slugs of objects in braces as their ids. Raises NotFoundError for one that is none."""
+    from urllib.parse import quote
+
+    path = re.sub(r"\{([^{}/]+)\}", lambda found: runtime.directory.object_id(found[1]), address)
+    return quote(path, safe="%/:?#[]@!$&'()*+,;=~")
+
+
+def _with_query(address: str, query: list[tuple[str, str]]) -> str:
+    from urllib.parse import urlencode
+
+    return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}" if query else address
 
 
 def _target(method: str, path: str | None) -> tuple[str, str]:
-    """The verb and the percent-encoded path. Raises UsageError for a verb that is none."""
-    from urllib.parse import quote
-
+    """The verb and the path. Raises UsageError for a verb that is none."""
     verb, address = ("GET", method) if path is None else (method.upper(), path)
     if verb not in METHODS:
         raise UsageError(f"{method!r} is not a method", hint=f"methods: {', '.join(METHODS)}")
     if path is None and address.upper() in METHODS:
         raise UsageError("the path is missing", hint=f"for example: crmctl api {address.upper()} objects")
-    return verb, quote(address, safe="%/:?#[]@!$&'()*+,;=~")
+    return verb, address
 
 
 def _json_body(content: bytes, source: str | None) -> bytes:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crmctl.cli.framework import CommandApp
-from crmctl.cli.list_window import ORDERS, Window, one_of, show_found, window
+from crmctl.cli.list_window import window
 from crmctl.cli.named_records import find_record, read_record
 from crmctl.cli.options import (
     AllOption,
@@ -22,18 +19,20 @@ from crmctl.cli.options import (
     OffsetOption,
     OrderOption,
     RecordArgument,
+    SampleOption,
+    SeedOption,
     SetOption,
     SortOption,
     StrictOption,
 )
+from crmctl.cli.record_display import RecordDisplay
 from crmctl.cli.record_fields import check_given, read_fields
-from crmctl.cli.record_queries import check_references, query_context, read_filter
-from crmctl.cli.targets import check_columns, on_object, record_columns
+from crmctl.cli.record_listings import Asked, list_sample, list_window, show_count, show_groups
+from crmctl.cli.targets import check_columns, on_object
+from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.shapes import Page
-    from crmctl.models.records import Record
 
 app = CommandApp("List, search, count, read and change the records of an object.")
 
@@ -47,6 +46,7 @@ NEWEST = "$(crmctl records list people --limit 1 -o ids)"
         "crmctl records list people --filter 'email endsWith @acme.com' --fields name,email",
         "crmctl records list people --filter 'address.city=Rome' --filter 'created_at<2y' --all -o csv",
         "crmctl records list people --filter 'status in new,contacted' --sort score --order desc --limit 10",
+        "crmctl records list people --fields name,email,company.name --sample 10",
     ],
 )
 def list_records(
@@ -59,12 +59,20 @@ def list_records(
     sort: SortOption = None,
     order: OrderOption = None,
     strict: StrictOption = False,
+    sample: SampleOption = None,
+    seed: SeedOption = None,
 ) -> None:
     """List records, newest first unless sorted otherwise.
 
     Shows 50 unless --limit or --all asks for more; how conditions are written: crmctl help filters.
     """
-    _list(ctx.obj, object_name, Asked(filters, sort, order, strict=strict), window(limit, every, offset))
+    asked = Asked(object_name, filters, sort, order, strict=strict)
+    if sample is None:
+        list_window(ctx.obj, asked, window(limit, every, offset))
+        return
+    if every or limit is not None or offset or sort or order:
+        raise UsageError("--sample takes no --limit, --all, --offset, --sort or --order", hint=f"--sample {sample} shows {sample}")
+    list_sample(ctx.obj, asked, sample, seed)
 
 
 @app.command(
@@ -91,71 +99,43 @@ def search_records(
 
     Same flags and same result as `records list`; a text takes one request for each text attribute.
     """
-    _list(ctx.obj, object_name, Asked(filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
+    list_window(ctx.obj, Asked(object_name, filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Which records, in which order, and how they are asked for."""
+@app.command(
+    "count",
+    examples=[
+        "crmctl records count people",
+        "crmctl records count deals --filter 'stage=won' -o json",
+        "crmctl records count deals --by stage --sum amount --avg amount",
+    ],
+)
+def count_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    filters: FilterOption = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="ATTR", help="One row for each value of this attribute.")] = None,
+    sums: Annotated[list[str] | None, typer.Option("--sum", metavar="ATTR", help="Add it up; may be repeated.")] = None,
+    averages: Annotated[list[str] | None, typer.Option("--avg", metavar="ATTR", help="Average it; may be repeated.")] = None,
+    strict: StrictOption = False,
+) -> None:
+    """Count records, all together or by a value; add up amounts.
 
-    filters: list[str] | None
-    sort: str | None
-    order: str | None
-    text: str | None = None
-    search: bool = False
-    strict: bool = False
-
-
-def _list(runtime: Runtime, object_name: str, asked: Asked, part: Window) -> None:
-    from crmctl.client.queries.clauses import FilterReader, text_search
-    from crmctl.client.queries.record_query import RecordQuery
-    from crmctl.client.queries.sort_keys import list_order
-
-    one_of("--order", asked.order, ORDERS)
-    context = query_context(runtime, strict=asked.strict, agreed=part.limit is None)
-    reader = FilterReader(context, object_name)
-    order = list_order(asked.sort, asked.order, lambda: reader.attributes)
-    wanted = reader.read(asked.filters or ())
-    if asked.text is not None:
-        wanted = wanted & text_search(reader, asked.text)
-    query = RecordQuery(context, object_name, wanted, order)
-    query.has_body = query.has_body or asked.search
-
-    def find(on_shift: Callable[[], None]) -> Iterator[Page[Record]]:
-        pages = query.pages(part.limit, part.offset, on_shift)
-        first = next(pages)
-        if not first.items and not part.offset:
-            check_references(context, object_name, wanted)
-        return chain([first], pages)
-
-    show_found(runtime, find, part, lambda sample: record_columns(runtime, object_name, sample))
-    for remark in query.wanted.remarks():
-        runtime.messages.warn(remark)
-
-
-@app.command("count", examples=["crmctl records count people", "crmctl records count deals --filter 'stage=won' -o json"])
-def count_records(ctx: typer.Context, object_name: ObjectArgument, filters: FilterOption = None, strict: StrictOption = False) -> None:
-    """Count records."""
-    from crmctl.client.queries.record_query import RecordQuery
-
-    runtime: Runtime = ctx.obj
-    context = query_context(runtime, strict=strict)
-    wanted = read_filter(runtime, object_name, filters, strict=strict)
-    query = RecordQuery(context, object_name, wanted)
-    count = query.count()
-    if not count:
-        check_references(context, object_name, wanted)
-    for remark in query.wanted.remarks():
-        runtime.messages.warn(remark)
-    runtime.emitter.emit_result({"count": count}, text=str(count))
+    A record with a list of values counts for each of them. Sums and averages leave out records without a number.
+    """
+    asked = Asked(object_name, filters, strict=strict)
+    if by is None and not sums and not averages:
+        show_count(ctx.obj, asked)
+    else:
+        show_groups(ctx.obj, asked, by, sums or [], averages or [])
 
 
 @app.command("get", examples=["crmctl records get people email=grace@acme.com", f"crmctl records get people {NEWEST} -q data.email"])
 def get_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Show one record, named by its id or by a value that it alone has."""
     runtime: Runtime = ctx.obj
-    record = read_record(runtime, object_name, record_name)
-    runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
+    display = RecordDisplay(runtime, object_name)
+    display.emit(read_record(runtime, object_name, record_name).wire)
 
 
 @app.command("history", examples=[f"crmctl records history people {NEWEST}", f"crmctl records history people {NEWEST} -o jsonl"])
@@ -201,7 +181,7 @@ def create_record(
     fields = read_fields(runtime, object_name, assignments, data, currency=currency)
     check_columns(runtime, object_name)
     record = on_object(runtime, object_name, lambda target: runtime.crm.create_record(target, fields))
-    runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
+    RecordDisplay(runtime, object_name).emit(record.wire)
 
 
 @app.command(
@@ -231,7 +211,7 @@ def update_record(
     named = find_record(runtime, object_name, record_name)
     fields = read_fields(runtime, object_name, assignments, data, currency=currency, record=named)
     record = on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, named.id, fields))
-    runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
+    RecordDisplay(runtime, object_name).emit(record.wire)
 
 
 @app.command(

@@ -1,0 +1,131 @@
+"""`records list`, `search` and `count`: what was asked becomes a query, and its answer is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from crmctl.cli.list_window import ORDERS, Window, one_of, show_found
+from crmctl.cli.record_display import RecordDisplay
+from crmctl.cli.record_queries import check_references, query_context
+from crmctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.client.queries.clauses import FilterReader
+    from crmctl.client.queries.record_filter import RecordFilter
+    from crmctl.client.queries.record_query import RecordQuery
+    from crmctl.client.shapes import Page
+    from crmctl.models.records import Record
+    from crmctl.output.views import View
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which records, in which order, and how they are asked for."""
+
+    object: str
+    filters: Sequence[str] | None = None
+    sort: str | None = None
+    order: str | None = None
+    text: str | None = None
+    search: bool = False
+    strict: bool = False
+
+
+def list_window(runtime: Runtime, asked: Asked, part: Window) -> None:
+    """Show a part of the records. Raises UsageError for what cannot be asked, and for a high price that nobody agreed to."""
+    one_of("--order", asked.order, ORDERS)
+    reader, query = _query(runtime, asked, agreed=part.limit is None)
+    display = RecordDisplay(runtime, asked.object, reader.context)
+
+    def find(on_shift: Callable[[], None]) -> Iterator[Page[Record]]:
+        pages = query.pages(part.limit, part.offset, on_shift)
+        first = next(pages)
+        if not first.items and not part.offset:
+            check_references(reader.context, asked.object, query.wanted)
+        left = len(first.items) if first.total is None else first.total - part.offset
+        display.expect(left if part.limit is None else min(left, part.limit))
+        return chain([first], pages)
+
+    show_found(runtime, find, part, display.view, display.wires)
+    display.finish()
+    _remark(runtime, query)
+
+
+def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) -> None:
+    """Show some records at random. Raises like list_window."""
+    from crmctl.client.queries.record_sample import sample
+
+    if count < 1:
+        raise UsageError(f"--sample must be 1 or more, not {count}")
+    reader, query = _query(runtime, asked, agreed=False)
+    display = RecordDisplay(runtime, asked.object, reader.context)
+    records = sample(query, count, seed)
+    display.expect(len(records))
+    runtime.emitter.emit_items(display.wires(records), display.view(records[0].wire if records else None))
+    display.finish()
+    _remark(runtime, query)
+
+
+def show_count(runtime: Runtime, asked: Asked) -> None:
+    """How many there are."""
+    reader, query = _query(runtime, asked, agreed=False)
+    count = query.count()
+    if not count:
+        check_references(reader.context, asked.object, query.wanted)
+    _remark(runtime, query)
+    runtime.emitter.emit_result({"count": count}, text=str(count))
+
+
+def show_groups(runtime: Runtime, asked: Asked, by: str | None, sums: Sequence[str], averages: Sequence[str]) -> None:
+    """How many there are of each value, and sums. Raises UsageError for an attribute that cannot be counted by, or added up."""
+    from crmctl.client.queries.record_groups import Measures, RecordGroups
+    from crmctl.output.views import generic_view
+
+    reader, query = _query(runtime, asked, agreed=False)
+    groups = RecordGroups(reader.context, asked.object, query.wanted, Measures(by, sums, averages), dict(reader.attributes or {}))
+    rows = groups.rows()
+    if by is None:
+        runtime.emitter.emit_result(rows[0])
+        return
+    view = _right_aligned(generic_view(rows, "records"), rows)
+    runtime.emitter.emit_items(_named(runtime, asked.object, by, rows), view)
+
+
+def _right_aligned(view: View, rows: Sequence[dict[str, Any]]) -> View:
+    from dataclasses import replace
+
+    numeric = {name for row in rows for name in row if name == "count" or name.startswith(("sum_", "avg_"))}
+    columns = [replace(column, kind="number") if column.header in numeric else replace(column, kind="reference") for column in view.columns]
+    return replace(view, columns=tuple(columns))
+
+
+def _named(runtime: Runtime, object_name: str, by: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """In a table the names of what a reference names, and a word for those without a value."""
+    if runtime.output_format != "table" or runtime.flags.get("query"):
+        return rows
+    names = RecordDisplay(runtime, object_name, only=(by,)).names_of(by, [row[by] for row in rows if isinstance(row[by], str)])
+    return [{**row, by: "(none)" if row[by] is None else names.get(str(row[by]).lower(), row[by])} for row in rows]
+
+
+def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReader, RecordQuery]:
+    from crmctl.client.queries.clauses import FilterReader, text_search
+    from crmctl.client.queries.record_query import RecordQuery
+    from crmctl.client.queries.sort_keys import list_order
+
+    reader = FilterReader(query_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
+    order = list_order(asked.sort, asked.order, lambda: reader.attributes)
+    wanted: RecordFilter = reader.read(asked.filters or ())
+    if asked.text is not None:
+        wanted = wanted & text_search(reader, asked.text)
+    query = RecordQuery(reader.context, asked.object, wanted, order)
+    query.has_body = query.has_body or asked.search
+    return reader, query
+
+
+def _remark(runtime: Runtime, query: RecordQuery) -> None:
+    for remark in query.wanted.remarks():
+        runtime.messages.warn(remark)
