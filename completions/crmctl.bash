@@ -6,9 +6,9 @@ _crmctl_table() {
     case $1 in
         '') commands='records bulk mirror objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
         'records') commands='list search count get history create update edit delete' ;;
-        'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict' arguments='@objects' ;;
+        'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict --sample=@anything --seed=@anything' arguments='@objects' ;;
         'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict' arguments='@objects @anything' ;;
-        'records count') options='--filter=@assignments --strict' arguments='@objects' ;;
+        'records count') options='--filter=@assignments --by=@attributes --sum=@attributes --avg=@attributes --strict' arguments='@objects' ;;
         'records get') arguments='@objects @assignments' ;;
         'records history') options='--limit=@anything --all --offset=@anything' arguments='@objects @assignments' ;;
         'records create') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects' ;;
@@ -90,7 +90,7 @@ _crmctl_table() {
         'completion') arguments='bash|zsh|fish|powershell' ;;
         'doctor') options='--network' ;;
         'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none --metrics=@anything --docs=on|off' ;;
-        'service') commands='console load dump backup restore keys members' ;;
+        'service') commands='console load dump backup restore keys' ;;
         'service console') options='--open --data=@files --database-url=@anything' ;;
         'service load') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service dump') options='--data=@files --database-url=@anything' ;;
@@ -100,18 +100,14 @@ _crmctl_table() {
         'service keys create') options='--name=@anything --scope=@anything --full-access --expires=@anything --data=@files --database-url=@anything' ;;
         'service keys list') options='--data=@files --database-url=@anything' ;;
         'service keys revoke') options='--data=@files --database-url=@anything' arguments='@anything' ;;
-        'service members') commands='list invite reset' ;;
-        'service members list') options='--data=@files --database-url=@anything' ;;
-        'service members invite') options='--name=@anything --role=owner|admin|member|viewer --data=@files --database-url=@anything' arguments='@anything' ;;
-        'service members reset') options='--data=@files --database-url=@anything' arguments='@anything' ;;
         'demo') ;;
-        'api') options='--input=@files -i --include --paginate' arguments='@anything @files' ;;
+        'api') options='--input=@files -f=@anything --field=@anything -i --include --paginate' arguments='@anything @files' ;;
         'commands') ;;
         'help') arguments='@anything...' ;;
     esac
 }
 
-_crmctl_common='-p=@profiles --profile=@profiles --base-url=@anything -o=table|json|jsonl|csv|tsv|yaml|ids --output=table|json|jsonl|csv|tsv|yaml|ids --json --fields=@fields -q=@anything --query=@anything --excel-safe --quiet -v --verbose --debug -y --yes --no-input --dry-run --timeout=@anything --max-wait=@anything --ca-bundle=@files --color=auto|always|never -h --help'
+_crmctl_common='-p=@profiles --profile=@profiles --base-url=@anything -o=table|json|jsonl|csv|tsv|yaml|ids --output=table|json|jsonl|csv|tsv|yaml|ids --json --fields=@fields -q=@anything --query=@anything -r --raw-output --excel-safe --quiet -v --verbose --debug -y --yes --no-input --dry-run --timeout=@anything --max-wait=@anything --ca-bundle=@files --color=auto|always|never -h --help'
 
 # Sets kind to what the value of option $1 is; fails for a switch and for an unknown option.
 _crmctl_kind() {
