@@ -90,7 +90,7 @@ _crmctl_table() {
         'completion') arguments='bash|zsh|fish|powershell' ;;
         'doctor') options='--network' ;;
         'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none --metrics=@anything --docs=on|off' ;;
-        'service') commands='console load dump backup restore keys' ;;
+        'service') commands='console load dump backup restore keys members' ;;
         'service console') options='--open --data=@files --database-url=@anything' ;;
         'service load') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service dump') options='--data=@files --database-url=@anything' ;;
@@ -100,6 +100,10 @@ _crmctl_table() {
         'service keys create') options='--name=@anything --scope=@anything --full-access --expires=@anything --data=@files --database-url=@anything' ;;
         'service keys list') options='--data=@files --database-url=@anything' ;;
         'service keys revoke') options='--data=@files --database-url=@anything' arguments='@anything' ;;
+        'service members') commands='list invite reset' ;;
+        'service members list') options='--data=@files --database-url=@anything' ;;
+        'service members invite') options='--name=@anything --role=owner|admin|member|viewer --data=@files --database-url=@anything' arguments='@anything' ;;
+        'service members reset') options='--data=@files --database-url=@anything' arguments='@anything' ;;
         'demo') ;;
         'api') options='--input=@files -f=@anything --field=@anything -i --include --paginate' arguments='@anything @files' ;;
         'commands') ;;

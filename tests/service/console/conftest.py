@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from argon2 import PasswordHasher
 
+from crmctl.service.console import passwords
 from crmctl.service.console.links import CONSOLE, make_link
+from crmctl.service.data import new_id
+from crmctl.service.store import members, sessions
+from crmctl.service.store.sessions import SessionOwner
+from crmctl.service.store.tx import Tx
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService, make_client, running_service
 
@@ -32,7 +39,7 @@ class Visitor:
     def form_token(self) -> str:
         """Of this session, from any page."""
         page = self.get("/console").text + self.get("/portal/webhooks").text
-        found = re.search(r'name="token" value="([0-9a-f]{64})"', page)
+        found = re.search(r'/sign-out"><input type="hidden" name="token" value="([0-9a-f]{64})"', page)
         assert found, page
         return found[1]
 
@@ -44,6 +51,24 @@ class Visitor:
         assert answer.status_code == 303, answer.text
         return self.get(answer.headers["location"])
 
+    def enter_as(self, role: str, name: str = "Ada") -> str:
+        """A session of a new member of this role, without the cost of a password; the member's id."""
+        service = self.service
+        now = service.clock.now()
+
+        def open_one(tx: Tx) -> tuple[str, str]:
+            email = f"{role}.{new_id()[:8]}@example.com"
+            made = members.create_member(tx, name=name, email=email, role=role, ids=new_id, now=now)
+            return made["id"], sessions.open_session(tx, CONSOLE, SessionOwner(made["id"], agent="Firefox/1 Linux"), now=now)
+
+        member_id, token = service.engine.write(open_one)
+        self.client.cookies.set(cookie_name(service), token, path="/console")
+        return str(member_id)
+
+
+def cookie_name(service: RunningService, area: str = CONSOLE) -> str:
+    return f"crm_{area}_{hashlib.sha256(service.settings.address.encode()).hexdigest()[:8]}"
+
 
 def link_to(service: RunningService, area: str = CONSOLE) -> str:
     return service.engine.read(lambda tx: make_link(tx, service.base_url, area, now=service.clock.now())).url
@@ -54,6 +79,13 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
     """Without jobs; its clock stands still."""
     with running_service(tmp_path / "data", clock=FakeClock(), background=False, development=True) as running:
         yield running
+
+
+@pytest.fixture
+def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes a hash slow is tested where hashes are; here they would only cost time."""
+    cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    monkeypatch.setattr(passwords, "_hasher", lambda: cheap)
 
 
 Newcomer = Callable[[RunningService], Visitor]

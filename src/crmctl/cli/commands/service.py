@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli import service_copies
+from crmctl.cli.commands import service_members
 from crmctl.cli.commands.serve import DatabaseOption, DataOption
 from crmctl.cli.framework import CommandApp
 from crmctl.cli.service_access import opened, write
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 app = CommandApp("Administer an embedded service's own data.")
 keys = CommandApp("Create, list and revoke API keys.")
 app.add_typer(keys, name="keys")
+app.add_typer(service_members.app, name="members")
 
 
 @keys.command("create", writes=None, examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.timestamps import micros_of
 from crmctl.service.store.tx import Tx
@@ -22,7 +23,7 @@ SOON_SECONDS = 20.0
 def add_pages(pages: Pages) -> None:
     """One delivery, and the ways to replay."""
 
-    @pages.get("/webhooks/{endpointId:uuid}/deliveries/{deliveryId:uuid}")
+    @pages.get("/webhooks/{endpointId:uuid}/deliveries/{deliveryId:uuid}", needs=MemberRole.ADMIN)
     def show_delivery(tx: Tx, visit: Visit) -> ConsolePage:
         endpoint, delivery = _known(tx, visit)
         is_under_way = _is_due_soon(delivery, visit.now()) and (endpoint["enabled"] or delivery["eventType"] == deliveries.TEST_EVENT)
@@ -35,7 +36,7 @@ def add_pages(pages: Pages) -> None:
         again, is_new = deliveries.replay(tx, delivery["id"], **visit.stamp())
         return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
-    @pages.get("/webhooks/{endpointId:uuid}/replay")
+    @pages.get("/webhooks/{endpointId:uuid}/replay", needs=MemberRole.ADMIN)
     def choose_range(tx: Tx, visit: Visit) -> ConsolePage:
         return _range_form(tx, visit)
 

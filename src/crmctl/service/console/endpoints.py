@@ -12,6 +12,7 @@ from crmctl.service.console.deliveries import delivery_values
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest
 from crmctl.service.outbound.guard import ForbiddenTargetError
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.tx import Tx
 
@@ -26,12 +27,12 @@ def add_pages(pages: Pages) -> None:
 
 
 def _add_list_and_forms(pages: Pages) -> None:
-    @pages.get("/webhooks")
+    @pages.get("/webhooks", needs=MemberRole.ADMIN)
     def list_endpoints(tx: Tx, _visit: Visit) -> ConsolePage:
         found = [endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"])} for endpoint in webhooks.list_endpoints(tx)]
         return ConsolePage("endpoints.html", {"section": "webhooks", "endpoints": found, "type_count": len(EVENT_TYPES)})
 
-    @pages.get("/webhooks/new")
+    @pages.get("/webhooks/new", needs=MemberRole.ADMIN)
     def new_endpoint(_tx: Tx, visit: Visit) -> ConsolePage:
         return _form(visit, None, {"url": "", "description": "", "eventTypes": []}, "")
 
@@ -46,11 +47,11 @@ def _add_list_and_forms(pages: Pages) -> None:
             return _returned(visit, None, error)
         return Redirect(f"/webhooks/{made['id']}", "endpoint-added")
 
-    @pages.get("/webhooks/{endpointId:uuid}")
+    @pages.get("/webhooks/{endpointId:uuid}", needs=MemberRole.ADMIN)
     def show_endpoint(tx: Tx, visit: Visit) -> ConsolePage:
         return _endpoint(tx, visit)
 
-    @pages.get("/webhooks/{endpointId:uuid}/edit")
+    @pages.get("/webhooks/{endpointId:uuid}/edit", needs=MemberRole.ADMIN)
     def edit_endpoint(tx: Tx, visit: Visit) -> ConsolePage:
         known = webhooks.get_endpoint(tx, visit.id("endpointId"))
         return _form(visit, known, known, TYPES.everything if known["eventTypes"] is None else TYPES.only)
@@ -94,12 +95,12 @@ def _add_actions(pages: Pages) -> None:
 
 
 def _add_confirmations(pages: Pages) -> None:
-    @pages.get("/webhooks/{endpointId:uuid}/rotate")
+    @pages.get("/webhooks/{endpointId:uuid}/rotate", needs=MemberRole.ADMIN)
     def confirm_rotate(tx: Tx, visit: Visit) -> ConsolePage:
         text = "A new secret signs from now on. The present one signs along for a day, so that your receiver can change over."
         return _confirmation(_known(tx, visit), "rotate", "Rotate the signing secret", text, "Rotate the secret")
 
-    @pages.get("/webhooks/{endpointId:uuid}/delete")
+    @pages.get("/webhooks/{endpointId:uuid}/delete", needs=MemberRole.ADMIN)
     def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
         text = "Its delivery history goes with it, and what waits to be delivered is not sent. To pause an endpoint, disable it instead."
         return _confirmation(_known(tx, visit), "delete", "Delete this endpoint", text, "Delete the endpoint")

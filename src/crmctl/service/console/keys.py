@@ -10,6 +10,7 @@ from crmctl.service.console.choices import BoxChoice
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.expiry import parse_expiry
 from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import keys
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.tx import Tx
@@ -25,12 +26,12 @@ def add_pages(pages: Pages) -> None:
 
 
 def _add_making(pages: Pages) -> None:
-    @pages.get("/keys")
+    @pages.get("/keys", needs=MemberRole.ADMIN)
     def list_keys(tx: Tx, visit: Visit) -> ConsolePage:
         found = [_shown(key, visit.now()) for key in reversed(keys.list_keys(tx))]
         return ConsolePage("keys.html", {"section": "keys", "keys": found, "scope_count": len(SCOPES)})
 
-    @pages.get("/keys/new")
+    @pages.get("/keys/new", needs=MemberRole.ADMIN)
     def new_key(_tx: Tx, visit: Visit) -> ConsolePage:
         return _form(visit)
 
@@ -47,6 +48,7 @@ def _add_making(pages: Pages) -> None:
                 name=visit.text("name"),
                 scopes=None if scopes is None else frozenset(scopes),
                 expires_at=parse_expiry(expires, now) if expires else None,
+                created_by=visit.session.member_id,
                 ids=lambda: key_id,
                 now=now,
             )
@@ -57,7 +59,7 @@ def _add_making(pages: Pages) -> None:
 
 
 def _add_revoking(pages: Pages) -> None:
-    @pages.get("/keys/{keyId:uuid}/revoke")
+    @pages.get("/keys/{keyId:uuid}/revoke", needs=MemberRole.ADMIN)
     def confirm_revoke(tx: Tx, visit: Visit) -> ConsolePage:
         known = _known(tx, visit.id("keyId"))
         values = {

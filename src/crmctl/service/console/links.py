@@ -1,4 +1,4 @@
-"""Signed links that open the console or the portal: short-lived, void when their signing key is replaced. One mechanism for both."""
+"""Links that open the console or the portal: signed, short-lived, void when their key is replaced; and those that set a password, once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from crmctl.service.faults import Forbidden
+from crmctl.service.store import passwords
 from crmctl.service.store.service_values import LINKS, signing_key
 from crmctl.service.store.tx import Tx
 
@@ -31,6 +32,12 @@ def make_link(tx: Tx, address: str, area: str, *, key_id: str | None = None, now
     """A link to CONSOLE or PORTAL on the service at `address`; a session it opens ends with the key `key_id`, where one is given."""
     expires, subject = int(now) + LINK_SECONDS, key_id or _OPERATOR
     return SignedLink(f"{address}/{area}?link={expires}.{subject}.{_signature(tx, area, expires, subject)}", expires)
+
+
+def make_password_link(tx: Tx, address: str, member_id: str, *, now: float) -> SignedLink:
+    """A link with which a member sets a password, once; it makes the one before void."""
+    code = passwords.make_code(tx, member_id, now=now)
+    return SignedLink(f"{address}/{CONSOLE}/password?code={code}", int(now) + passwords.LINK_SECONDS)
 
 
 def read_link(tx: Tx, area: str, token: str, *, now: float) -> str | None:

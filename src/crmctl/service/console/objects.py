@@ -1,27 +1,197 @@
-"""Pages of the objects: what attributes each has, and which of them are active."""
+"""Pages of the schema: objects and their attributes; creating, renaming, activating, and deleting with what that would destroy."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
+from typing import Any
+
+from crmctl.models.attributes import AttributeType
+from crmctl.models.filters import Condition, Operator
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.store import attributes, objects
+from crmctl.service.faults import BadRequest, Conflict
+from crmctl.service.store import attributes, objects, records
+from crmctl.service.store.attributes import NewAttribute
+from crmctl.service.store.objects import STANDARD, NewObject
 from crmctl.service.store.tx import Tx
+
+TYPES = {
+    AttributeType.TEXT: "Text",
+    AttributeType.EMAIL: "Email address",
+    AttributeType.NUMBER: "Number",
+    AttributeType.PHONE_NUMBER: "Phone number",
+    AttributeType.CHECKBOX: "Yes or no",
+    AttributeType.NAME: "Name with first and last",
+    AttributeType.ADDRESS: "Postal address",
+    AttributeType.CURRENCY: "Amount of money",
+    AttributeType.DATE: "Date",
+    AttributeType.SELECT: "One of some options",
+    AttributeType.LIST: "List of texts",
+    AttributeType.REFERENCE: "Another record",
+}
+
+PATH = "/objects/{objectId:uuid}"
+ATTRIBUTE = PATH + "/attributes/{attributeId:uuid}"
 
 
 def add_pages(pages: Pages) -> None:
-    """All pages of the objects."""
+    """All pages of the schema."""
+    _add_lists(pages)
+    _add_object_changes(pages)
+    _add_attribute_changes(pages)
+    _add_deletions(pages)
 
+
+def _add_lists(pages: Pages) -> None:
     @pages.get("/objects")
     def list_objects(tx: Tx, _visit: Visit) -> ConsolePage:
-        return ConsolePage("objects.html", {"section": "objects", "objects": objects.list_objects(tx)})
+        found = [known | {"total": records.count_records(tx, known["id"])} for known in objects.list_objects(tx, include_inactive=True)]
+        return ConsolePage("objects.html", {"section": "objects", "objects": found})
 
-    @pages.get("/objects/{objectId:uuid}")
+    @pages.get(PATH)
     def show_object(tx: Tx, visit: Visit) -> ConsolePage:
-        known = objects.get_object(tx, visit.id("objectId"))
-        found = attributes.list_attributes(tx, known["id"], include_inactive=True)
-        return ConsolePage("object.html", {"section": "objects", "object": known, "attributes": found})
+        return _object(tx, visit)
 
-    @pages.post("/objects/{objectId:uuid}/attributes/{attributeId:uuid}/active")
+
+def _add_object_changes(pages: Pages) -> None:
+    @pages.post("/objects")
+    def create_object(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        fields = {name: visit.text(name) for name in ("plural", "singular", "slug", "description")}
+        try:
+            new = NewObject(fields["plural"], fields["singular"] or None, fields["description"], fields["slug"] or None)
+            made = objects.create_object(tx, new, **visit.stamp())
+        except (BadRequest, Conflict) as error:
+            values = {"section": "objects", "fields": fields, "error": error.message}
+            return ConsolePage("object_new.html", values, HTTPStatus.BAD_REQUEST)
+        return Redirect(f"/objects/{made['id']}", "object-created")
+
+    @pages.get("/objects/new")
+    def new_object(_tx: Tx, _visit: Visit) -> ConsolePage:
+        fields = dict.fromkeys(("plural", "singular", "slug", "description"), "")
+        return ConsolePage("object_new.html", {"section": "objects", "fields": fields, "error": None})
+
+    @pages.post(PATH)
+    def change_object(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        try:
+            changes = {"pluralName": visit.text("plural"), "description": visit.text("description")}
+            objects.update_object(tx, visit.id("objectId"), changes, now=visit.now())
+        except BadRequest as error:
+            return _object(tx, visit, error.message)
+        return Redirect(f"/objects/{visit.id('objectId')}", "saved")
+
+    @pages.post(PATH + "/active")
+    def set_object_active(tx: Tx, visit: Visit) -> Redirect:
+        is_active = visit.text("active") == "true"
+        objects.update_object(tx, visit.id("objectId"), {"isActive": is_active}, now=visit.now())
+        return Redirect(f"/objects/{visit.id('objectId')}", "object-active" if is_active else "object-inactive")
+
+
+def _add_attribute_changes(pages: Pages) -> None:
+    @pages.post(PATH + "/attributes")
+    def create_attribute(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        kind = visit.text("type")
+        config: dict[str, Any] | None = None
+        if kind == AttributeType.SELECT:
+            config = {"options": [line.strip() for line in visit.raw("options").splitlines() if line.strip()]}
+        elif kind == AttributeType.REFERENCE:
+            config = {"allowed_object_id": visit.text("target")}
+        flags = set(visit.chosen("flag"))
+        new = NewAttribute(
+            visit.text("name"), kind, visit.text("slug") or None, "required" in flags, "unique" in flags, "list" in flags, config
+        )
+        try:
+            attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
+        except (BadRequest, Conflict) as error:
+            return _object(tx, visit, error.message, is_attribute=True)
+        return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
+
+    @pages.get(ATTRIBUTE)
+    def show_attribute(tx: Tx, visit: Visit) -> ConsolePage:
+        return _attribute(tx, visit)
+
+    @pages.post(ATTRIBUTE)
+    def rename_attribute(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        try:
+            attributes.update_attribute(tx, visit.id("objectId"), visit.id("attributeId"), name=visit.text("name"), now=visit.now())
+        except BadRequest as error:
+            return _attribute(tx, visit, error.message)
+        return Redirect(f"/objects/{visit.id('objectId')}", "saved")
+
+    @pages.post(ATTRIBUTE + "/active")
     def set_active(tx: Tx, visit: Visit) -> Redirect:
         is_active = visit.text("active") == "true"
         attributes.set_active(tx, visit.id("objectId"), visit.id("attributeId"), is_active, now=visit.now())
         return Redirect(f"/objects/{visit.id('objectId')}", "attribute-active" if is_active else "attribute-inactive")
+
+
+def _add_deletions(pages: Pages) -> None:
+    @pages.get(PATH + "/delete")
+    def confirm_delete_object(tx: Tx, visit: Visit) -> ConsolePage:
+        known = objects.get_object(tx, visit.id("objectId"))
+        total = records.count_records(tx, known["id"])
+        text = f"{_counted(total, 'record')} and {_counted(len(known['attributes']), 'attribute')} go with it, without an event for each."
+        return _confirmation(f"/objects/{known['id']}", known["pluralName"], text, "object")
+
+    @pages.post(PATH + "/delete")
+    def delete_object(tx: Tx, visit: Visit) -> Redirect:
+        objects.delete_object(tx, visit.id("objectId"))
+        return Redirect("/objects", "object-deleted")
+
+    @pages.get(ATTRIBUTE + "/delete", is_slow=True)
+    def confirm_delete_attribute(tx: Tx, visit: Visit) -> ConsolePage:
+        known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
+        text = "Its values are taken out of every record, without an event."
+        if known["isActive"]:
+            held = records.count_records(tx, visit.id("objectId"), [Condition(known["slug"], Operator.IS_NOT_EMPTY)])
+            all_of_them = records.count_records(tx, visit.id("objectId"))
+            text = f"{held:,} of {_counted(all_of_them, 'record')} {'holds' if held == 1 else 'hold'} a value of it. {text}"
+        return _confirmation(f"/objects/{visit.id('objectId')}/attributes/{known['id']}", known["name"], text, "attribute")
+
+    @pages.post(ATTRIBUTE + "/delete")
+    def delete_attribute(tx: Tx, visit: Visit) -> Redirect:
+        attributes.delete_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
+        return Redirect(f"/objects/{visit.id('objectId')}", "attribute-deleted")
+
+
+def _confirmation(path: str, name: str, text: str, thing: str) -> ConsolePage:
+    values = {
+        "section": "objects",
+        "title": f"Delete {name}",
+        "text": f"{text} This cannot be undone; to take it out of sight and keep the values, deactivate it instead.",
+        "action": f"{path}/delete",
+        "button": f"Delete the {thing}",
+        "back": path,
+    }
+    return ConsolePage("confirm.html", values)
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _object(tx: Tx, visit: Visit, error: str | None = None, *, is_attribute: bool = False) -> ConsolePage:
+    known = objects.get_object(tx, visit.id("objectId"))
+    values = {
+        "section": "objects",
+        "object": known,
+        "is_standard": known["type"] == STANDARD,
+        "attributes": attributes.list_attributes(tx, known["id"], include_inactive=True),
+        "names": {each["id"]: each["pluralName"] for each in objects.list_objects(tx, include_inactive=True)},
+        "types": TYPES,
+        "total": records.count_records(tx, known["id"]),
+        "fields": {name: visit.raw(name) for name in ("name", "slug", "type", "options", "target")},
+        "flags": visit.chosen("flag"),
+        "error": None if is_attribute else error,
+        "attribute_error": error if is_attribute else None,
+    }
+    return ConsolePage("object.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _attribute(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+    values = {
+        "section": "objects",
+        "object": objects.get_object(tx, visit.id("objectId")),
+        "attribute": attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId")),
+        "types": TYPES,
+        "error": error,
+    }
+    return ConsolePage("attribute.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)

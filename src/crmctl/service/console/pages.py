@@ -1,39 +1,49 @@
-"""How one page is declared, and what surrounds each: the session, the form's token, one transaction, the template, the headers.
+"""How one page is declared, and what surrounds each: the session, its role, the form's token, one transaction, the template, the headers.
 
-A page is a plain function `page(tx, visit) -> ConsolePage | Redirect`. What a page shows is in the modules of their subjects.
+A page is a plain function `page(tx, visit) -> Outcome`. What a page shows is in the modules of their subjects.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from fastapi import APIRouter
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from crmctl.service.console.links import CONSOLE, read_link
+from crmctl.service.console.navigation import sections_for
 from crmctl.service.console.templates import render
+from crmctl.service.console.uploads import FormParts, boundary_of, split_parts
+from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, SignedIn, TurnedBack, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
+from crmctl.service.http.concurrency import FairLimiter
 from crmctl.service.http.endpoints import read_body
 from crmctl.service.http.errors import Refusal, answer_for
-from crmctl.service.store import actors
-from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, find_session, open_session
-from crmctl.service.store.stamp import Stamp
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import objects
+from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
 
+__all__ = ["ConsolePage", "Download", "PageRoute", "Pages", "Redirect", "SignedIn", "TurnedBack", "Visit"]
+
 FORM_LIMIT = 64 * 1024
-"""Bytes of a form; the longest real one has a few kilobytes."""
+"""Bytes of a form; the longest of most has a few kilobytes."""
+LARGE_FORM = 4 * 1024 * 1024
+"""Bytes of a form that holds the whole data of a record, or a definition."""
+
+PAGE_SECONDS = 20.0
+"""How long a page may wait for its turn, and for the database."""
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
     ),
     "Cache-Control": "no-store",
@@ -44,74 +54,34 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-
-@dataclass(frozen=True)
-class ConsolePage:
-    """A template and its values; `refresh` asks the browser to look again after that many seconds."""
-
-    template: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    status: int = 200
-    refresh: int | None = None
-
-
-@dataclass(frozen=True)
-class Redirect:
-    """Go on to a page of the same area; `notice` is the name of a sentence that page shows."""
-
-    path: str
-    notice: str | None = None
-
-
-@dataclass(frozen=True)
-class Visit:
-    """One request for a page, by somebody who is signed in."""
-
-    context: Context
-    area: str
-    session: ConsoleSession
-    path: Mapping[str, Any]
-    query: Mapping[str, str]
-    form: Mapping[str, list[str]]
-
-    def id(self, name: str) -> str:
-        """A UUID of the path."""
-        return str(self.path[name])
-
-    def text(self, name: str) -> str:
-        """A field of the form without surrounding blanks; the empty string where it was not sent."""
-        return self.form.get(name, [""])[0].strip()
-
-    def chosen(self, name: str) -> list[str]:
-        """The boxes ticked under one name."""
-        return self.form.get(name, [])
-
-    def number(self, name: str, default: int) -> int:
-        """A positive whole number of the query, the default for anything else."""
-        text = self.query.get(name, "")
-        return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else default
-
-    def now(self) -> float:
-        return self.context.clock.now()
-
-    def stamp(self) -> Stamp:
-        return {"ids": self.context.ids, "now": self.now()}
-
-
-Handler = Callable[..., ConsolePage | Redirect]
+Handler = Callable[..., Outcome]
 """Takes `(tx, visit)`; only `visit` where it takes its transactions from the engine itself."""
 
 
+@dataclass(frozen=True)
+class PageRoute:
+    """What one address of an area does, and the least role it needs. `is_slow`: it may have to look at many records."""
+
+    method: str
+    path: str
+    needs: MemberRole
+    in_transaction: bool = True
+    is_slow: bool = False
+    form_limit: int = FORM_LIMIT
+
+
 class Pages:
-    """The pages of one area (CONSOLE or PORTAL); `router` goes into the application."""
+    """The pages of one area (CONSOLE or PORTAL); `router` goes into the application, `routes` says what is there."""
 
     def __init__(self, context: Context, area: str) -> None:
         self.context = context
         self.area = area
         self.router = APIRouter(prefix=f"/{area}", include_in_schema=False)
+        self.routes: list[PageRoute] = []
         public = urlsplit(context.settings.address)
         self._base = public.path.rstrip("/")
         self._cookie_name = f"crm_{area}_{hashlib.sha256(context.settings.address.encode()).hexdigest()[:8]}"
+        self._entry_name = f"{self._cookie_name}_entry"
         # Not the prefix "__Host-": it needs HTTPS, and the path "/", where the API and uploaded files live.
         # Lax and not Strict, so that a link in a mail or a chat opens what it names. What changes something needs the session's token.
         self._cookie_options: dict[str, Any] = {
@@ -121,71 +91,104 @@ class Pages:
             "secure": public.scheme == "https",
         }
 
-    def get(self, path: str) -> Callable[[Handler], Handler]:
+    def get(self, path: str, *, needs: MemberRole = MemberRole.VIEWER, is_slow: bool = False) -> Callable[[Handler], Handler]:
         """Decorator: registers what a page shows. It runs in a reading transaction."""
-        return self._register("GET", path)
+        return self._register(PageRoute("GET", path, needs, is_slow=is_slow))
 
-    def post(self, path: str, *, in_transaction: bool = True) -> Callable[[Handler], Handler]:
-        """Decorator: registers what a form does, and only with the session's own token. It runs in a writing transaction, or in none."""
-        return self._register("POST", path, in_transaction)
+    def post(
+        self, path: str, *, needs: MemberRole = MemberRole.ADMIN, in_transaction: bool = True, form_limit: int = FORM_LIMIT
+    ) -> Callable[[Handler], Handler]:
+        """Decorator: registers what a form does, and only with the session's own token. It runs in a writing transaction, or in none.
 
-    def _register(self, method: str, path: str, in_transaction: bool = True) -> Callable[[Handler], Handler]:
+        Who is not told who may do it, is told that an administrator may: a form that forgets to say so is no gap.
+        """
+        return self._register(PageRoute("POST", path, needs, in_transaction, False, form_limit))
+
+    def _register(self, route: PageRoute) -> Callable[[Handler], Handler]:
         def register(handler: Handler) -> Handler:
             async def answer(request: Request) -> Response:
+                context = self.context
                 try:
-                    raw = await read_body(request, FORM_LIMIT, self.context.settings.body_timeout) if method == "POST" else b""
-                    return await run_in_threadpool(self._answer, request, handler, in_transaction, _fields(raw))
+                    is_form = route.method == "POST"
+                    raw = await read_body(request, route.form_limit, context.settings.body_timeout) if is_form else b""
+                    who = request.cookies.get(self._cookie_name) or _address(request)
+                    async with self._places(route).place(who, PAGE_SECONDS):
+                        return await context.work.run(lambda: self._answer(request, route, handler, _parts(request, raw)))
                 except (Fault, Refusal) as error:
                     return self._failure(error)
 
-            self.router.add_api_route(path, answer, methods=[method], name=handler.__name__)
+            self.router.add_api_route(route.path, answer, methods=[route.method], name=handler.__name__)
+            self.routes.append(route)
             return handler
 
         return register
 
-    def _answer(self, request: Request, handler: Handler, in_transaction: bool, form: Mapping[str, list[str]]) -> Response:
-        query = {name: values[0] for name, values in _fields(request.scope["query_string"]).items()}
-        if request.method == "GET" and "link" in query:
-            return self._enter(query["link"])
+    def _places(self, route: PageRoute) -> FairLimiter:
+        """Reading what may be slow must not keep others from reading what is not."""
+        work = self.context.work
+        if route.is_slow or not route.in_transaction:
+            return work.searches
+        return work.writes if route.method == "POST" else work.reads
+
+    def _answer(self, request: Request, route: PageRoute, handler: Handler, form: FormParts) -> Response:
+        queries = _fields(request.scope["query_string"])
+        if route.method == "GET" and "link" in queries:
+            return self._enter(request, queries["link"][0])
         engine = self.context.engine
-
-        def run(tx: Tx) -> tuple[Visit | None, ConsolePage | Redirect | None]:
-            visit = self._admit(tx, request, query, form)
-            if visit is None:
-                return None, ConsolePage("welcome.html", status=HTTPStatus.FORBIDDEN)
-            return visit, handler(tx, visit) if in_transaction else None
-
-        is_writing = request.method == "POST" and in_transaction
-        visit, outcome = engine.write(run, by=actors.OPERATOR) if is_writing else engine.read(run)
-        if outcome is None:
-            outcome = handler(visit)
-        if isinstance(outcome, Redirect):
-            notice = f"?{urlencode({'notice': outcome.notice})}" if outcome.notice else ""
-            return RedirectResponse(f"{self._base}/{self.area}{outcome.path}{notice}", HTTPStatus.SEE_OTHER, HEADERS)
-        return self._page(outcome, visit)
-
-    def _admit(self, tx: Tx, request: Request, query: Mapping[str, str], form: Mapping[str, list[str]]) -> Visit | None:
-        """None for somebody who is not signed in. Raises Forbidden for a form that no page of the session sent."""
-        token = request.cookies.get(self._cookie_name, "")
-        session = find_session(tx, self.area, token, now=self.context.clock.now())
-        if session is None:
-            return None
-        visit = Visit(self.context, self.area, session, request.path_params, query, form)
-        if request.method == "POST" and not session.owns(visit.text("token")):
+        # Who it is, before what it does: changes are written down with who made them.
+        visit = engine.read(lambda tx: self._visit(tx, request, queries, form), within=PAGE_SECONDS)
+        if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
+            page = ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
+            return self._response(page, visit, request)
+        if not visit.may(route.needs):
+            raise Forbidden(f"this needs the role {route.needs.label} of the organization; yours is {visit.session.role.label}")
+        if route.method == "POST" and not visit.session.owns(visit.text("token")):
             raise Forbidden("this form was not sent by a page of this session; open the page again")
-        return visit
+        return self._response(_outcome(visit, route, handler), visit, request)
 
-    def _enter(self, link: str) -> Response:
+    def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: FormParts) -> Visit:
+        """By somebody who has signed in, or with a session of nobody that the entrance's forms belong to."""
+        token = request.cookies.get(self._cookie_name, "")
+        session = find_session(tx, self.area, token, now=self.context.clock.now()) if token else None
+        known = objects.list_objects(tx) if session and self.area == CONSOLE else []
+        if session is None:
+            session = ConsoleSession(request.cookies.get(self._entry_name) or new_token())
+        agent = request.headers.get("user-agent", "")
+        about = (known, _address(request), agent, form.files)
+        return Visit(self.context, self.area, session, request.path_params, queries, form.fields, *about)
+
+    def _response(self, outcome: Outcome, visit: Visit, request: Request) -> Response:
+        home = f"{self._base}/{self.area}"
+        match outcome:
+            case Redirect():
+                mark = "&" if "?" in outcome.path else "?"
+                notice = f"{mark}{urlencode({'notice': outcome.notice})}" if outcome.notice else ""
+                return RedirectResponse(f"{home}{outcome.path}{notice}", HTTPStatus.SEE_OTHER, HEADERS)
+            case SignedIn():
+                answer: Response = RedirectResponse(f"{home}{outcome.path}", HTTPStatus.SEE_OTHER, HEADERS)
+                answer.set_cookie(self._cookie_name, outcome.token, max_age=SESSION_SECONDS, **self._cookie_options)
+                return answer
+            case Download():
+                named = {"Content-Disposition": f'attachment; filename="{outcome.name}"'} if outcome.name else {}
+                return Response(outcome.body, media_type=outcome.media_type, headers=HEADERS | named)
+        answer = self._page(outcome, visit)
+        if visit.session.role is MemberRole.NOBODY and self._entry_name not in request.cookies:
+            answer.set_cookie(self._entry_name, visit.session.token, **self._cookie_options)
+        return answer
+
+    def _enter(self, request: Request, link: str) -> Response:
         """Open a session. A page, not a redirect: a browser that came from elsewhere would follow that without the new cookie."""
 
-        def enter(tx: Tx) -> ConsoleSession:
+        def enter(tx: Tx) -> str:
             now = self.context.clock.now()
-            return open_session(tx, self.area, read_link(tx, self.area, link, now=now), now=now)
+            key_id = read_link(tx, self.area, link, now=now)
+            owner = SessionOwner(key_id=key_id, address=_address(request), agent=request.headers.get("user-agent", ""))
+            return open_session(tx, self.area, owner, now=now)
 
-        session = self.context.engine.write(enter)
+        token = self.context.engine.write(enter)
         answer = self._page(ConsolePage("opening.html"), None)
         answer.headers["Refresh"] = f"0; url={self._base}/{self.area}"
-        answer.set_cookie(self._cookie_name, session.token, max_age=SESSION_SECONDS, **self._cookie_options)
+        answer.set_cookie(self._cookie_name, token, max_age=SESSION_SECONDS, **self._cookie_options)
         return answer
 
     def _failure(self, error: Fault | Refusal) -> Response:
@@ -201,6 +204,7 @@ class Pages:
             "home": f"{self._base}/{self.area}",
             "is_console": self.area == CONSOLE,
             "visit": visit,
+            "navigation": sections_for(visit) if visit and visit.session.role is not MemberRole.NOBODY else [],
             "notice": visit.query.get("notice") if visit else None,
             **page.values,
         }
@@ -210,9 +214,37 @@ class Pages:
         return answer
 
 
+def _outcome(visit: Visit, route: PageRoute, handler: Handler) -> Outcome:
+    engine = visit.context.engine
+    try:
+        if not route.in_transaction:
+            return handler(visit)
+        if route.method == "POST":
+            return engine.write(lambda tx: handler(tx, visit), within=PAGE_SECONDS, by=visit.actor)
+        return engine.read(lambda tx: handler(tx, visit), within=PAGE_SECONDS)
+    except TurnedBack as turned:
+        return turned.page
+
+
+def _welcome(request: Request, area: str) -> dict[str, Any]:
+    """Where to go on to after signing in: what was asked for, if it was a page."""
+    path = request.url.path.partition(f"/{area}")[2] if request.method == "GET" else ""
+    query = f"?{request.url.query}" if path and request.url.query else ""
+    return {"next": f"{path}{query}", "email": "", "error": None}
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _parts(request: Request, raw: bytes) -> FormParts:
+    boundary = boundary_of(request.headers.get("content-type", ""))
+    return split_parts(raw, boundary) if boundary else FormParts(_fields(raw))
+
+
 def _fields(encoded: bytes) -> dict[str, list[str]]:
     """Fields of a form or a query. Raises Forbidden for more than any page of this service has."""
     try:
-        return parse_qs(encoded.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=200, errors="replace")
+        return parse_qs(encoded.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=5000, errors="replace")
     except ValueError as error:
         raise Forbidden("this form has too many fields") from error

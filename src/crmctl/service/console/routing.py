@@ -1,28 +1,53 @@
-"""Which pages the console and the portal have. The portal is the webhook part alone."""
+"""Which pages the console and the portal have, and the front door. The portal is the webhook part alone."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 
-from crmctl.service.console import deliveries, endpoints, keys, objects, overview, reports, workflows
+from crmctl.service.console import (
+    account,
+    activities,
+    deliveries,
+    endpoints,
+    files,
+    keys,
+    members,
+    objects,
+    overview,
+    record_list,
+    record_page,
+    report_edit,
+    report_results,
+    reports,
+    workflow_edit,
+    workflows,
+)
 from crmctl.service.console import sign_in as signing_in
 from crmctl.service.console.links import CONSOLE, PORTAL
 from crmctl.service.console.pages import Pages
 from crmctl.service.context import Context
 
 
-def routers(context: Context) -> list[APIRouter]:
-    """Static files, the console, the portal."""
+def areas(context: Context) -> tuple[Pages, Pages]:
+    """The console and the portal."""
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
     overview.add_pages(console)
     overview.add_portal_entrance(portal)
-    for subject in (keys, objects, reports, workflows):
+    for subject in (
+        *(record_page, record_list, activities, files, account, members, keys, objects),
+        *(report_edit, report_results, reports, workflow_edit, workflows),
+    ):
         subject.add_pages(console)
     for pages in (console, portal):
         endpoints.add_pages(pages)
         deliveries.add_pages(pages)
         signing_in.add_pages(pages)
-    signing_in.add_console_pages(console)
+    signing_in.add_entrance(console)
     for pages in (console, portal):
         signing_in.add_nowhere(pages)
-    return [signing_in.static_router(), console.router, portal.router]
+    return console, portal
+
+
+def routers(context: Context) -> list[APIRouter]:
+    """The front door with the static files, the console, the portal."""
+    return [signing_in.front_door(context), *(pages.router for pages in areas(context))]

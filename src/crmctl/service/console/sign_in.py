@@ -1,49 +1,118 @@
-"""The pages around all others: leaving, ending every session, static files, and what is not there."""
+"""The ways in and out: a password, a one-time link to set one, signing out, static files, and what is not there."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import re
 from http import HTTPStatus
 
 from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
+from crmctl.service.console import passwords as hashing
+from crmctl.service.console.links import CONSOLE
+from crmctl.service.console.pages import HEADERS, ConsolePage, Pages, Redirect, SignedIn, Visit
 from crmctl.service.console.templates import STATIC, static_file
+from crmctl.service.context import Context
+from crmctl.service.faults import BadRequest
 from crmctl.service.http.errors import Refusal
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import members, passwords, sessions
 from crmctl.service.store.service_values import LINKS, replace_signing_key
-from crmctl.service.store.sessions import close_all_sessions, close_session
+from crmctl.service.store.sessions import SessionOwner
 from crmctl.service.store.tx import Tx
 
+ATTEMPTS_SECONDS = 900
+"""Attempts to sign in are counted over this time."""
+FOR_ONE_MEMBER, FROM_ONE_ADDRESS = 10, 100
+
 _FOR_GOOD = "public, max-age=31536000, immutable"
+_NEXT = re.compile(r"(/(?!/)[A-Za-z0-9/_.~%?&=+:,\[\]-]*)?")
 
 
 def add_pages(pages: Pages) -> None:
     """Signing out, in either area."""
 
-    @pages.post("/sign-out")
+    @pages.post("/sign-out", needs=MemberRole.VIEWER)
     def sign_out(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        close_session(tx, visit.session)
+        sessions.end_session(tx, visit.session.id)
         return Redirect("")
 
 
-def add_console_pages(pages: Pages) -> None:
-    """Signing everybody out, which is the console's."""
+def add_entrance(pages: Pages) -> None:
+    """Signing in to the console."""
+    _add_sign_in(pages)
+    _add_password_link(pages)
+    _add_leaving(pages)
 
-    @pages.get("/sign-out-everywhere")
+
+def _add_sign_in(pages: Pages) -> None:
+    @pages.get("/sign-in", needs=MemberRole.NOBODY)
+    def show_sign_in(_tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": "", "error": None})
+
+    @pages.post("/sign-in", needs=MemberRole.NOBODY, in_transaction=False)
+    def sign_in(visit: Visit) -> ConsolePage | SignedIn:
+        email, next_path = visit.text("email"), visit.raw("next")
+        values = {"next": next_path if _NEXT.fullmatch(next_path) else "", "email": email}
+        minutes = _minutes_to_wait(visit, email)
+        if minutes:
+            problem = f"there were too many attempts to sign in; try again in {minutes} minute{'' if minutes == 1 else 's'}"
+            return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.TOO_MANY_REQUESTS)
+        engine = visit.context.engine
+        member_id, hashed = engine.read(lambda tx: _stored(tx, email))
+        # Outside of a transaction: it takes a tenth of a second.
+        if not hashing.is_right(hashed, visit.raw("password")) or member_id is None:
+            problem = "the email address or the password is wrong"
+            return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.FORBIDDEN)
+        return engine.write(lambda tx: _enter(tx, visit, member_id, values["next"]))
+
+
+def _add_password_link(pages: Pages) -> None:
+    @pages.get("/password", needs=MemberRole.NOBODY)
+    def show_password(tx: Tx, visit: Visit) -> ConsolePage:
+        return _password_form(tx, visit, visit.query.get("code", ""))
+
+    @pages.post("/password", needs=MemberRole.NOBODY, in_transaction=False)
+    def set_password(visit: Visit) -> ConsolePage | SignedIn:
+        engine, code, password = visit.context.engine, visit.text("code"), visit.raw("password")
+        form = engine.read(lambda tx: _password_form(tx, visit, code))
+        if form.status != HTTPStatus.OK:
+            return form
+        try:
+            hashing.check_new(password, visit.raw("again"), form.values["email"])
+        except BadRequest as error:
+            return ConsolePage(form.template, {**form.values, "error": error.message}, HTTPStatus.BAD_REQUEST)
+        hashed = hashing.hash_password(password)
+
+        def store(tx: Tx) -> ConsolePage | SignedIn:
+            member_id = passwords.find_by_code(tx, code, now=visit.now())
+            if member_id is None:
+                return _password_form(tx, visit, code)
+            passwords.put_password(tx, member_id, hashed)
+            sessions.end_sessions_of(tx, member_id)
+            return _enter(tx, visit, member_id, "")
+
+        return engine.write(store)
+
+
+def _add_leaving(pages: Pages) -> None:
+    @pages.get("/sign-out-everywhere", needs=MemberRole.OWNER)
     def confirm_everywhere(_tx: Tx, _visit: Visit) -> ConsolePage:
         values = {
             "title": "Sign out everywhere",
             "text": "Every open session of the console and the portal ends, this one too, and links that were not opened yet become void.",
             "action": "/sign-out-everywhere",
             "button": "Sign out everywhere",
-            "back": "",
-            "section": "overview",
+            "back": "/sessions",
+            "section": "account",
         }
         return ConsolePage("confirm.html", values)
 
-    @pages.post("/sign-out-everywhere")
+    @pages.post("/sign-out-everywhere", needs=MemberRole.OWNER)
     def sign_out_everywhere(tx: Tx, _visit: Visit) -> Redirect:
-        close_all_sessions(tx)
+        sessions.close_all_sessions(tx)
         replace_signing_key(tx, LINKS)
         return Redirect("")
 
@@ -56,11 +125,15 @@ def add_nowhere(pages: Pages) -> None:
         return ConsolePage("error.html", {"message": "there is no page at this address", "code": 404}, HTTPStatus.NOT_FOUND)
 
 
-def static_router() -> APIRouter:
-    """Stylesheet, script and icon; no session needed."""
-    routes = APIRouter(prefix="/console/static", include_in_schema=False)
+def front_door(context: Context) -> APIRouter:
+    """The service's address itself leads to the console; stylesheet, script and icon need no session."""
+    routes = APIRouter(include_in_schema=False)
 
-    @routes.get("/{name}")
+    @routes.get("/")
+    def lead_to_console() -> Response:
+        return RedirectResponse(f"{context.settings.address}/{CONSOLE}", HTTPStatus.SEE_OTHER, HEADERS)
+
+    @routes.get("/console/static/{name}")
     def show_static(name: str) -> Response:
         if name not in STATIC:
             raise Refusal(HTTPStatus.NOT_FOUND, "not_found", "there is nothing at this path")
@@ -68,3 +141,34 @@ def static_router() -> APIRouter:
         return Response(static_file(name), media_type=STATIC[name], headers=headers)
 
     return routes
+
+
+def _stored(tx: Tx, email: str) -> tuple[str | None, str | None]:
+    """The id and the hash of the member with this address."""
+    member = members.find_member_by_email(tx, email)
+    return (None, None) if member is None else (member["id"], passwords.get_password(tx, member["id"]))
+
+
+def _enter(tx: Tx, visit: Visit, member_id: str, path: str) -> SignedIn:
+    owner = SessionOwner(member_id=member_id, address=visit.address, agent=visit.agent)
+    return SignedIn(sessions.open_session(tx, visit.area, owner, now=visit.now()), path)
+
+
+def _minutes_to_wait(visit: Visit, email: str) -> int:
+    """Counts this attempt for the address it names and for the one it comes from; 0 if it may go on."""
+    windows, now = visit.context.engine.rate_windows(), visit.now()
+    named = hashlib.sha256(email.casefold().encode(errors="replace")).hexdigest()[:32]
+    for key, limit in ((f"sign-in from {visit.address}", FROM_ONE_ADDRESS), (f"sign-in as {named}", FOR_ONE_MEMBER)):
+        state = windows.take(key, limit, ATTEMPTS_SECONDS, now)
+        if not state.allowed:
+            return max(1, math.ceil((state.reset - now) / 60))
+    return 0
+
+
+def _password_form(tx: Tx, visit: Visit, code: str) -> ConsolePage:
+    member_id = passwords.find_by_code(tx, code, now=visit.now())
+    if member_id is None:
+        message = "this link was used, replaced, or is too old; ask for another one"
+        return ConsolePage("error.html", {"message": message, "code": 403}, HTTPStatus.FORBIDDEN)
+    email = members.get_member(tx, member_id)["user"]["email"]
+    return ConsolePage("password.html", {"code": code, "email": email, "error": None, "shortest": hashing.SHORTEST})

@@ -23,6 +23,27 @@ NOTICES = {
     "endpoint-added": "The endpoint is added and enabled.",
     "endpoint-deleted": "The endpoint is deleted.",
     "saved": "Saved.",
+    "report-created": "The report is created. Run it to see its results.",
+    "report-deleted": "The report is deleted.",
+    "workflow-created": "The workflow is created.",
+    "workflow-deleted": "The workflow is deleted.",
+    "object-created": "The object is created. It needs attributes.",
+    "object-active": "The object is active.",
+    "object-inactive": "The object is inactive: lists of objects leave it out. Its records stay.",
+    "object-deleted": "The object is deleted.",
+    "attribute-created": "The attribute is created.",
+    "attribute-deleted": "The attribute is deleted.",
+    "activity-saved": "The activity is saved.",
+    "activity-deleted": "The activity is deleted.",
+    "file-uploaded": "The file is uploaded.",
+    "nothing-changed": "Nothing was changed, so nothing was saved.",
+    "record-created": "The record is created.",
+    "record-created-before": "That form was sent before, and made this record.",
+    "record-deleted": "The record is deleted.",
+    "activity-added": "The activity is added.",
+    "session-ended": "The session is ended.",
+    "password-changed": "The password is changed. Your other sessions are ended.",
+    "locked": "The member cannot sign in any more.",
     "attribute-active": "The attribute is active.",
     "attribute-inactive": "The attribute is inactive. Records keep their values of it.",
     "enabled": "Enabled.",
@@ -64,12 +85,25 @@ def _templates() -> jinja2.Environment:
     templates.globals["version_of"] = lambda name: hashlib.sha256(static_file(name)).hexdigest()[:12]
     templates.filters["moment"] = moment
     templates.filters["pretty"] = pretty
+    templates.filters["browser"] = browser_name
     return templates
 
 
 def moment(wire: str) -> str:
     """`2026-01-31 09:30:00 UTC` of a timestamp on the wire."""
     return f"{wire[:19].replace('T', ' ')} UTC"
+
+
+def browser_name(agent: str) -> str:
+    """`Firefox on Linux` of a User-Agent header; its beginning where neither is known."""
+    browser = next((name for mark, name in _BROWSERS.items() if mark in agent), "")
+    system = next((name for mark, name in _SYSTEMS.items() if mark in agent), "")
+    return " on ".join(part for part in (browser, system) if part) or agent[:40] or "unknown"
+
+
+# What calls itself many things comes before what it calls itself, too.
+_BROWSERS = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari", "curl/": "curl"}
+_SYSTEMS = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows": "Windows", "Mac OS X": "macOS", "Linux": "Linux"}
 
 
 def pretty(text: str) -> str:

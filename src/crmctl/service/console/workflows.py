@@ -8,7 +8,9 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import workflow_runs, workflows
+from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.cron import next_due
 from crmctl.service.workflows.triggers import start_by_hand
@@ -21,7 +23,8 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/workflows")
     def list_workflows(tx: Tx, _visit: Visit) -> ConsolePage:
-        return ConsolePage("workflows.html", {"section": "workflows", "workflows": workflows.list_workflows(tx)})
+        found = [each | {"outcomes": workflow_runs.recent_outcomes(tx, each["id"])} for each in workflows.list_workflows(tx)]
+        return ConsolePage("workflows.html", {"section": "workflows", "workflows": found})
 
     @pages.get("/workflows/{workflowId:uuid}")
     def show_workflow(tx: Tx, visit: Visit) -> ConsolePage:
@@ -35,7 +38,7 @@ def add_pages(pages: Pages) -> None:
         workflows.set_enabled(tx, workflow.id, enabled, due_at=due_at, now=visit.now())
         return Redirect(f"/workflows/{workflow.id}", "enabled" if enabled else "disabled")
 
-    @pages.post("/workflows/{workflowId:uuid}/run")
+    @pages.post("/workflows/{workflowId:uuid}/run", needs=MemberRole.MEMBER)
     def start_run(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         try:
             start_by_hand(tx, visit.id("workflowId"), _data(visit.text("data")), **visit.stamp())
@@ -68,10 +71,17 @@ def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
         "runs": runs[:RUNS_PER_PAGE],
         "page": page,
         "has_older": len(runs) > RUNS_PER_PAGE,
+        "outcomes": workflow_runs.recent_outcomes(tx, workflow["id"]),
+        "due_at": _due_at(tx, workflow["id"]),
         "data": visit.text("data"),
         "error": error,
     }
     return ConsolePage("workflow.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _due_at(tx: Tx, workflow_id: str) -> str | None:
+    due = workflows.load_workflow(tx, workflow_id).due_at
+    return None if due is None else to_wire(to_micros(due))
 
 
 def _data(text: str) -> dict[str, Any] | None:

@@ -48,8 +48,8 @@ class Document(Body):
     workflows: list[WorkflowDefinition] = Field(default_factory=list)
 
 
-def parse_document(text: str) -> Document:
-    """Raises BadRequest, with the line where it is not YAML, with the path of the field where an entry is wrong."""
+def load_yaml(text: str) -> Any:
+    """What JSON could hold, too. Raises BadRequest, with the line where it is not YAML."""
     import yaml
 
     try:
@@ -59,6 +59,12 @@ def parse_document(text: str) -> Document:
         raise BadRequest("the file is not YAML: " + " ".join(str(error).split())) from None
     except RecursionError:
         raise BadRequest("the file is nested too deeply") from None
+    return raw
+
+
+def parse_document(text: str) -> Document:
+    """Raises BadRequest, with the line where it is not YAML, with the path of the field where an entry is wrong."""
+    raw = load_yaml(text)
     if raw is None:
         return Document()
     if not isinstance(raw, dict):

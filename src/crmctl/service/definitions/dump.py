@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from crmctl.service.definitions.entries import report_entry, workflow_entry
 from crmctl.service.store import attributes, members, objects, reports, workflows
 from crmctl.service.store.tx import Tx
 
@@ -20,32 +21,19 @@ def dump_sections(tx: Tx) -> dict[str, Any]:
     return {
         "members": [_member(member) for member in members.list_members(tx)],
         "objects": [_object(each, attributes.list_attributes(tx, each["id"], include_inactive=True), slugs) for each in known],
-        "reports": [_report(each, slugs) for each in _all_reports(tx) if each["object"] and each["object"]["id"] in slugs],
-        "workflows": [_workflow(each, slugs) for each in _all_workflows(tx, slugs)],
+        "reports": _reports(tx, slugs),
+        "workflows": _workflows(tx, slugs),
     }
 
 
-def _all_reports(tx: Tx) -> list[dict[str, Any]]:
-    return [reports.get_report(tx, each["id"]) for each in reports.list_reports(tx)]
+def _reports(tx: Tx, slugs: dict[str, str]) -> list[dict[str, Any]]:
+    entries = [report_entry(tx, each["id"]) for each in reports.list_reports(tx)]
+    return [entry for entry in entries if entry.get("object") in slugs.values()]
 
 
-def _all_workflows(tx: Tx, slugs: dict[str, str]) -> list[dict[str, Any]]:
+def _workflows(tx: Tx, slugs: dict[str, str]) -> list[dict[str, Any]]:
     known = [each["id"] for each in workflows.list_workflows(tx)]
-    return [workflows.get_workflow(tx, each) for each in known if workflows.load_workflow(tx, each).object_id in (None, *slugs)]
-
-
-def _report(wire: dict[str, Any], slugs: dict[str, str]) -> dict[str, Any]:
-    return {**_heading(wire, slugs), **wire["definition"]}
-
-
-def _workflow(wire: dict[str, Any], slugs: dict[str, str]) -> dict[str, Any]:
-    kept = ("trigger", "cron", "timezone", "enabled", "conditions", "actions")
-    return _heading(wire, slugs) | {field: wire[field] for field in kept if wire.get(field) not in (None, [])}
-
-
-def _heading(wire: dict[str, Any], slugs: dict[str, str]) -> dict[str, Any]:
-    entry = {"name": wire["name"]} | ({"description": wire["description"]} if wire["description"] else {})
-    return entry | ({"object": slugs[wire["object"]["id"]]} if wire["object"] else {})
+    return [workflow_entry(tx, each) for each in known if workflows.load_workflow(tx, each).object_id in (None, *slugs)]
 
 
 def _member(member: dict[str, Any]) -> dict[str, Any]:

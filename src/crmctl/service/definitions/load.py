@@ -13,16 +13,13 @@ from typing import Any
 from crmctl.clock import Clock
 from crmctl.service.context import Ids
 from crmctl.service.definitions.document import AttributeDefinition, Document, MemberDefinition, ObjectDefinition
+from crmctl.service.definitions.entries import store_report, store_workflow
 from crmctl.service.faults import BadRequest, Conflict, Fault
-from crmctl.service.reports.definition import ReportDefinition, plan_report
-from crmctl.service.store import attributes, members, objects, reports, workflows
+from crmctl.service.store import attributes, members, objects
 from crmctl.service.store.actors import OPERATOR
 from crmctl.service.store.engine import Engine, rehearse
-from crmctl.service.store.schema import load_schema
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.tx import Tx
-from crmctl.service.workflows.cron import next_due
-from crmctl.service.workflows.definition import WorkflowDefinition, check_workflow
 
 Summary = dict[str, dict[str, int]]
 SECTIONS = ("members", "objects", "attributes", "reports", "workflows")
@@ -65,10 +62,10 @@ class _Loading:
                     counts["attributes"][self._attribute(found["id"], attribute, known.get(attribute.slug))] += 1
         for report in document.reports:
             with _named(f"report {report.name}"):
-                counts["reports"][self._report(report)] += 1
+                counts["reports"][store_report(self.tx, report, **self.stamp)] += 1
         for workflow in document.workflows:
             with _named(f"workflow {workflow.name}"):
-                counts["workflows"][self._workflow(workflow)] += 1
+                counts["workflows"][store_workflow(self.tx, workflow, **self.stamp)] += 1
         return {section: {outcome: counted[outcome] for outcome in OUTCOMES} for section, counted in counts.items()}
 
     def _member(self, wanted: MemberDefinition) -> str:
@@ -124,33 +121,6 @@ class _Loading:
         attributes.update_attribute(self.tx, object_id, found["id"], name=wanted.name, now=self.now)
         attributes.set_active(self.tx, object_id, found["id"], wanted.is_active, now=self.now)
         return "updated"
-
-    def _report(self, wanted: ReportDefinition) -> str:
-        object_id = self._object_id(wanted.object)
-        plan_report(self.tx, wanted, load_schema(self.tx, object_id))
-        draft = reports.ReportDraft(wanted.name, wanted.description, object_id, wanted.question())
-        return reports.save_report(self.tx, draft, **self.stamp)
-
-    def _workflow(self, wanted: WorkflowDefinition) -> str:
-        object_id = check_workflow(self.tx, wanted, self.now)
-        draft = workflows.WorkflowDraft(
-            name=wanted.name,
-            description=wanted.description,
-            trigger=wanted.trigger,
-            object_id=object_id,
-            plan=wanted.plan(),
-            cron=wanted.cron,
-            timezone=None if wanted.cron is None else wanted.timezone or "UTC",
-            enabled=wanted.enabled,
-            due_at=None if wanted.cron is None else next_due(wanted.cron, wanted.timezone, self.now),
-        )
-        return workflows.save_workflow(self.tx, draft, **self.stamp)
-
-    def _object_id(self, slug: str) -> str:
-        found = objects.find_object_by_slug(self.tx, slug)
-        if found is None:
-            raise BadRequest(f"object must be the slug of an object, not {slug!r}", {"field": "object"})
-        return str(found["id"])
 
     def _config(self, wanted: AttributeDefinition) -> dict[str, Any] | None:
         """The config on the wire: `allowed_object`, a slug, becomes `allowed_object_id`; an empty one is none."""

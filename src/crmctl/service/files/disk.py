@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import os
 import time
 import uuid
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from crmctl.models import jsontext
+from crmctl.service.store.timestamps import to_micros, to_wire
 
 CHUNK = 256 * 1024
 ABANDONED_SECONDS = 24 * 3600.0
@@ -75,6 +77,17 @@ class Stored:
         self.file.close()
 
 
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of the list; `uploaded_at` in wire form."""
+
+    bucket: str
+    path: str
+    content_type: str
+    size: int
+    uploaded_at: str
+
+
 class Disk:
     """The files below one folder, which is made when the first one comes."""
 
@@ -98,6 +111,18 @@ class Disk:
         status = os.fstat(file.fileno())
         version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
         return Stored(file, jsontext.loads(heading.decode())["contentType"], len(heading), status.st_size - len(heading), version)
+
+    def list_files(self, limit: int) -> list[FileEntry]:
+        """The newest first. Reads the heading of those alone; one that disappears meanwhile is left out."""
+        places = [(place.stat().st_mtime, place) for place in self._folder.glob("??/*")]
+        entries = []
+        for changed, place in heapq.nlargest(limit, places):
+            with contextlib.suppress(FileNotFoundError), place.open("rb") as file:
+                heading = file.readline()
+                about = jsontext.loads(heading.decode())
+                size = os.fstat(file.fileno()).st_size - len(heading)
+                entries.append(FileEntry(about["bucket"], about["path"], about["contentType"], size, to_wire(to_micros(changed))))
+        return entries
 
     def sweep(self) -> None:
         """Remove what killed processes left unfinished."""

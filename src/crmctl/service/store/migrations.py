@@ -15,6 +15,7 @@ from crmctl.service.store import (
     change_log,
     deliveries,
     delivery_claims,
+    passwords,
     rates,
     reports,
     service_values,
@@ -97,6 +98,11 @@ def _places(tx: Tx) -> None:
     workflow_runs.create_places(tx)
 
 
+def _members_sign_in(tx: Tx) -> None:
+    passwords.create_tables(tx)
+    sessions.add_owners(tx)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("first release", _first_release),
     Migration("activities", activities.create_tables),
@@ -110,4 +116,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("workflow runs", workflow_runs.create_tables),
     Migration("places of endpoints and workflows", _places),
     Migration("log of changes", change_log.create_tables),
+    Migration("members sign in", _members_sign_in),
 )

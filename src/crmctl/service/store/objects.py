@@ -61,9 +61,10 @@ class NewObject:
     type: str = CUSTOM
 
 
-def list_objects(tx: Tx) -> list[dict[str, Any]]:
+def list_objects(tx: Tx, *, include_inactive: bool = False) -> list[dict[str, Any]]:
     """Active objects, oldest first."""
-    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM crm_object WHERE is_active = 1 ORDER BY number")]
+    active = "" if include_inactive else "WHERE is_active = 1 "
+    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM crm_object {active}ORDER BY number")]
 
 
 def get_object(tx: Tx, object_id: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from crmctl.service.store.checks import require_description, require_name
 from crmctl.service.store.members import author
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.choices import canonical_uuid
 
 COMPLETED, FAILED = "completed", "failed"
@@ -138,6 +138,28 @@ def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **sta
         (stamp["ids"](), draft.name, *values, creator, at, at),
     )
     return "created"
+
+
+def rename_report(tx: Tx, report_id: str, name: str) -> None:
+    """The caller has seen to it that no other one has this name. Raises NotFound, BadRequest."""
+    tx.execute("UPDATE report SET name = ? WHERE id = ?", (require_name(name, "name"), _known(tx, report_id)))
+
+
+def delete_report(tx: Tx, report_id: str) -> None:
+    """With its runs. Raises NotFound."""
+    known_id = _known(tx, report_id)
+    tx.execute("DELETE FROM report_run WHERE report_id = ?", (known_id,))
+    tx.execute("DELETE FROM report WHERE id = ?", (known_id,))
+
+
+def count_runs(tx: Tx, report_id: str) -> int:
+    return int(required(tx.one("SELECT count(*) FROM report_run WHERE report_id = ?", (report_id,)))[0])
+
+
+def last_runs(tx: Tx) -> dict[str, dict[str, Any]]:
+    """The last run of each report that has one, by the report's id, without results."""
+    sql = f"SELECT report_id, {_RUN_COLUMNS} FROM report_run WHERE number IN (SELECT max(number) FROM report_run GROUP BY report_id)"
+    return {row[0]: _RunRow(*row[1:]).wire() for row in tx.all(sql)}
 
 
 def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, **stamp: Unpack[Stamp]) -> dict[str, Any]:

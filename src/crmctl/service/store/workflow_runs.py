@@ -143,6 +143,14 @@ def get_run(tx: Tx, run_id: str) -> dict[str, Any]:
     return _Row(*rest).wire() | {"workflowId": workflow_id, "input": jsontext.loads(given), "steps": jsontext.loads(steps)}
 
 
+def recent_outcomes(tx: Tx, workflow_id: str, most: int = 50) -> dict[str, Any]:
+    """Of the last runs that ended: `{ended, completed, failed, last}`; `last` is the newest run of all, None without any."""
+    runs = tx.all(f"SELECT {_COLUMNS} FROM workflow_run WHERE workflow_id = ? ORDER BY number DESC LIMIT ?", (workflow_id, most))
+    statuses = [_Row(*row).status for row in runs]
+    counts = {status: statuses.count(status) for status in (COMPLETED, FAILED)}
+    return {"ended": sum(counts.values()), **counts, "last": _Row(*runs[0]).wire() if runs else None}
+
+
 def is_waiting(tx: Tx, per_workflow: int, *, now: float) -> bool:
     """Whether a run can be claimed."""
     return any(places > 0 for _, places in _free_places(tx, per_workflow, now))

@@ -173,6 +173,19 @@ def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, *
     return "created" if known is None else "updated"
 
 
+def rename_workflow(tx: Tx, workflow_id: str, name: str) -> None:
+    """The caller has seen to it that no other one has this name. Raises NotFound, BadRequest."""
+    known = load_workflow(tx, workflow_id)
+    tx.execute("UPDATE workflow SET name = ? WHERE id = ?", (require_name(name, "name"), known.id))
+
+
+def delete_workflow(tx: Tx, workflow_id: str) -> None:
+    """With its runs; one that is under way does no further step. Raises NotFound."""
+    known = load_workflow(tx, workflow_id)
+    tx.execute("DELETE FROM workflow_run WHERE workflow_id = ?", (known.id,))
+    tx.execute("DELETE FROM workflow WHERE id = ?", (known.id,))
+
+
 class _WireRow(NamedTuple):
     """What is read of a workflow and its object to show it: see _WIRE."""
 

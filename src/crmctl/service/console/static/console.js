@@ -19,3 +19,44 @@ for (const everything of document.querySelectorAll("input[data-clears]")) {
     for (const box of document.getElementById(everything.dataset.clears).querySelectorAll("input")) box.checked = false;
   });
 }
+// References are searched as you type; without this, what was typed is looked up when the form is sent.
+for (const field of document.querySelectorAll("input[data-lookup]")) {
+  const pick = document.getElementById(field.dataset.pick), list = document.createElement("ul"), note = document.createElement("p");
+  let asked = 0, timer = 0, active = -1;
+  list.className = "choices"; list.id = `${field.id}-choices`; list.hidden = true; list.setAttribute("role", "listbox"); list.setAttribute("aria-label", "Matches");
+  note.className = "hidden"; note.setAttribute("role", "status");
+  for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": list.id })) field.setAttribute(name, value);
+  field.after(list, note);
+  const close = () => { list.hidden = true; active = -1; field.setAttribute("aria-expanded", "false"); field.removeAttribute("aria-activedescendant"); };
+  const choose = item => { field.value = item.dataset.label; pick.value = item.dataset.id; close(); };
+  const mark = index => {
+    active = (index + list.children.length) % list.children.length;
+    [...list.children].forEach((item, place) => item.setAttribute("aria-selected", place === active));
+    field.setAttribute("aria-activedescendant", list.children[active].id);
+  };
+  const ask = async () => {
+    const turn = ++asked, text = field.value.trim();
+    if (text.length < 2) return close();
+    const answer = await fetch(`${field.dataset.lookup}?q=${encodeURIComponent(text)}`, { credentials: "same-origin" });
+    if (turn !== asked || !answer.ok) return;
+    const found = await answer.json();
+    list.replaceChildren(...found.map((each, place) => {
+      const item = document.createElement("li"), about = document.createElement("small");
+      item.id = `${list.id}-${place}`; item.dataset.id = each.id; item.dataset.label = each.label; item.setAttribute("role", "option"); item.setAttribute("aria-selected", "false");
+      about.textContent = each.about; item.append(each.label, about);
+      item.addEventListener("mousedown", event => { event.preventDefault(); choose(item); });
+      return item;
+    }));
+    active = -1; list.hidden = !found.length; field.setAttribute("aria-expanded", String(!list.hidden));
+    note.textContent = found.length ? `${found.length} found` : "Nothing found";
+  };
+  field.addEventListener("input", () => { pick.value = ""; clearTimeout(timer); timer = setTimeout(ask, 150); });
+  field.addEventListener("blur", close);
+  field.addEventListener("keydown", event => {
+    if (list.hidden) return;
+    if (event.key === "ArrowDown") { event.preventDefault(); mark(active + 1); }
+    else if (event.key === "ArrowUp") { event.preventDefault(); mark(active - 1); }
+    else if (event.key === "Enter" && active >= 0) { event.preventDefault(); choose(list.children[active]); }
+    else if (event.key === "Escape") { event.preventDefault(); close(); }
+  });
+}

@@ -1,0 +1,60 @@
+"""Conditions in a form: rows of attribute, comparison and value, and back to the entries of a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crmctl.models.filters import Operator
+from crmctl.service.console.visits import Visit
+
+OPERATORS = {
+    Operator.EQUALS: "is",
+    Operator.NOT_EQUALS: "is not",
+    Operator.CONTAINS: "contains",
+    Operator.NOT_CONTAINS: "does not contain",
+    Operator.STARTS_WITH: "starts with",
+    Operator.ENDS_WITH: "ends with",
+    Operator.GREATER_THAN: "is greater than, after",
+    Operator.LESS_THAN: "is less than, before",
+    Operator.GREATER_THAN_OR_EQUAL: "is at least, on or after",
+    Operator.LESS_THAN_OR_EQUAL: "is at most, on or before",
+    Operator.IS_EMPTY: "is empty",
+    Operator.IS_NOT_EMPTY: "is not empty",
+    Operator.IS_TRUE: "is true",
+    Operator.IS_FALSE: "is false",
+}
+"""The operators of the specification in words, all of them."""
+
+Rows = tuple[tuple[str, str, str], ...]
+"""Attribute, operator and value as they were typed."""
+
+
+def rows_of(fields: Mapping[str, Sequence[str]]) -> Rows:
+    """The rows of a form or an address that say something."""
+    given = (fields.get(name, []) for name in ("where", "op", "value"))
+    return tuple((slug, name, value) for slug, name, value in zip(*given, strict=False) if slug and (value or needs_no_value(name)))
+
+
+def needs_no_value(name: str) -> bool:
+    return any(name == operator and not operator.takes_value for operator in Operator)
+
+
+def definitions_of(visit: Visit) -> list[dict[str, Any]]:
+    """The rows of a form as entries of a definition."""
+    return [
+        {"attributeSlug": slug, "operator": name, "value": "true" if needs_no_value(name) else value}
+        for slug, name, value in rows_of(visit.form)
+    ]
+
+
+def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
+    """Entries of a definition as rows."""
+    return tuple(
+        (str(each.get("attributeSlug", "")), str(each.get("operator", "")), str(each.get("value", "")) if _shows(each) else "")
+        for each in definitions
+    )
+
+
+def _shows(definition: Mapping[str, Any]) -> bool:
+    return not needs_no_value(str(definition.get("operator")))

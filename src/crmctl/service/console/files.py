@@ -1,0 +1,66 @@
+"""Pages of the files: what is in the data directory, and uploading one from the browser."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
+from crmctl.service.faults import BadRequest
+from crmctl.service.files.disk import Disk
+from crmctl.service.files.names import check_bucket, normalise_path
+from crmctl.service.files.storage import url_path
+from crmctl.service.roles import MemberRole
+from crmctl.service.settings import FILES_FOLDER
+
+MOST_SHOWN = 200
+LARGEST = 20 * 1024 * 1024
+"""Bytes of a file from the browser; larger ones are uploaded by `crmctl files upload`."""
+
+
+def add_pages(pages: Pages) -> None:
+    """The list with its form, and the upload."""
+
+    @pages.get("/files", is_slow=True)
+    def list_files(_tx: object, visit: Visit) -> ConsolePage:
+        return _files(visit)
+
+    @pages.post("/files", needs=MemberRole.MEMBER, in_transaction=False, form_limit=LARGEST + 64 * 1024)
+    def upload(visit: Visit) -> ConsolePage | Redirect:
+        if visit.context.settings.files_s3 is not None:
+            return _files(visit, "files go to S3 here: upload them with the command")
+        file = visit.files.get("file")
+        try:
+            if file is None or not file.name or not file.content:
+                raise BadRequest("choose a file that is not empty", {"field": "file"})
+            bucket = check_bucket(visit.text("bucket"))
+            path = normalise_path("/".join(part for part in (visit.text("folder").strip("/"), file.name) if part))
+            if len(file.content) > min(LARGEST, visit.context.settings.file_limit):
+                raise BadRequest("the file is too large for this page", {"field": "file"})
+        except BadRequest as error:
+            return _files(visit, error.message)
+        incoming = _disk(visit).receive(bucket, path, file.content_type)
+        try:
+            incoming.write(file.content)
+            incoming.finish()
+        finally:
+            incoming.close()
+        return Redirect("/files", "file-uploaded")
+
+
+def _disk(visit: Visit) -> Disk:
+    return Disk(visit.context.settings.data_dir / FILES_FOLDER)
+
+
+def _files(visit: Visit, error: str | None = None) -> ConsolePage:
+    is_local = visit.context.settings.files_s3 is None
+    found = _disk(visit).list_files(MOST_SHOWN) if is_local else []
+    values = {
+        "section": "files",
+        "files": [{"file": file, "url": f"{visit.context.settings.address}/files/{url_path(file.bucket, file.path)}"} for file in found],
+        "most": MOST_SHOWN,
+        "is_local": is_local,
+        "largest": min(LARGEST, visit.context.settings.file_limit) // (1024 * 1024),
+        "fields": {"bucket": visit.text("bucket") or "uploads", "folder": visit.text("folder")},
+        "error": error,
+    }
+    return ConsolePage("files.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)

@@ -1,0 +1,250 @@
+"""The form of a record: each attribute as the fields that fit its type, and back. Pure; what nobody changed never becomes part of a change.
+
+A field is changed when its text differs from what the stored value shows as. Of a composite only changed parts are written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crmctl.errors import RejectedError
+from crmctl.models import jsontext
+from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.composites import PART_NAMES
+from crmctl.models.typed_text import reader
+
+USUAL_PARTS = {
+    AttributeType.NAME: ("first", "last"),
+    AttributeType.ADDRESS: ("street", "street2", "city", "state", "postalCode", "country"),
+}
+"""Of an empty value; what a value has besides is shown, too."""
+
+_PART_LABELS = {"first": "First name", "last": "Last name", "middle": "Middle name", "street2": "Second line", "postalCode": "Postal code"}
+_KINDS = {AttributeType.EMAIL: "email", AttributeType.PHONE_NUMBER: "tel", AttributeType.REFERENCE: "reference"}
+_LONG = 80
+
+
+@dataclass(frozen=True)
+class Input:
+    """One field of the form. `kind` is how it is shown; `was` what somebody else saved meanwhile; `choices` are records to choose from."""
+
+    name: str
+    label: str
+    text: str
+    kind: str = "text"
+    options: tuple[str, ...] = ()
+    was: str | None = None
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class FormField:
+    """One attribute: its inputs, what is asked of it, and what is wrong with it."""
+
+    slug: str
+    label: str
+    type: str
+    inputs: tuple[Input, ...]
+    is_required: bool = False
+    hint: str = ""
+    target_id: str = ""
+    problem: str = ""
+
+
+Attributes = Sequence[Mapping[str, Any]]
+"""Of an object in wire form, active ones."""
+
+
+def fields_for(attributes: Attributes, data: Mapping[str, Any], labels: Mapping[str, str]) -> list[FormField]:
+    """The form for stored data; `labels` are those of the records it refers to, by id."""
+    return [_field(attribute, data.get(attribute["slug"]), labels) for attribute in attributes]
+
+
+def submitted(fields: Sequence[FormField], form: Mapping[str, Sequence[str]]) -> list[FormField]:
+    """The form as it was filled in: a field that was not sent is as it was."""
+    return [replace(field, inputs=tuple(replace(each, text=_sent(each, form)) for each in field.inputs)) for field in fields]
+
+
+def changes(
+    attributes: Attributes, data: Mapping[str, Any], stored: Sequence[FormField], filled: Sequence[FormField]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The data to write, of changed attributes alone, and what is wrong by slug. References are left as they were typed."""
+    written: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for attribute, before, after in zip(attributes, stored, filled, strict=True):
+        texts = {_part(now.name): now.text for old, now in zip(before.inputs, after.inputs, strict=True) if old.text != now.text}
+        if not texts:
+            continue
+        try:
+            written[attribute["slug"]] = _read(attribute, data.get(attribute["slug"]), texts, before.inputs[0].kind)
+        except (RejectedError, ValueError) as error:
+            problems[attribute["slug"]] = error.message if isinstance(error, RejectedError) else str(error)
+    return written, problems
+
+
+def fingerprints(fields: Sequence[FormField]) -> str:
+    """What each input showed, short: comes back with the form, and tells who changed what when somebody saved meanwhile."""
+    return " ".join(_fingerprint(each) for field in fields for each in field.inputs)
+
+
+def merged(current: Sequence[FormField], filled: Sequence[FormField], base: str) -> list[FormField]:
+    """The form again after somebody else saved: what was typed where it was changed, else what is stored now.
+
+    Where both changed a field, `was` shows what is stored.
+    """
+    seen = set(base.split())
+    merged_fields = []
+    for now, mine in zip(current, filled, strict=True):
+        inputs = []
+        for stored, typed in zip(now.inputs, mine.inputs, strict=True):
+            is_mine = _fingerprint(typed) not in seen
+            is_theirs = _fingerprint(stored) not in seen
+            kept = replace(stored, text=typed.text) if is_mine else stored
+            inputs.append(replace(kept, was=stored.text) if is_mine and is_theirs and typed.text != stored.text else kept)
+        merged_fields.append(replace(now, inputs=tuple(inputs)))
+    return merged_fields
+
+
+def _field(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) -> FormField:
+    config = attribute["config"] or {}
+    inputs = _inputs(attribute, value, labels)
+    kind = inputs[0].kind
+    hint = {"lines": "One a line.", "json": "As JSON."}.get(kind, "")
+    if kind == "reference":
+        hint = "Type a part of the name, or an id."
+    return FormField(
+        attribute["slug"],
+        attribute["name"],
+        attribute["type"],
+        tuple(inputs),
+        attribute["isRequired"],
+        hint,
+        config.get("allowed_object_id", "") if kind == "reference" else "",
+    )
+
+
+def _inputs(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) -> list[Input]:
+    """The fields that show this value without loss; where its type has none that do, its JSON."""
+    kind, name, label = attribute["type"], f"f:{attribute['slug']}", attribute["name"]
+    if attribute["isList"] or kind == AttributeType.LIST:
+        texts = [_line(element) for element in value] if isinstance(value, list) else []
+        if (kind in (*PART_NAMES,) and kind != AttributeType.PHONE_NUMBER) or any(text is None for text in texts):
+            return [Input(name, label, "" if value is None else jsontext.dumps(value), "json")]
+        return [Input(name, label, "\n".join(text or "" for text in texts), "lines")]
+    if kind in USUAL_PARTS and (value is None or isinstance(value, dict)):
+        return _part_inputs(kind, name, value or {})
+    if kind == AttributeType.CURRENCY:
+        amount, currency = (value.get("amount"), value.get("currency")) if isinstance(value, dict) else (value, None)
+        return [Input(f"{name}:amount", "Amount", _text(amount), "number"), Input(f"{name}:currency", "Currency", _text(currency), "code")]
+    text = _text(value)
+    if kind == AttributeType.SELECT:
+        options = tuple(attribute["config"]["options"])
+        return [Input(name, label, text, "select", options if not text or text in options else (text, *options))]
+    if kind == AttributeType.CHECKBOX:
+        return [Input(name, label, text, "truth")]
+    if kind == AttributeType.DATE:
+        return [Input(name, label, text, "date" if not text or len(text) == 10 else "text")]
+    if kind == AttributeType.REFERENCE:
+        return [Input(name, label, labels.get(text, text), "reference"), Input(f"{name}:pick", label, "", "pick")]
+    if kind == AttributeType.NUMBER:
+        return [Input(name, label, text, "number")]
+    is_long = len(text) > _LONG or "\n" in text or attribute["slug"] in ("notes", "description", "summary")
+    return [Input(name, label, text, "textarea" if is_long else _KINDS.get(kind, "text"))]
+
+
+def _part_inputs(kind: str, name: str, value: Mapping[str, Any]) -> list[Input]:
+    usual = list(PART_NAMES[kind])
+    parts = [part for part in usual if part in USUAL_PARTS[AttributeType(kind)] or part in value]
+    parts += [part for part in value if part not in usual]
+    texts = {part: _text(value.get(part)) for part in parts}
+    # A field of one line would lose the others.
+    kinds = {part: "textarea" if "\n" in text else "text" for part, text in texts.items()}
+    return [Input(f"{name}:{part}", _PART_LABELS.get(part, part[:1].upper() + part[1:]), texts[part], kinds[part]) for part in parts]
+
+
+def _line(element: Any) -> str | None:
+    """One element of a list on its line; None where it does not fit on one."""
+    text = _text(element)
+    fits = isinstance(element, str | int | float) and not isinstance(element, bool) and text == text.strip() and text and "\n" not in text
+    return text if fits and "\r" not in text else None
+
+
+def _text(value: Any) -> str:
+    """A value as a field shows it; line ends as browsers send them back, once they are read."""
+    if value is None:
+        return ""
+    return (value if isinstance(value, str) else jsontext.dumps(value)).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _sent(each: Input, form: Mapping[str, Sequence[str]]) -> str:
+    values = form.get(each.name)
+    if not values:
+        return each.text
+    text = values[0].replace("\r\n", "\n").replace("\r", "\n")
+    # A field of one line comes back without the blanks that nobody sees; then nobody changed it.
+    return each.text if text == each.text or (each.kind != "textarea" and text.strip() == each.text.strip()) else text
+
+
+def _part(name: str) -> str:
+    """`city` of `f:address:city`, empty for a value that has no parts."""
+    return name.partition(":")[2].partition(":")[2]
+
+
+def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], kind: str) -> Any:
+    """The value to write; None clears. Raises RejectedError and ValueError with what is wrong."""
+    if kind == "json":
+        return jsontext.loads(texts[""], unique_keys=True) if texts[""].strip() else None
+    single = reader(Attribute(id="", slug=attribute["slug"], type=attribute["type"], config=attribute["config"]))
+    if kind == "lines":
+        return _read_lines(before, texts[""], single if attribute["type"] != AttributeType.LIST else str)
+    if attribute["type"] == AttributeType.CURRENCY:
+        return _read_money(before, texts)
+    if attribute["type"] in USUAL_PARTS and "" not in texts:
+        return _merge_parts(before, texts)
+    if kind == "reference":
+        return texts.get("pick") or texts.get("", "").strip() or None
+    text = texts[""] if kind == "textarea" else texts[""].strip()
+    if not text.strip():
+        return None
+    return text if attribute["type"] in USUAL_PARTS else single(text)
+
+
+def _read_lines(before: Any, text: str, read: Callable[[str], Any]) -> list[Any] | None:
+    # An element that was there keeps its type: a number in a list does not become text because another one was added.
+    known = {_line(element): element for element in before} if isinstance(before, list) else {}
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return [known[line] if line in known else read(line) for line in lines] or None
+
+
+def _merge_parts(before: Any, texts: Mapping[str, str]) -> dict[str, Any] | None:
+    parts = dict(before) if isinstance(before, dict) else {}
+    for part, text in texts.items():
+        if text.strip():
+            parts[part] = text.strip()
+        else:
+            parts.pop(part, None)
+    return parts if any(value not in (None, "") for value in parts.values()) else None
+
+
+def _read_money(before: Any, texts: Mapping[str, str]) -> Any:
+    parts = dict(before) if isinstance(before, dict) else {} if before is None else {"amount": before}
+    if "amount" in texts:
+        if not texts["amount"].strip():
+            return None
+        number = Attribute(id="", slug="amount", type=AttributeType.NUMBER)
+        parts["amount"] = reader(number)(texts["amount"].strip())
+    if "currency" in texts:
+        code = texts["currency"].strip()
+        if code and not (len(code) == 3 and code.isascii() and code.isalpha()):
+            raise ValueError("the currency is a code of three letters, such as EUR")
+        parts = {part: value for part, value in parts.items() if part != "currency"} | ({"currency": code.upper()} if code else {})
+    if "amount" not in parts:
+        raise ValueError("a currency needs an amount")
+    return parts if isinstance(before, dict) or "currency" in parts else parts["amount"]
+
+
+def _fingerprint(each: Input) -> str:
+    return hashlib.sha256(f"{each.name}\n{each.text}".encode(errors="replace")).hexdigest()[:12]

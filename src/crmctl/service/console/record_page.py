@@ -1,0 +1,316 @@
+"""Pages of one record: what it holds, what refers to it, its activities; creating, changing and deleting it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+from crmctl.models.attributes import AttributeType
+from crmctl.models.filters import Condition, Operator
+from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, Visit
+from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
+from crmctl.service.console.record_list import cells_of, object_of, reference_target
+from crmctl.service.console.value_texts import LONGEST, value_text
+from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import activities, attributes, objects, record_labels, records
+from crmctl.service.store.record_history import History, read_history
+from crmctl.service.store.records import Paging
+from crmctl.service.store.schema import load_schema
+from crmctl.service.store.tx import Tx
+from crmctl.service.values.choices import canonical_uuid
+
+MOST_REFERRING, MOST_ACTIVITIES, MOST_CHANGES = 5, 10, 5
+PER_PAGE = 25
+
+Attributes = Sequence[Mapping[str, Any]]
+
+
+def add_pages(pages: Pages) -> None:
+    """All pages of one record."""
+    _add_create(pages)
+    _add_show(pages)
+    _add_edit(pages)
+    _add_delete(pages)
+
+
+def _add_create(pages: Pages) -> None:
+    @pages.get("/records/{slug}/new", needs=MemberRole.MEMBER)
+    def new_record(tx: Tx, visit: Visit) -> ConsolePage:
+        known = object_of(tx, visit)
+        # An address may fill the form in: a reference to the record whose page led here.
+        given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
+        found = attributes.list_attributes(tx, known["id"])
+        data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
+        return _form(visit, known, None, fields_for(found, data, _labels(tx, found, data)))
+
+    @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
+    def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        known = object_of(tx, visit)
+        found = attributes.list_attributes(tx, known["id"])
+        blank = fields_for(found, {}, {})
+        filled = submitted(blank, visit.form)
+        # The form brings the id of the record it makes: sent twice (reloaded, pressed twice) it makes one.
+        record_id = canonical_uuid(visit.text("id")) or visit.context.ids()
+        if _exists(tx, known["id"], record_id):
+            return Redirect(f"/records/{known['slug']}/{record_id}", "record-created-before")
+        data, filled, problem = _read(tx, found, {}, (blank, filled))
+        if problem is None:
+            first = iter([record_id])
+            try:
+                ids = visit.context.ids
+                records.create_record(tx, known["id"], data, ids=lambda: next(first, None) or ids(), now=visit.now())
+            except (BadRequest, Conflict) as error:
+                filled, problem = _blamed(filled, error)
+        if problem is not None:
+            return _form(visit, known, None, filled, problem)
+        return Redirect(f"/records/{known['slug']}/{record_id}", "record-created")
+
+
+def _add_show(pages: Pages) -> None:
+    @pages.get("/records/{slug}/{recordId:uuid}")
+    def show_record(tx: Tx, visit: Visit) -> ConsolePage:
+        return _record(tx, visit)
+
+    @pages.get("/records/{slug}/{recordId:uuid}/history")
+    def show_history(tx: Tx, visit: Visit) -> ConsolePage:
+        known, page = object_of(tx, visit), visit.number("page", 1)
+        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        history = read_history(tx, known["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
+        values = {
+            "section": f"records-{known['slug']}",
+            "object": known,
+            "record": record,
+            "label": _label(tx, known, record),
+            "changes": _changes(tx, known, history),
+            "total": history.total,
+            "since": history.since,
+            "page": page,
+            "has_older": history.total > page * PER_PAGE,
+        }
+        return ConsolePage("history.html", values)
+
+    @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER)
+    def add_activity(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        known = object_of(tx, visit)
+        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        link = {"objectId": known["id"], "recordId": record["id"]}
+        fields = {
+            "title": visit.text("title"),
+            "summary": visit.text("summary"),
+            "activityDate": visit.text("date") or None,
+            "linkedRecords": [link],
+        }
+        try:
+            activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
+        except BadRequest as error:
+            return _record(tx, visit, error.message)
+        return Redirect(f"/records/{known['slug']}/{record['id']}", "activity-added")
+
+
+def _add_edit(pages: Pages) -> None:
+    @pages.get("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER)
+    def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
+        known = object_of(tx, visit)
+        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        found = attributes.list_attributes(tx, known["id"])
+        return _form(visit, known, record, fields_for(found, record["data"], _labels(tx, found, record["data"])))
+
+    @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
+    def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        known = object_of(tx, visit)
+        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        if visit.text("version") != records.version_of(record):
+            return _conflict(tx, visit, known)
+        found = attributes.list_attributes(tx, known["id"])
+        stored = fields_for(found, record["data"], _labels(tx, found, record["data"]))
+        data, filled, problem = _read(tx, found, record["data"], (stored, submitted(stored, visit.form)))
+        if problem is None and data:
+            try:
+                records.update_record(tx, known["id"], record["id"], data, [visit.text("version")], **visit.stamp())
+            except PreconditionFailed:
+                return _conflict(tx, visit, known)
+            except (BadRequest, Conflict) as error:
+                filled, problem = _blamed(filled, error)
+        if problem is not None:
+            return _form(visit, known, record, filled, problem, base=stored)
+        return Redirect(f"/records/{known['slug']}/{record['id']}", "saved" if data else "nothing-changed")
+
+
+def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
+    """The form again: what was typed where it was changed, else what somebody else saved meanwhile."""
+    record = records.get_record(tx, str(known["id"]), visit.id("recordId"))
+    found = attributes.list_attributes(tx, str(known["id"]))
+    stored = fields_for(found, record["data"], _labels(tx, found, record["data"]))
+    fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
+    said = "somebody saved this record meanwhile; what you changed is kept below, look at it and save again"
+    return _form(visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
+
+
+def _add_delete(pages: Pages) -> None:
+    @pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
+    def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
+        known = object_of(tx, visit)
+        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        refers = sum(each["total"] or 0 for each in _referring(tx, visit, known, record["id"]))
+        path = f"/records/{known['slug']}/{record['id']}"
+        text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it and will lead nowhere. " if refers else ""
+        values = {
+            "section": f"records-{known['slug']}",
+            "title": f"Delete {_label(tx, known, record)}",
+            "text": f"{text}Activities keep naming it. This cannot be undone here.",
+            "action": f"{path}/delete",
+            "button": "Delete the record",
+            "back": path,
+        }
+        return ConsolePage("confirm.html", values)
+
+    @pages.post("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
+    def delete_record(tx: Tx, visit: Visit) -> Redirect:
+        known = object_of(tx, visit)
+        records.delete_record(tx, known["id"], visit.id("recordId"), **visit.stamp())
+        return Redirect(f"/records/{known['slug']}", "record-deleted")
+
+
+def _read(
+    tx: Tx, found: Attributes, data: Mapping[str, Any], forms: tuple[list[FormField], list[FormField]]
+) -> tuple[dict[str, Any], list[FormField], str | None]:
+    """What is to be written, the form with what is wrong in it, and a sentence about that. `forms`: as stored, as filled in."""
+    stored, filled = forms
+    written, problems = changes(found, data, stored, filled)
+    for place, attribute in enumerate(found):
+        slug, target = attribute["slug"], reference_target(attribute)
+        if target is None or not isinstance(written.get(slug), str) or canonical_uuid(written[slug]):
+            continue
+        choices = record_labels.find_by_label(tx, target, written[slug])
+        exact = [choice for choice in choices if choice["label"].casefold() == written[slug].strip().casefold()] or choices
+        if len(exact) == 1:
+            written[slug] = exact[0]["id"]
+            continue
+        problems[slug] = "fits several records: choose one" if exact else "no record has this name"
+        pairs = tuple((choice["id"], f"{choice['label']} ({choice['about']})") for choice in exact)
+        text, pick = filled[place].inputs
+        filled[place] = replace(filled[place], inputs=(text, replace(pick, choices=pairs)))
+    if not problems:
+        return written, filled, None
+    marked = [replace(field, problem=problems.get(field.slug, "")) for field in filled]
+    return {}, marked, f"{len(problems)} attribute{' is' if len(problems) == 1 else 's are'} not right yet; nothing was saved"
+
+
+def _blamed(filled: list[FormField], error: Fault) -> tuple[list[FormField], str]:
+    """The form with what the store says of each attribute."""
+    details = error.details or {}
+    problems = dict(details.get("fields", {})) or ({str(details["slug"]): error.message} if "slug" in details else {})
+    return [replace(field, problem=problems.get(field.slug, "")) for field in filled], error.message
+
+
+def _form(
+    visit: Visit,
+    known: Mapping[str, Any],
+    record: Mapping[str, Any] | None,
+    fields: Sequence[FormField],
+    error: str | None = None,
+    status: int = HTTPStatus.BAD_REQUEST,
+    base: Sequence[FormField] | None = None,
+) -> ConsolePage:
+    """`base` is what the fields show when nobody has changed anything; the fields themselves where it is left out."""
+    slugs = {each["id"]: each["slug"] for each in visit.objects}
+    values = {
+        "section": f"records-{known['slug']}",
+        "object": known,
+        "record": record,
+        "fields": fields,
+        "targets": {field.slug: slugs.get(field.target_id, "") for field in fields},
+        "base_line": fingerprints(base or fields),
+        "version": records.version_of(record) if record else "",
+        "form_id": canonical_uuid(visit.text("id")) or visit.context.ids(),
+        "error": error,
+    }
+    return ConsolePage("record_form.html", values, status if error else HTTPStatus.OK)
+
+
+def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+    known = object_of(tx, visit)
+    record = records.get_record(tx, known["id"], visit.id("recordId"))
+    found = attributes.list_attributes(tx, known["id"], include_inactive=True)
+    shown = [each for each in found if each["isActive"] or each["slug"] in record["data"]]
+    [cells] = cells_of(tx, shown, [record], visit)
+    history = read_history(tx, known["id"], record["id"], MOST_CHANGES)
+    values = {
+        "section": f"records-{known['slug']}",
+        "object": known,
+        "record": record,
+        "label": _label(tx, known, record),
+        "facts": list(zip(shown, cells, strict=True)),
+        "referring": _referring(tx, visit, known, record["id"]),
+        "activities": activities.list_activities(tx, record["id"], known["id"], MOST_ACTIVITIES + 1),
+        "most_activities": MOST_ACTIVITIES,
+        "changes": _changes(tx, known, history),
+        "history": history,
+        "fields": {name: visit.text(name) for name in ("title", "summary", "date")},
+        "error": error,
+    }
+    return ConsolePage("record.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[str, Any]]:
+    """Changes as a page shows them: who, when, and the old and new text of each attribute."""
+    kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
+
+    def text(slug: str, value: Any) -> str:
+        return value_text(kinds[slug]["type"] if slug in kinds else "", value)[:LONGEST]
+
+    return [
+        {
+            "at": change["at"],
+            "what": change["type"].partition(".")[2],
+            "by": (change["by"] or {}).get("name") or (change["by"] or {}).get("type") or "the service",
+            "values": [
+                (kinds[slug]["name"] if slug in kinds else slug, text(slug, each["old"]), text(slug, each["new"]))
+                for each in change["changes"]
+                for slug in [each["attributeSlug"]]
+            ],
+        }
+        for change in history.changes
+    ]
+
+
+def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[dict[str, Any]]:
+    """By attribute that may refer to the record: how many do, and some of them. Of lists of references only the way to look them up."""
+    slugs = {each["id"]: each for each in visit.objects}
+    result = []
+    for attribute in attributes.referring_attributes(tx, str(known["id"])):
+        owner = slugs.get(attribute["objectId"])
+        if owner is None or not attribute["isActive"]:
+            continue
+        entry: dict[str, Any] = {"object": owner, "attribute": attribute, "total": None, "records": []}
+        if not attribute["isList"]:
+            condition = Condition(attribute["slug"], Operator.EQUALS, record_id)
+            rows, total = records.list_records(tx, owner["id"], [condition], Paging(limit=MOST_REFERRING))
+            naming = record_labels.naming_attributes(load_schema(tx, owner["id"]))
+            entry["total"] = total
+            entry["records"] = [(row["id"], record_labels.label_of(naming, row["id"], row["data"])) for row in rows]
+        result.append(entry)
+    return result
+
+
+def _label(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    naming = record_labels.naming_attributes(load_schema(tx, str(known["id"])))
+    return record_labels.label_of(naming, str(record["id"]), record["data"])
+
+
+def _labels(tx: Tx, found: Attributes, data: Mapping[str, Any]) -> dict[str, str]:
+    """What the records are called that the data refers to."""
+    labels: dict[str, str] = {}
+    for attribute in found:
+        value, target = data.get(attribute["slug"]), reference_target(attribute)
+        if attribute["type"] == AttributeType.REFERENCE and target and isinstance(value, str):
+            labels |= record_labels.labels_of(tx, target, [value])
+    return labels
+
+
+def _exists(tx: Tx, object_id: str, record_id: str) -> bool:
+    condition = Condition("id", Operator.EQUALS, record_id)
+    return bool(records.count_records(tx, objects.get_object(tx, object_id)["id"], [condition]))

@@ -1,0 +1,140 @@
+"""Creating, changing and deleting reports: a form, and the definition as YAML beside it. Either becomes the same entry of a file."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
+from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
+from crmctl.service.definitions.document import format_document
+from crmctl.service.definitions.entries import parse_entry, refuse_taken_name, report_entry, store_report
+from crmctl.service.faults import BadRequest, Conflict
+from crmctl.service.reports.definition import FIELDS_OF_EVERY_RECORD, ReportDefinition
+from crmctl.service.roles import MemberRole
+from crmctl.service.shapes import check_shape
+from crmctl.service.store import attributes, objects, reports
+from crmctl.service.store.tx import Tx
+
+FUNCTIONS = {"count": "Number of records", "sum": "Sum of", "avg": "Average of", "min": "Least", "max": "Most"}
+MEASURES = 3
+"""Rows for measures in the form; YAML takes any number."""
+
+
+def add_pages(pages: Pages) -> None:
+    """All that changes reports."""
+    _add_create(pages)
+    _add_change(pages)
+
+    @pages.get("/reports/{reportId:uuid}/delete", needs=MemberRole.ADMIN)
+    def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
+        known = reports.get_report(tx, visit.id("reportId"))
+        runs = reports.count_runs(tx, known["id"])
+        values = {
+            "section": "reports",
+            "title": f"Delete {known['name']}",
+            "text": f"{runs:,} stored run{' goes' if runs == 1 else 's go'} with it. The records it asks about stay.",
+            "action": f"/reports/{known['id']}/delete",
+            "button": "Delete the report",
+            "back": f"/reports/{known['id']}",
+        }
+        return ConsolePage("confirm.html", values)
+
+    @pages.post("/reports/{reportId:uuid}/delete")
+    def delete_report(tx: Tx, visit: Visit) -> Redirect:
+        reports.delete_report(tx, visit.id("reportId"))
+        return Redirect("/reports", "report-deleted")
+
+
+def _add_create(pages: Pages) -> None:
+    @pages.get("/reports/new", needs=MemberRole.ADMIN)
+    def new_report(tx: Tx, visit: Visit) -> ConsolePage:
+        slug = visit.query.get("object") or (visit.objects[0]["slug"] if visit.objects else "")
+        return _form(tx, visit, None, {"name": "", "object": slug})
+
+    @pages.post("/reports", form_limit=LARGE_FORM)
+    def create_report(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        try:
+            wanted = _wanted(visit)
+            refuse_taken_name(reports.list_reports(tx), wanted.name, None)
+            store_report(tx, wanted, visit.session.member_id, **visit.stamp())
+        except (BadRequest, Conflict) as error:
+            return _form(tx, visit, None, _typed(visit), error.message)
+        made = next(each["id"] for each in reports.list_reports(tx) if each["name"] == wanted.name)
+        return Redirect(f"/reports/{made}", "report-created")
+
+
+def _add_change(pages: Pages) -> None:
+    @pages.get("/reports/{reportId:uuid}/edit", needs=MemberRole.ADMIN)
+    def edit_report(tx: Tx, visit: Visit) -> ConsolePage:
+        entry = report_entry(tx, visit.id("reportId"))
+        return _form(tx, visit, visit.id("reportId"), entry | ({"object": visit.query["object"]} if visit.query.get("object") else {}))
+
+    @pages.post("/reports/{reportId:uuid}/edit", form_limit=LARGE_FORM)
+    def change_report(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        known_id = reports.get_report(tx, visit.id("reportId"))["id"]
+        try:
+            wanted = _wanted(visit)
+            refuse_taken_name(reports.list_reports(tx), wanted.name, known_id)
+            reports.rename_report(tx, known_id, wanted.name)
+            store_report(tx, wanted, **visit.stamp())
+        except (BadRequest, Conflict) as error:
+            # The new name must not stay when the rest does not.
+            raise TurnedBack(_form(tx, visit, known_id, _typed(visit), error.message)) from error
+        return Redirect(f"/reports/{known_id}", "saved")
+
+
+def _wanted(visit: Visit) -> ReportDefinition:
+    if visit.text("as") == "yaml":
+        return parse_entry(ReportDefinition, visit.raw("yaml"))
+    wanted = check_shape(ReportDefinition, _typed(visit))
+    assert isinstance(wanted, ReportDefinition)
+    return wanted
+
+
+def _typed(visit: Visit) -> dict[str, Any]:
+    """The definition that the form says."""
+    entry: dict[str, Any] = {"name": visit.text("name"), "object": visit.text("object")}
+    if visit.text("description"):
+        entry["description"] = visit.text("description")
+    if conditions := definitions_of(visit):
+        entry["filters"] = conditions
+    if visit.text("kind") == "groups":
+        if visit.text("groupBy"):
+            entry["groupBy"] = visit.text("groupBy")
+        pairs = zip(visit.chosen("function"), visit.chosen("measured"), strict=False)
+        entry["measures"] = [{"function": function} | ({"attribute": slug} if slug else {}) for function, slug in pairs if function]
+    elif visit.chosen("column"):
+        entry["columns"] = visit.chosen("column")
+    if visit.text("sort"):
+        entry["sort"] = {"field": visit.text("sort"), "order": "desc" if visit.text("order") == "desc" else "asc"}
+    if visit.text("limit"):
+        entry["limit"] = int(visit.text("limit")) if visit.text("limit").isdecimal() else visit.text("limit")
+    return entry
+
+
+def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], error: str | None = None) -> ConsolePage:
+    is_yaml = visit.text("as") == "yaml" or visit.query.get("as") == "yaml"
+    known = objects.find_object_by_slug(tx, str(entry.get("object", "")))
+    found = attributes.list_attributes(tx, known["id"]) if known else []
+    measures = [(each["function"], each.get("attribute", "")) for each in entry.get("measures", [])]
+    values = {
+        "section": "reports",
+        "known_id": known_id,
+        "entry": {"description": "", "columns": [], "groupBy": "", "sort": None, "limit": "", **entry},
+        "is_yaml": is_yaml,
+        "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else format_document(entry),
+        "attributes": found,
+        "conditions": rows_from(entry.get("filters", [])),
+        "operators": OPERATORS,
+        "functions": FUNCTIONS,
+        "measures": [*measures, *[("", "")] * (MEASURES - len(measures))],
+        "is_grouped": bool(entry.get("groupBy") or entry.get("measures")),
+        "sortable": [*FIELDS_OF_EVERY_RECORD[1:], *(each["slug"] for each in found), *(_measure_name(*each) for each in measures)],
+        "error": error,
+    }
+    return ConsolePage("report_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _measure_name(function: str, slug: str) -> str:
+    return f"{function}_{slug}" if slug else function

@@ -1,0 +1,75 @@
+"""The schema, activities and files in the browser."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+
+from tests.service.console.conftest import Visitor
+from tests.service.console.test_pages import NASTY
+from tests.support.service import RunningService
+
+
+def test_an_object_and_its_attributes_from_creation_to_deletion(service: RunningService, visitor: Visitor) -> None:
+    made = visitor.send("/console/objects", plural="Projects", singular="Project", description=NASTY)
+    page = visitor.follow(made)
+    assert "<script>alert" not in page.text
+    path = made.headers["location"].partition("?")[0]
+    object_id = path.rpartition("/")[2]
+    visitor.follow(visitor.send(f"{path}/attributes", name="Title", type="text", flag=["required"]))
+    visitor.follow(visitor.send(f"{path}/attributes", name="State", type="select", options="open\r\nclosed\r\n"))
+    people = service.object_id("people")
+    visitor.follow(visitor.send(f"{path}/attributes", name="Lead", type="reference", target=people))
+    refused = visitor.send(f"{path}/attributes", name="Nothing", type="select", options="")
+    assert (refused.status_code, "config.options" in refused.text.lower()) == (400, True)
+    found = service.client.get(f"/api/v1/objects/{object_id}/attributes").json()["attributes"]
+    assert [(each["slug"], each["isRequired"]) for each in found] == [("title", True), ("state", False), ("lead", False)]
+    assert found[1]["config"] == {"options": ["open", "closed"]}
+    record = {"data": {"title": "One", "state": "open"}}
+    assert service.client.post(f"/api/v1/objects/{object_id}/records", json=record).status_code == 201
+    attribute = f"{path}/attributes/{found[1]['id']}"
+    visitor.follow(visitor.send(attribute, name="Phase"))
+    assert "1 of 1 record holds a value" in visitor.get(f"{attribute}/delete").text
+    assert "The attribute is deleted" in visitor.follow(visitor.send(f"{attribute}/delete")).text
+    visitor.follow(visitor.send(path, plural="Works", description=""))
+    assert "The object is inactive" in visitor.follow(visitor.send(f"{path}/active", active="false")).text
+    assert "1 record and 2 attributes" in visitor.get(f"{path}/delete").text
+    assert "The object is deleted" in visitor.follow(visitor.send(f"{path}/delete")).text
+    assert visitor.get(path).status_code == 404
+    assert visitor.send(f"/console/objects/{people}/delete").status_code == 403
+
+
+def test_an_activity_is_added_about_a_record_changed_and_deleted(service: RunningService, visitor: Visitor) -> None:
+    companies = service.object_id("companies")
+    acme = service.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": "Acme"}}).json()["id"]
+    refused = visitor.send("/console/activities", title="Call", object="companies", record="nobody")
+    assert "no record has this name" in refused.text.lower()
+    made = visitor.send("/console/activities", title=NASTY, summary="long", object="companies", record="acme", date="2026-01-31T09:30")
+    path = made.headers["location"].partition("?")[0]
+    page = visitor.follow(made).text
+    assert "<script>alert" not in page
+    assert f"/records/companies/{acme}" in page
+    visitor.follow(visitor.send(path, title="Call", summary="", date="2026-01-31T09:30"))
+    [activity] = service.client.get("/api/v1/activities").json()["activities"]
+    assert (activity["title"], activity["linkedRecords"]) == ("Call", [{"objectId": companies, "recordId": acme}])
+    assert "Call" in visitor.get("/console/activities").text
+    visitor.follow(visitor.send(f"{path}/delete"))
+    assert service.client.get("/api/v1/activities").json()["activities"] == []
+
+
+def test_a_file_is_uploaded_as_it_is_and_listed(service: RunningService, visitor: Visitor) -> None:
+    content = b"\x00\r\n--boundary\r\n\xff" * 3
+    fields = {"token": visitor.form_token(), "bucket": "uploads", "folder": "a/b"}
+
+    def upload(name: str, data: bytes = content, **more: str) -> httpx.Response:
+        return visitor.client.post("/console/files", data=fields | more, files={"file": (name, data, "image/png")})
+
+    page = visitor.follow(upload("C:\\pictures\\x <b>.png")).text
+    [url] = re.findall(r'href="([^"]+/files/uploads/a/b/[^"]+)"', page)
+    assert "x &lt;b&gt;.png" in page
+    answer = httpx.get(url, trust_env=False)
+    assert (answer.content, answer.headers["content-type"]) == (content, "image/png")
+    for refused in (upload("", b"x"), upload("x.png", b""), upload("x.png", bucket="-"), upload("x.png", folder="../..")):
+        assert refused.status_code == 400
+    assert visitor.client.post("/console/files", data=fields | {"token": "x"}, files={"file": ("y.png", b"y")}).status_code == 403
