@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,20 +26,32 @@ from tests.support.sources import ROOT, imported_modules
 SHELLS = [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("bash", "zsh")]
 
 
+FOLDERS = ("CRMCTL_CONFIG_DIR", "CRMCTL_CACHE_DIR")
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[str]]]:
+    """Folders for a profile `work` with a cache that knows the objects and the attributes of people; their service is gone."""
+    root = tmp_path_factory.mktemp("completions")
+    folders = {name: str(root / name) for name in FOLDERS}
+    (root / FOLDERS[0]).mkdir()
+    with running_service(root / "data") as service:
+        profiles = f'default_profile = "work"\n[profiles.work]\nbase_url = "{service.base_url}"\n[profiles.spare]\n'
+        (root / FOLDERS[0] / "config.toml").write_text(profiles)
+        env = {**folders, "CRMCTL_API_KEY": service.key}
+        objects = [item["slug"] for item in run_crmctl("objects", "list", "-o", "json", env=env).ok().json()]
+        attributes = [item["slug"] for item in run_crmctl("attributes", "list", "people", "-o", "json", env=env).ok().json()]
+        run_crmctl("records", "list", "people", "--fields", "id", env=env).ok()
+    return root, {"objects": objects, "attributes": attributes}
+
+
 @pytest.fixture
-def cached(tmp_path: Path) -> dict[str, list[str]]:
-    """A profile `work` and a cache that knows the objects and the attributes of people; the service is gone afterwards."""
-    config = Path(os.environ["CRMCTL_CONFIG_DIR"])
-    config.mkdir(parents=True)
-    with running_service(tmp_path / "data") as service:
-        (config / "config.toml").write_text(
-            f'default_profile = "work"\n[profiles.work]\nbase_url = "{service.base_url}"\n[profiles.spare]\n'
-        )
-        key = {"CRMCTL_API_KEY": service.key}
-        objects = [item["slug"] for item in run_crmctl("objects", "list", "-o", "json", env=key).ok().json()]
-        attributes = [item["slug"] for item in run_crmctl("attributes", "list", "people", "-o", "json", env=key).ok().json()]
-        run_crmctl("records", "list", "people", "--fields", "id", env=key).ok()
-    return {"objects": objects, "attributes": attributes}
+def cached(known: tuple[Path, dict[str, list[str]]]) -> dict[str, list[str]]:
+    """The profile and the cache, the test's own."""
+    root, names = known
+    for name in FOLDERS:
+        shutil.copytree(root / name, os.environ[name], dirs_exist_ok=True)
+    return names
 
 
 @pytest.fixture(params=SHELLS)
@@ -95,21 +108,20 @@ def test_slugs_of_the_object_that_was_named(shell: Shell, cached: dict[str, list
     assert shell.all_of("crmctl records list people -p spare --filter ") == []
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("records create people --set ema", "records create people --set email="),
-        ("records create people --set email=", "records create people --set email="),
-        ("records create people --set=ema", "records create people --set=email="),
-        ("records list people --filter emai", "records list people --filter email="),
-        ("records list people --filter email=", "records list people --filter email="),
-        ("records list people --filter email=a:", "records list people --filter email=a:"),
-        ("records list people --fields=id,createdA", "records list people --fields=id,createdAt"),
-        ("records list people --output=jsonl", "records list people --output=jsonl "),
-    ],
-)
-def test_a_word_with_an_equals_sign_is_completed_once(shell: Shell, cached: dict[str, list[str]], typed: str, completed: str) -> None:
-    assert shell.one_of(f"crmctl {typed}") == f"crmctl {completed}"
+COMPLETED = {
+    "records create people --set ema": "records create people --set email=",
+    "records create people --set email=": "records create people --set email=",
+    "records create people --set=ema": "records create people --set=email=",
+    "records list people --filter emai": "records list people --filter email=",
+    "records list people --filter email=": "records list people --filter email=",
+    "records list people --filter email=a:": "records list people --filter email=a:",
+    "records list people --fields=id,createdA": "records list people --fields=id,createdAt",
+    "records list people --output=jsonl": "records list people --output=jsonl ",
+}
+
+
+def test_a_word_with_an_equals_sign_is_completed_once(shell: Shell, cached: dict[str, list[str]]) -> None:
+    assert {typed: shell.one_of(f"crmctl {typed}").removeprefix("crmctl ") for typed in COMPLETED} == COMPLETED
 
 
 @pytest.mark.needs("bash")
@@ -144,7 +156,8 @@ def test_fish(cached: dict[str, list[str]]) -> None:
         return fish_candidates(ROOT / "completions" / FILES["fish"], line)
 
     assert offered("crmctl reco") == ["records"]
-    assert offered("crmctl -o json records ") == ["count", "create", "delete", "get", "list", "search", "update"]
+    [records] = [child for child in read_program(describe_tree()).root.children if child.name == "records"]
+    assert offered("crmctl -o json records ") == sorted(child.name for child in records.children)
     assert offered("crmctl records list people --so") == ["--sort"]
     assert offered("crmctl records list people --order ") == ["asc", "desc"]
     assert sorted(offered("crmctl records list ")) == sorted(cached["objects"])

@@ -10,6 +10,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import uvicorn
 
@@ -67,6 +68,10 @@ class ListeningServer(uvicorn.Server):
         for listener, _ in self._listeners:
             listener.close()
         await super().shutdown([])
+        # Who does not read what is left has had its time.
+        for connection in list(self.server_state.connections):
+            cast(Connection, connection).abort()
+        await asyncio.sleep(0)
 
     async def _accept(self, listener: socket.socket, config: uvicorn.Config) -> None:
         loop = asyncio.get_running_loop()
