@@ -27,7 +27,19 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cli", "client", "bulk", "schema", "output", "config", "models", "api")
-LIBRARIES = ("httpx", "rich.table", "keyring", "yaml", "tomlkit", "jmespath", "charset_normalizer", "phonenumbers", "sqlite3")
+LIBRARIES = (
+    "httpx",
+    "httpcore",
+    "encodings.idna",
+    "rich.table",
+    "keyring",
+    "yaml",
+    "tomlkit",
+    "jmespath",
+    "charset_normalizer",
+    "phonenumbers",
+    "sqlite3",
+)
 READY = b"ready\n"
 STREAMS = (("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace"))
 
