@@ -23,10 +23,17 @@ def sync(runtime: Runtime, objects: Sequence[str], activities: bool | None, *, f
 
     runtime.emitter.check_fields(MIRROR_SYNCS)
     request = SyncRequest(objects, activities or None, full, _excluded(exclude), wait)
-    report = sync_mirror(RuntimeContext(runtime), request)
+    report = sync_mirror(_quiet_context(runtime), request)
     runtime.emitter.emit_items([result_document(result) for result in report.results], MIRROR_SYNCS)
     _tell(runtime, report)
     return ExitCode.OK if report.is_proven else ExitCode.SERVICE
+
+
+def _quiet_context(runtime: Runtime) -> RuntimeContext:
+    """A context whose client logs requests, but nothing of the data that a mirror holds."""
+    context = RuntimeContext(runtime)
+    context.service.session.logs_bodies = False
+    return context
 
 
 def _tell(runtime: Runtime, report: SyncReport) -> None:
@@ -59,6 +66,37 @@ def status(runtime: Runtime) -> None:
     states = _states(place)
     runtime.emitter.emit_items([state_document(state) for state in states], MIRROR_OBJECTS)
     runtime.messages.note(f"{place}, {_size(place)}")
+
+
+def verify(runtime: Runtime, objects: Sequence[str]) -> int:
+    """Compare with everything the service has; exit 11 where the mirror was wrong."""
+    from crmctl.mirror.verify import verify_mirror
+    from crmctl.output.views import MIRROR_MISTAKES
+
+    existing(runtime)
+    runtime.emitter.check_fields(MIRROR_MISTAKES)
+    found = verify_mirror(_quiet_context(runtime), list(objects))
+    runtime.emitter.emit_items([each.to_document() for each in found.wrong], MIRROR_MISTAKES)
+    compared = f"{counted(found.records, 'record')} compared, {counted(found.requests, 'request')}"
+    if not found.wrong:
+        runtime.messages.note(f"nothing was wrong: {compared}")
+        return ExitCode.OK
+    runtime.messages.warn(f"{counted(len(found.wrong), 'record')} were wrong and are right now; {compared}")
+    return ExitCode.DIFFERENT
+
+
+def search(runtime: Runtime, text: str, objects: Sequence[str], limit: int) -> None:
+    """Show the best matches."""
+    from crmctl.mirror.file import MirrorFile
+    from crmctl.mirror.search import search
+    from crmctl.output.views import MIRROR_HITS
+
+    file = MirrorFile.read(existing(runtime))
+    if file is None:
+        raise NotFoundError("there is no mirror of this service", hint="crmctl mirror sync makes it", code="no_mirror")
+    with file:
+        hits = search(file, text, objects, limit)
+    runtime.emitter.emit_items([hit.to_document() for hit in hits], MIRROR_HITS)
 
 
 def sql(runtime: Runtime, statement: str, given: Sequence[str], *, expect_empty: bool) -> int:

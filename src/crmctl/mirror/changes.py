@@ -22,6 +22,7 @@ from crmctl.models.records import Record
 from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
 
 _NEVER = -(1 << 62)
+_UNORDERED = "records of one time of change come in another order every time"
 
 JOIN = 100
 """So many known records must stand in the list as the mirror has them."""
@@ -29,12 +30,13 @@ JOIN = 100
 
 class CannotProve(Exception):
     """What the lists say does not fit what the mirror knows. `reason` completes: everything was read anew, because ... `is_lasting`: it is
-    the service's way, and will be so the next time."""
+    the service's way, and will be so the next time; `contradicts`: not even a complete reading a moment ago agrees with it."""
 
-    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
+    def __init__(self, reason: str, *, is_lasting: bool = False, contradicts: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_lasting = is_lasting
+        self.contradicts = contradicts
 
 
 @dataclass
@@ -60,6 +62,7 @@ class _PassResult:
     news: int = 0
     joined: int = 0
     requests: int = 0
+    walks: int = 0
     lowest: int | None = None
 
 
@@ -89,7 +92,11 @@ class ChangeReader:
             end = _latest_known(latest.began[0], latest.newest)
             latest = self._pass(GatherMark(end, *latest.began), written, end, joins=False)
             rounds += 1
-        self._drop_unseen(first, latest, written)
+        if first.walks and rounds > 2:
+            # What others write moves the groups of older records, so that they only seem to be complete.
+            raise CannotProve(_UNORDERED)
+        if not first.walks:
+            self._drop_unseen(first, latest, written)
         following = next_mark(latest.began, latest.newest, lookback)
         return ChangesRead(following, latest.newest, latest.total, first.joined, first.lowest is None, first.lowest, written)
 
@@ -102,7 +109,8 @@ class ChangeReader:
         """One reading of the list, newest change first, until older than `end`; with `joins` also until it is known to join what the mirror
         has. Where a clock has gone back since, it goes on to where the mark says."""
         listing = Listing(self._object_id, field="updated_at", descending=True)
-        reading, before = AnchoredPass(self._lister, listing, PassStatistics()), self._lister.requests
+        statistics, before = PassStatistics(), self._lister.requests
+        reading = AnchoredPass(self._lister, listing, statistics)
         result: _PassResult | None = None
         horizon = mark.since
         try:
@@ -117,9 +125,11 @@ class ChangeReader:
             raise CannotProve("the service does not sort by time of change", is_lasting=True) from None
         except (NoProgress, RejectedError) as error:
             raise CannotProve(f"the changes cannot be listed: {error.message}") from error
+        if statistics.unstable:
+            raise CannotProve(_UNORDERED)
         if result is None:
             result = self._begin([])
-        result.requests = self._lister.requests - before
+        result.requests, result.walks = self._lister.requests - before, statistics.walks
         if reading.is_beyond:
             result.lowest = min(end, end if reading.position.key is None else -reading.position.key)
         return result
@@ -140,10 +150,10 @@ class ChangeReader:
                 result.joined += 1
                 continue
             if known is not None and changed < known.updated:
-                raise CannotProve("a record has gone back in time, as after a backup was put back")
+                raise CannotProve("a record has gone back in time, as after a backup was put back", contradicts=True)
             if horizon is not None and changed < horizon:
                 kind = "unknown" if known is None else "another"
-                raise CannotProve(f"a record changed long ago is {kind}, as after a backup was put back")
+                raise CannotProve(f"a record changed long ago is {kind}, as after a backup was put back", contradicts=True)
             news.append(record)
         done = self._table.write(news)
         result.news += len(news)
@@ -156,7 +166,7 @@ class ChangeReader:
         if not unseen:
             return
         if latest.total is not None and len(unseen) > self._table.count() - latest.total:
-            raise CannotProve("the list of changes lacks records that are counted, as after a backup was put back")
+            raise CannotProve("the list of changes lacks records that are counted, as after a backup was put back", contradicts=True)
         written.deleted += self._table.delete(unseen)
         written.deleted_ids += unseen
 

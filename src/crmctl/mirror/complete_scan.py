@@ -37,13 +37,15 @@ class CompleteScan:
 
 
 @contextmanager
-def staged(mirror: Path, object_id: str, excluded: Collection[str], clock: Clock) -> Iterator[Staging]:
-    """The file of a scan: what an interrupted scan of the same has left, else an empty one. It goes when the block ends well."""
+def staged(mirror: Path, object_id: str, excluded: Collection[str], clock: Clock, *, resumes: bool = True) -> Iterator[Staging]:
+    """The file of a scan: what an interrupted scan of the same has left where it `resumes`, else an empty one. It goes when the block ends
+    well."""
     place = mirror.with_name(f"{mirror.name}.{object_id}.reading")
     request = {"object": object_id, "excluded": sorted(excluded)}
     staging, now = Staging(place), clock.now()
     begun = staging.noted("begun")
-    if staging.noted("request") != request or not isinstance(begun, int | float) or not 0 <= now - begun < RESUMED_WITHIN:
+    fits = staging.noted("request") == request and isinstance(begun, int | float) and 0 <= now - begun < RESUMED_WITHIN
+    if not (resumes and fits):
         staging.close()
         _remove(place)
         staging = Staging(place)

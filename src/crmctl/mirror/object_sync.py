@@ -59,66 +59,65 @@ class ObjectResult:
 
 
 class ObjectSync:
-    """Of the object and table that `state` names, with the attributes the object has now."""
+    """Of the object and table that `state` names, with the attributes the object has now; `lister` counts its requests."""
 
     def __init__(self, plan: SyncPlan, file: MirrorFile, state: SyncState, attributes: Sequence[Attribute]) -> None:
         self._plan = plan
-        self._file = file
-        self._state = state
+        self.file = file
+        self.state = state
         self._kept = [each for each in attributes if each.slug not in state.excluded]
         self._fingerprint = fingerprint_of(attributes)
-        self._table = ObjectTable(file.db, state.table_name, self._kept, state.loose)
-        self._lister = CountedLister(plan.getter, state.excluded)
+        self.table = ObjectTable(file.db, state.table_name, self._kept, state.loose)
+        self.lister = CountedLister(plan.getter, state.excluded)
 
     def run(self, why: str | None = None) -> ObjectResult:
         """Bring it up to date. `why`: read everything, for this reason. Raises what requests raise; then nothing has changed."""
-        why = why or self._why_anew()
+        why = why or self.why_anew()
         if why is None:
             try:
-                with self._file.transaction():
-                    self._fit_columns()
-                    return self._by_changes()
+                return self.by_changes()
             except CannotProve as doubt:
                 why = doubt.reason
         return self._read_everything(why)
 
     def read_again(self, written: Written) -> int:
         """Only the records that referred to deleted ones; how many requests it took."""
-        with self._file.transaction():
+        with self.file.transaction():
             try:
                 self._reread(written)
             except CannotProve:
                 return 0  # too many of them; the next sync reads everything
-            self._state.requests += self._lister.requests
-            self._state.total_requests += self._lister.requests
-            self._file.save(self._state)
-        return self._lister.requests
+            self.state.requests += self.lister.requests
+            self.state.total_requests += self.lister.requests
+            self.file.save(self.state)
+        return self.lister.requests
 
-    def _why_anew(self) -> str | None:
-        state = self._state
+    def why_anew(self) -> str | None:
+        """Why changes alone cannot prove anything, None where they may."""
+        state = self.state
         if state.since is None:
             return "it was never read" if not state.syncs else "the service does not list it by time of change"
         if not state.proven:
             return "the last reading could not be proven"
-        if state.records > PAGE_LIMIT and self._file.noted(SORTS) is None:
+        if state.records > PAGE_LIMIT and self.file.noted(SORTS) is None:
             return "nothing shows yet that the service sorts by time of change"
         return why_anew(state.fingerprint, self._fingerprint)
 
     # -- by changes ------------------------------------------------------------------------------------------------------------------
 
-    def _by_changes(self) -> ObjectResult:
-        state = self._state
+    def by_changes(self) -> ObjectResult:
+        """Bring it up to date by its changes. Raises CannotProve, after which everything is as it was."""
+        state = self.state
         assert state.since is not None
-        mark = GatherMark(state.since, state.as_of, state.taken)
-        before = self._table.count()
-        read, located = self._settle(mark, state.newest)
-        audited = compare_page(self._lister, state.object_id, self._table, state.audited, read)
-        written = read.written
-        self._reread(written)
-        self._save(read, self._proof(read, before, located))
-        self._state.audited = audited
-        self._file.save(self._state)
-        return ObjectResult(self._state, written, "changes", "", self._lister.requests)
+        with self.file.transaction():
+            self._fit_columns()
+            before = self.table.count()
+            read, located = self._settle(GatherMark(state.since, state.as_of, state.taken), state.newest)
+            audited = compare_page(self.lister, state.object_id, self.table, state.audited, read)
+            self._reread(read.written)
+            state.audited = audited
+            self._save(read, self._proof(read, before, located))
+        return ObjectResult(state, read.written, "changes", "", self.lister.requests)
 
     def _proof(self, read: ChangesRead, before: int, located: int) -> str:
         """How it is known that nothing is missing or stale, in one sentence."""
@@ -138,7 +137,7 @@ class ObjectSync:
             found = self._find_deleted(read)
             if found is None:
                 before = None if looked_back or read.is_whole else read.lowest
-                if stands_still(self._lister, self._state.object_id, self._table, mark.since, before):
+                if stands_still(self.lister, self.state.object_id, self.table, mark.since, before):
                     self._learn_order(reader)
                     return read, located
                 looked_back = True
@@ -154,15 +153,15 @@ class ObjectSync:
 
     def _learn_order(self, reader: ChangeReader) -> None:
         """Records that were never changed come in one order by either time: then it shows in what the service says to another one."""
-        if self._file.noted(SORTS) is not None or self._table.count() <= PAGE_LIMIT:
+        if self.file.noted(SORTS) is not None or self.table.count() <= PAGE_LIMIT:
             return
         if reader.shows_order:
-            self._file.note(SORTS, "seen")
+            self.file.note(SORTS, "seen")
             return
         try:
-            self._lister.list_records(self._state.object_id, sort="no_such_time", order="desc", limit=1, offset=0)
+            self.lister.list_records(self.state.object_id, sort="no_such_time", order="desc", limit=1, offset=0)
         except RejectedError:
-            self._file.note(SORTS, "any other order is refused")
+            self.file.note(SORTS, "any other order is refused")
 
     def _find_deleted(self, read: ChangesRead) -> int | None:
         """How many deletions were found; None where the count is right, 0 where others wrote meanwhile. Raises CannotProve."""
@@ -170,12 +169,12 @@ class ObjectSync:
             if read.is_whole:
                 return None
             raise CannotProve("the service does not say how many records there are")
-        missing = self._table.count() - read.total
+        missing = self.table.count() - read.total
         if missing == 0:
             return None
         if missing < 0:
             raise CannotProve(f"{-missing:,} records are counted that are not among the changes")
-        search = DeletionSearch(self._lister, self._state.object_id, self._table, read.total)
+        search = DeletionSearch(self.lister, self.state.object_id, self.table, read.total)
         try:
             search.run()
         except ListMoved:
@@ -188,80 +187,91 @@ class ObjectSync:
         return len(search.found)
 
     def _reader(self) -> ChangeReader:
-        return ChangeReader(self._lister, self._state.object_id, self._table, self._file.db, self._plan.clock)
+        return ChangeReader(self.lister, self.state.object_id, self.table, self.file.db, self._plan.clock)
 
     def _reread(self, written: Written) -> None:
         """Records that referred to deleted ones may have been cleaned up without a new time of change."""
-        db, object_id = self._file.db, self._state.object_id
+        db, object_id = self.file.db, self.state.object_id
         rows = db.execute("SELECT record_id FROM _reread WHERE object_id = ?", (object_id,)).fetchall()
-        if len(rows) > max(PAGE_LIMIT, self._table.count() // PAGE_LIMIT):
+        if len(rows) > max(PAGE_LIMIT, self.table.count() // PAGE_LIMIT):
             raise CannotProve(f"{len(rows):,} records referred to others that were deleted")
         for (record_id,) in rows:
             try:
-                record = self._lister.get_record(object_id, record_id)
+                record = self.lister.get_record(object_id, record_id)
             except NotFoundError:
                 continue
-            if self._table.known(record_id) is not None:
-                written.updated += self._table.write([record]).updated
+            if self.table.known(record_id) is not None:
+                written.updated += self.table.write([record]).updated
         db.execute("DELETE FROM _reread WHERE object_id = ?", (object_id,))
 
     # -- everything anew -------------------------------------------------------------------------------------------------------------
 
     def _read_everything(self, why: str) -> ObjectResult:
-        page = self._lister.list_records(self._state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
+        page = self._head()
         at_once = self._at_once(page, why)
         if at_once is not None:
             return at_once
-        state, plan = self._state, self._plan
+        with staged(self.file.path, self.state.object_id, self.state.excluded, self._plan.clock) as staging:
+            written = self.take(staging, self.scan(staging, page))
+        return ObjectResult(self.state, written, "everything", why, self.lister.requests)
+
+    def _head(self) -> Page[Record]:
+        return self.lister.list_records(self.state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
+
+    def scan(self, staging: Staging, head: Page[Record] | None = None) -> CompleteScan:
+        """Read everything into the staging. Raises what a sweep raises."""
+        page, plan = head or self._head(), self._plan
         here = int(plan.clock.now() * MICROS)
         told = micros_of_date(page.date)
         newest = micros_of(page.items[0].updated_at) if page.items else None
         begin = ScanBegin(here if told is None else told, here, newest)
-        with staged(self._file.path, state.object_id, state.excluded, plan.clock) as staging:
-            plan.progress.start(f"reading {state.slug}", page.total, PAGE_LIMIT)
-            try:
-                scan = scan_into(staging, self._lister, state.object_id, begin, plan.progress)
-            finally:
-                plan.progress.finish()
-            with self._file.transaction():
-                written = self._replace(staging)
-                self._prove(scan, written)
-        return ObjectResult(state, written, "everything", why, self._lister.requests)
+        plan.progress.start(f"reading {self.state.slug}", page.total, PAGE_LIMIT)
+        try:
+            return scan_into(staging, self.lister, self.state.object_id, begin, plan.progress)
+        finally:
+            plan.progress.finish()
+
+    def take(self, staging: Staging, scan: CompleteScan) -> Written:
+        """What was read takes the place of what was there."""
+        with self.file.transaction():
+            written = self._replace(staging)
+            self._prove(scan, written)
+        return written
 
     def _at_once(self, page: Page[Record], why: str) -> ObjectResult | None:
         """An object that one page holds, which the service counts: nothing can be missing."""
         moments = [micros_of(record.updated_at) for record in page.items]
         if page.total is None or len(page.items) != page.total or None in moments or len({each.id for each in page.items}) != page.total:
             return None
-        with self._file.transaction():
+        with self.file.transaction():
             self._prepare_table()
             there = {record.id for record in page.items}
-            gone = [record_id for record_id in self._table.ids() if record_id not in there]
-            written = self._table.write(page.items)
-            written.deleted, written.deleted_ids = self._table.delete(gone), gone
+            gone = [record_id for record_id in self.table.ids() if record_id not in there]
+            written = self.table.write(page.items)
+            written.deleted, written.deleted_ids = self.table.delete(gone), gone
             read = self._reader().seen_at_once(page.items, self._plan.lookback)
             self._save(read, f"one page held all {page.total:,} that are counted", "everything")
-        return ObjectResult(self._state, written, "everything", why, self._lister.requests)
+        return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
     def _replace(self, staging: Staging) -> Written:
         """The records that were read take the place of what was there."""
         self._prepare_table()
-        db = self._file.db
+        db = self.file.db
         db.execute("CREATE TEMP TABLE IF NOT EXISTS present (id TEXT PRIMARY KEY) WITHOUT ROWID")
         db.execute("DELETE FROM temp.present")
         written = Written()
         for wire in staging.wires():
             record = Record.parse(jsontext.loads(wire))
             db.execute("INSERT OR IGNORE INTO temp.present VALUES (?)", (record.id,))
-            done = self._table.write([record])
+            done = self.table.write([record])
             written.created += done.created
             written.updated += done.updated
         gone = db.execute(
-            f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp.present)"  # noqa: S608 - quoted
+            f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp.present)"  # noqa: S608 - quoted
         ).fetchall()
         written.deleted_ids = [row[0] for row in gone]
-        written.deleted = self._table.delete(written.deleted_ids)
-        db.execute("DELETE FROM _reread WHERE object_id = ?", (self._state.object_id,))
+        written.deleted = self.table.delete(written.deleted_ids)
+        db.execute("DELETE FROM _reread WHERE object_id = ?", (self.state.object_id,))
         return written
 
     def _prove(self, scan: CompleteScan, written: Written) -> None:
@@ -282,37 +292,40 @@ class ObjectSync:
 
     def _take_as_begun(self, whole: ChangesRead, doubt: CannotProve) -> None:
         """Everything was read after the scan began, and holds as of then, unless the service counts more than it lists."""
-        count, total = self._table.count(), self._lister.total
+        count, total = self.table.count(), self.lister.total
+        if doubt.contradicts:
+            self._save(whole, f"not proven: {doubt.reason}", "everything", proven=False)
+            return
         if total is not None and total > count:
             self._save(whole, f"not proven: {total:,} records are counted, {count:,} are listed", "everything", proven=False)
             return
         self._save(whole, f"everything was read ({doubt.reason})", "everything")
         if doubt.is_lasting:
-            self._state.since = None
-            self._file.save(self._state)
+            self.state.since = None
+            self.file.save(self.state)
 
     # -- what is kept ----------------------------------------------------------------------------------------------------------------
 
     def _prepare_table(self) -> None:
         """The table as the attributes are now; what other objects' records it held goes with it."""
-        there = self._file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._table.name,)).fetchone()
+        there = self.file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.table.name,)).fetchone()
         if not there:
-            self._table.create()
+            self.table.create()
         else:
             self._fit_columns()
 
     def _fit_columns(self) -> None:
-        if needs_columns(self._state.fingerprint, self._fingerprint):
-            self._table.rebuild()
+        if needs_columns(self.state.fingerprint, self._fingerprint):
+            self.table.rebuild()
 
     def _save(self, read: ChangesRead, proof: str, how: str = "changes", *, proven: bool = True) -> None:
-        if self._table.grown:
-            self._table.rebuild()
-        state = self._state
-        state.records, state.proven, state.proof, state.how = self._table.count(), proven, proof, how
+        if self.table.grown:
+            self.table.rebuild()
+        state = self.state
+        state.records, state.proven, state.proof, state.how = self.table.count(), proven, proof, how
         state.since, state.as_of, state.taken, state.newest = read.mark.since, read.mark.as_of, read.mark.taken, read.newest
-        state.requests = self._lister.requests
-        state.total_requests += self._lister.requests
+        state.requests = self.lister.requests
+        state.total_requests += self.lister.requests
         state.syncs += 1
-        state.fingerprint, state.loose = self._fingerprint, sorted(self._table.loose)
-        self._file.save(state)
+        state.fingerprint, state.loose = self._fingerprint, sorted(self.table.loose)
+        self.file.save(state)

@@ -82,6 +82,13 @@ class MirrorSync:
         self._report.requests += sum(result.requests for result in self._report.results)
         return self._report
 
+    def object_syncs(self, names: Sequence[str]) -> list[ObjectSync]:
+        """What can read objects of the mirror, all of them where none is named. Raises NotFoundError for one that is not in it."""
+        states = {state.object_id: state for state in self._file.states() if state.object_id != ACTIVITIES}
+        objects = [each for each in self._objects() if each.id in states]
+        chosen = [_named(name, objects) for name in dict.fromkeys(names)] if names else objects
+        return [ObjectSync(self._plan, self._file, states[each.id], self._attributes(each)) for each in chosen]
+
     @property
     def _plan(self) -> SyncPlan:
         return SyncPlan(self._crm, self._context.clock, self._context.listener.progress)

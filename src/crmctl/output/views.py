@@ -170,4 +170,6 @@ MIRROR_OBJECTS = _view(
     "object records asOf proven proof totalRequests",
     "object records asOf proven proof excluded syncs requests totalRequests table",
 )
+MIRROR_MISTAKES = _view("wrong records", "object id problem", "object id problem")
+MIRROR_HITS = _view("records", "object id excerpt", "object id excerpt score data")
 UPLOADS = _view("files", "path publicUrl bytes contentType", "file path publicUrl bytes contentType")

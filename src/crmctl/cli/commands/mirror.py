@@ -51,6 +51,33 @@ def status(ctx: typer.Context) -> None:
     status(ctx.obj)
 
 
+@app.command("verify", examples=["crmctl mirror verify people", "crmctl mirror verify || echo 'the mirror was wrong'"])
+def verify(
+    ctx: typer.Context,
+    objects: Annotated[list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these; else all that the mirror has.")] = None,
+) -> int:
+    """Read everything, and name every record that the mirror had wrong.
+
+    What somebody changed since the last sync is not wrong. Exit 11 when a record was; it is put right at once.
+    """
+    from crmctl.cli.mirror_commands import verify
+
+    return verify(ctx.obj, objects or [])
+
+
+@app.command("search", examples=["crmctl mirror search Hopper", "crmctl mirror search 'ada acme' people companies -o ids"])
+def search(
+    ctx: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words that must all be in a record; beginnings of words count.")],
+    objects: Annotated[list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these; else all that the mirror has.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 20,
+) -> None:
+    """Find records of any object by words in any of their texts, the best matches first; no request is made."""
+    from crmctl.cli.mirror_commands import search
+
+    search(ctx.obj, text, objects or [], limit)
+
+
 @app.command(
     "sql",
     examples=[

@@ -54,6 +54,7 @@ class Session:
     """Requests to one service with one key; safe for several threads.
 
     `log` receives the lines of `--debug`, `note` a sentence when a wait is long enough to wonder about. `random` yields jitter in [0, 1).
+    `logs_bodies`: what is sent and answered is part of the log.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Session:
         self._budget = budget or Unpaced()
         self._max_wait = max_wait
         self._timeout = timeout
+        self.logs_bodies = True
         self._log = log
         self._note = note or (lambda _: None)
 
@@ -284,7 +286,7 @@ class Session:
         self._log_body("<", response.body)
 
     def _log_body(self, arrow: str, body: bytes) -> None:
-        if body:
+        if body and self.logs_bodies:
             # Redacted before it is cut: half a key must not survive at the end of an excerpt.
             text = self._redactor.text(body.decode("utf-8", "replace"))
             self._debug(f"{arrow} {text if len(text) <= _LOGGED_BODY else text[:_LOGGED_BODY] + '…'}")

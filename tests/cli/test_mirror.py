@@ -1,0 +1,107 @@
+"""`crmctl mirror` through the installed program and a service on a socket."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import requests_of
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+
+@pytest.fixture
+def mirrored(crm: RunningService, people: list[str]) -> list[str]:
+    """120 people, and a mirror of them."""
+    run_crmctl("mirror", "sync", "people").ok()
+    crm.log.clear()
+    return people
+
+
+def place() -> Path:
+    return Path(run_crmctl("mirror", "path").ok().json()["path"])
+
+
+def test_it_is_brought_up_to_date_asked_shown_and_removed(crm: RunningService, mirrored: list[str]) -> None:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    crm.client.patch(f"{path}/{mirrored[3]}", json={"data": {"score": 99.5}})
+    crm.client.delete(f"{path}/{mirrored[70]}")
+    [synced] = run_crmctl("mirror", "sync").ok().json()
+    assert (synced["read"], synced["records"], synced["updated"], synced["deleted"], synced["proven"]) == ("changes", 119, 1, 1, True)
+    [shown] = run_crmctl("mirror", "status").ok().json()
+    assert shown["asOf"] == synced["asOf"]
+    assert "119 that are counted" in shown["proof"]
+    asked = requests_of(crm)
+    rows = run_crmctl("mirror", "sql", "SELECT id, score FROM people WHERE score > :least", "--param", "least=99").ok().json()
+    assert {row["score"] for row in rows} == {99.5, *range(100, 121)}
+    assert run_crmctl("mirror", "search", "person004", "-o", "ids").ok().out.split() == [mirrored[3]]
+    assert requests_of(crm) == asked
+    with sqlite3.connect(place()) as db:
+        assert db.execute("SELECT count(*), sum(_created > 0) FROM people").fetchone() == (119, 119)
+        wires = [json.loads(row[0]) for row in db.execute("SELECT _data FROM people ORDER BY _created, _no")]
+    exported = run_crmctl("bulk", "export", "people").ok().lines()
+    assert sorted(wires, key=lambda each: each["id"]) == sorted(exported, key=lambda each: each["id"])
+    assert run_crmctl("mirror", "remove").exits(2).error()["hint"] == "pass --yes"
+    run_crmctl("mirror", "remove", "--yes").ok()
+    assert run_crmctl("mirror", "status").exits(3).error()["code"] == "no_mirror"
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [("DELETE FROM people", "not_a_select"), ("ATTACH 'other.db' AS other", "not_a_select"), ("PRAGMA user_version = 3", "not_a_select"),
+     ("SELECT load_extension('x')", "not_a_select"), ("CREATE TEMP TABLE t (a)", "not_a_select"), ("SELECT nope FROM people", "bad_sql"),
+     ("SELECT 1; DROP TABLE people", "bad_sql"), ("INSERT INTO _search_people (_search_people) VALUES ('optimize')", "not_a_select"),
+     ("VACUUM INTO 'stolen.db'", "not_a_select"), ("", "not_a_select")],
+)  # fmt: skip
+def test_sql_only_reads(statement: str, code: str, mirrored: list[str]) -> None:
+    before = place().read_bytes()
+    assert run_crmctl("mirror", "sql", statement).exits(2).error()["code"] == code
+    assert place().read_bytes() == before
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_sql_ends_in_time_and_checks_what_should_be_empty(mirrored: list[str]) -> None:
+    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+    assert run_crmctl("mirror", "sql", endless, "--timeout", "0.3").exits(8).error()["code"] == "query_timeout"
+    empty = "SELECT id FROM people WHERE email = :email"
+    assert run_crmctl("mirror", "sql", empty, "--param", "email=nobody@acme.com", "--expect-empty").ok().json() == []
+    found = run_crmctl("mirror", "sql", empty, "--param", "email=person001@acme.com", "--expect-empty", "-o", "csv").exits(11)
+    assert found.out.splitlines() == ["id", mirrored[0]]
+    both = run_crmctl("mirror", "sql", "SELECT a.id, b.id, 9e999, x'00ff', NULL FROM people a JOIN people b USING (id) LIMIT 1").ok().json()
+    assert list(both[0].values()) == [both[0]["id"], both[0]["id"], "inf", "00ff", None]
+
+
+def test_verify_names_what_is_wrong_and_puts_it_right(crm: RunningService, mirrored: list[str]) -> None:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    crm.client.patch(f"{path}/{mirrored[9]}", json={"data": {"score": 1000}})
+    crm.client.delete(f"{path}/{mirrored[10]}")
+    assert run_crmctl("mirror", "verify").ok().json() == [], "what changed since is not wrong"
+    with sqlite3.connect(place()) as db:
+        db.execute("UPDATE people SET _data = replace(_data, 'person002', 'person999') WHERE id = ?", (mirrored[1],))
+        db.execute("DELETE FROM people WHERE id = ?", (mirrored[5],))
+        row = db.execute("SELECT * FROM people WHERE id = ?", (mirrored[2],)).fetchone()
+        columns = [column[1] for column in db.execute("PRAGMA table_info(people)")]
+        ghost = [None if name == "_no" else "ghost" if name == "id" else value for name, value in zip(columns, row, strict=True)]
+        db.execute(f"INSERT INTO people VALUES ({', '.join('?' * len(ghost))})", ghost)
+    db.close()
+    found = run_crmctl("mirror", "verify", "people").exits(11)
+    assert {(each["id"], each["problem"]) for each in found.json()} == {(mirrored[1], "stale"), ("ghost", "ghost")} | {
+        (mirrored[5], "missing")
+    }
+    assert run_crmctl("mirror", "verify").ok().json() == []
+
+
+def test_nothing_of_the_data_is_in_the_log(crm: RunningService, people: list[str]) -> None:
+    run = run_crmctl("--debug", "mirror", "sync", "people").ok()
+    assert "GET" in run.err
+    assert "person001" not in run.err
+    assert "acme.com" not in run.err
+
+
+def test_what_is_not_there_is_said(crm: RunningService) -> None:
+    assert run_crmctl("mirror", "sync", "peeple").exits(3).error()["details"]["valid"]
+    assert "OBJECT.ATTR" in run_crmctl("mirror", "sync", "--exclude", "phone").exits(2).error()["message"]
+    assert run_crmctl("mirror", "sql", "SELECT 1").exits(3).error()["hint"] == "crmctl mirror sync makes it"
