@@ -26,9 +26,11 @@ _crmctl_table() {
         'bulk update') options='--ids=@files --filter=@assignments --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
         'bulk delete') options='--ids=@files --filter=@assignments --expect=@anything --backup=@files --no-backup --concurrency=@anything' arguments='@objects' ;;
         'bulk inspect') options='--object=@objects --mode=create|upsert --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
-        'mirror') commands='sync status sql path remove' ;;
+        'mirror') commands='sync status verify search sql path remove' ;;
         'mirror sync') options='--activities --full --exclude=@anything --lock-wait=@anything' arguments='@anything...' ;;
         'mirror status') ;;
+        'mirror verify') arguments='@anything...' ;;
+        'mirror search') options='--limit=@anything' arguments='@anything @anything...' ;;
         'mirror sql') options='--param=@anything --expect-empty' arguments='@anything' ;;
         'mirror path') ;;
         'mirror remove') ;;
