@@ -72,7 +72,10 @@ def search(
     objects: Annotated[list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these; else all that the mirror has.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 20,
 ) -> None:
-    """Find records of any object by words in any of their texts, the best matches first; no request is made."""
+    """Find records of any object by words in any of their texts.
+
+    The best matches come first. No request is made.
+    """
     from crmctl.cli.mirror_commands import search
 
     search(ctx.obj, text, objects or [], limit)
