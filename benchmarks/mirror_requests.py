@@ -21,6 +21,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.support.clock import FakeClock
+from tests.support.mirrorhistories import MirrorContext
+
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
 from crmctl.mirror.file import MirrorFile, mirror_path
@@ -32,8 +35,6 @@ from crmctl.models.members import Member
 from crmctl.models.objects import Object
 from crmctl.models.records import Record
 from crmctl.models.timestamps import MICROS, to_timestamp
-from tests.support.clock import FakeClock
-from tests.support.mirrorhistories import MirrorContext
 
 OBJECT_ID = "00000000-0000-4000-8000-000000000001"
 START = 1_760_000_000 * MICROS
@@ -146,9 +147,8 @@ def measure(count: int, folder: Path, *, check: bool) -> int:
     path = mirror_path(context.state, context.profile, context.origin)
     print(f"{count:,} records: {service.requests:,} requests, {time.process_time() - begun:.1f} s of processor time")
     json_bytes = sum(len(jsontext.dumps(service.wire(number)).encode()) + 1 for number in range(0, count, 97)) * 97
-    print(
-        f"the file is {path.stat().st_size / json_bytes:.2f} times the JSON; {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB"
-    )
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"the file is {path.stat().st_size / json_bytes:.2f} times the JSON; {memory} MiB, most of it the service's")
     kept = folder / "kept.sqlite"
     shutil.copy(path, kept)
     missed = 0
