@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 
-from crmctl.service.files.endpoints import FOLDER
+from crmctl.service.settings import FILES_FOLDER
 from tests.support.service import RunningService, running_service
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
@@ -34,7 +34,7 @@ def fetch(url: str, **headers: str) -> httpx.Response:
 
 
 def stored(crm: RunningService) -> list[Path]:
-    return sorted(path for path in (crm.data_dir / FOLDER).rglob("*") if path.is_file())
+    return sorted(path for path in (crm.data_dir / FILES_FOLDER).rglob("*") if path.is_file())
 
 
 def changed(url: str, **changes: str) -> str:
