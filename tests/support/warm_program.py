@@ -7,12 +7,14 @@ it ends when its stdin does.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
 import os
 import pkgutil
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,6 +56,16 @@ class WarmProgram:
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == READY
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Let it end, and wait until it has: coverage writes down at the end what was imported."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        shutil.rmtree(Path(self._socket).parent)
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, given: bytes, timeout: float
@@ -135,7 +147,7 @@ def serve(path: str) -> None:
         while True:
             readable, _, _ = select.select([listener, 0], [], [])
             if 0 in readable:
-                os._exit(0)
+                sys.exit()
             connection, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
