@@ -34,7 +34,13 @@ def import_file(runtime: Runtime, request: ImportRequest) -> None:
 def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
     """Do what a plan says, or with --dry-run show it."""
     from crmctl.bulk.usecases.apply_plan import apply_plan, preview_plan
+    from crmctl.bulk.usecases.merge_records import holds_merges
 
+    if holds_merges(request.file):
+        from crmctl.cli.bulk_merges import apply_merges
+
+        apply_merges(runtime, request)
+        return
     context = RuntimeContext(runtime)
     if runtime.dry_run:
         preview = preview_plan(context, request)

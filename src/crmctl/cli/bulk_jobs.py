@@ -86,7 +86,10 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
 def undo_job(runtime: Runtime, reference: str) -> None:
     """Show what an undo would do, ask, do it. Raises PartialError when something of the job is left."""
     from crmctl.bulk.usecases.undo import UndoRequest, undo
+    from crmctl.cli.bulk_merges import undo_merges
 
+    if undo_merges(runtime, reference):
+        return
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 

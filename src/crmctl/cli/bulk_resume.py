@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
     """Go on with a job, or with --dry-run say what is left of it."""
     from crmctl.bulk.usecases.resume import preview_resume, resume
+    from crmctl.cli.bulk_merges import resume_merges
+
+    if resume_merges(runtime, request.job, last=request.last):
+        return
 
     context = RuntimeContext(runtime)
     if not runtime.dry_run:

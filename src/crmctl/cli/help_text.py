@@ -49,7 +49,7 @@ def root_page(entries: Sequence[CommandEntry], common_rows: list[tuple[str, str]
         "crmctl records list people --filter 'email endsWith @acme.com'",
         "crmctl bulk import people people.csv --dry-run",
     ]
-    page.footer = "crmctl help <topic>: exit-codes, filters, output, options, environment"
+    page.footer = "crmctl help <topic>: exit-codes, filters, matching, output, options, environment"
     return page
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.jobs import DamagedJob, JobInfo
+from crmctl.bulk.merge.merge_journal import MODE
+from crmctl.bulk.usecases.resume import choose_job
 from crmctl.bulk.usecases.targets import store_of
 
 
@@ -26,6 +28,13 @@ def list_jobs(context: BulkContext) -> JobList:
 def find_job(context: BulkContext, reference: str) -> JobInfo:
     """A job by its id, the beginning or the end of it, or `last`. Raises NotFoundError; UsageError for several, and a damaged one."""
     return store_of(context).find(reference)
+
+
+def merge_job(context: BulkContext, reference: str | None, *, last: bool = False) -> JobInfo | None:
+    """The job that is meant, where it is one that merges. Raises what choosing raises."""
+    store = store_of(context)
+    job = store.find(reference) if reference is not None else choose_job(store, None, last=last)
+    return job if job.header.mode == MODE else None
 
 
 def remove_job(context: BulkContext, reference: str, *, keep: bool = False) -> str:

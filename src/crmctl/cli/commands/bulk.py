@@ -305,6 +305,45 @@ def delete_records(
     delete_records(ctx.obj, _given(ctx), ids, filters)
 
 
+@app.command(
+    "dedupe",
+    examples=[
+        "crmctl bulk dedupe people --match email --plan duplicates.jsonl",
+        "crmctl bulk dedupe people --match email --match 'name~0.92,company' --keep most-complete --review",
+    ],
+)
+def dedupe_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    match: Annotated[
+        list[str] | None,
+        typer.Option("--match", metavar="EXPR", help="What makes two records one: attributes equal, or with ~0.92 alike."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="RULE", help="Who stays: oldest, newest, most-complete, most-activities; whose values: phone=newest."
+        ),
+    ] = None,
+    plan: Annotated[str | None, typer.Option("--plan", metavar="FILE", help="Write what to merge here, for crmctl bulk apply.")] = None,
+    most: Annotated[int, typer.Option("--max-group", metavar="N", min=2, help="Groups of more records are left out.")] = 10,
+    review: Annotated[bool, typer.Option("--review", help="Show the groups, the least certain first.")] = False,
+    max_age: Annotated[
+        float, typer.Option("--max-age", metavar="SECONDS", min=0, help="A mirror that is older is brought up to date first.")
+    ] = 3600.0,
+) -> None:
+    """Find records that are one and the same, and propose how to merge them. Changes nothing.
+
+    Several --match are alternatives; crmctl help matching says how values are compared. The plan is a file to read and to edit: one group
+    a line, with the record that stays, those that go, and whose value of every attribute is kept.
+    """
+    from crmctl.bulk.usecases.dedupe import DedupeRequest
+    from crmctl.cli.bulk_merges import dedupe_records
+
+    path = Path(plan) if plan is not None else None
+    dedupe_records(ctx.obj, DedupeRequest(object_name, tuple(match or ()), tuple(keep or ()), path, most, review, max_age))
+
+
 @app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv -o json"])
 def inspect_file(
     ctx: typer.Context,

@@ -20,7 +20,7 @@ def explain(
 ) -> None:
     """Explain a command or a topic.
 
-    Topics: exit-codes, filters, output, options, environment.
+    Topics: exit-codes, filters, matching, output, options, environment.
     """
     runtime = ctx.obj
     words = topic or []
@@ -35,12 +35,16 @@ def _page(words: list[str], width: int) -> str:
         return render(
             HelpPage(usage="crmctl [options] <command> [options]", sections=[Section("Common options", common_option_rows())]), width
         )
+    if words == ["matching"]:
+        from crmctl.cli.help_match import matching_page
+
+        return render(matching_page(), width)
     if len(words) == 1 and words[0] in TOPICS:
         return render(TOPICS[words[0]], width)
     shown = command_help(words, width)
     if shown is None:
         raise UsageError(
             f"there is no command or topic '{' '.join(words)}'",
-            hint="crmctl --help lists the commands; topics: exit-codes, options, " + ", ".join(TOPICS),
+            hint="crmctl --help lists the commands; topics: exit-codes, matching, options, " + ", ".join(TOPICS),
         )
     return shown

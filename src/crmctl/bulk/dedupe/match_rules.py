@@ -1,0 +1,128 @@
+"""`--match` in words: a rule is terms that all must hold, several rules are alternatives. Reading and checking; nothing is compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crmctl.bulk.dedupe.normal_forms import FORMS, NormalForm, usual_form
+from crmctl.errors import UsageError
+from crmctl.models.attributes import Attribute
+from crmctl.models.composites import fold
+
+_TERM = re.compile(r"\s*(?P<fields>[^:~,\s][^:~,]*?)\s*(?::\s*(?P<form>[\w-]+)\s*)?(?:~\s*(?P<least>[^,~:]*?)\s*)?")
+HINT = "for example --match email, --match 'name~0.92,company', --match 'website:domain'; crmctl help matching"
+LEAST = 0.5
+"""Texts that are less alike have nothing to do with each other; a rule that says so is a mistake."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """An attribute, or a part of its value."""
+
+    slug: str
+    part: str | None = None
+
+    @property
+    def said(self) -> str:
+        return f"{self.slug}.{self.part}" if self.part else self.slug
+
+    def value(self, data: Mapping[str, Any]) -> Any:
+        """What a record holds of it."""
+        value = data.get(self.slug)
+        if self.part is None:
+            return value
+        wanted = fold(self.part)
+        return next((item for key, item in value.items() if fold(key) == wanted), None) if isinstance(value, Mapping) else None
+
+
+@dataclass(frozen=True)
+class MatchTerm:
+    """One field, or several as one text, in a normal form: equal, or alike by `least` (0 to 1)."""
+
+    fields: tuple[Field, ...]
+    form: NormalForm
+    least: float | None = None
+
+    @property
+    def source(self) -> str:
+        """The fields in their form: terms that differ only in `least` read the same."""
+        return f"{'+'.join(field.said for field in self.fields)}:{self.form.name}"
+
+    @property
+    def said(self) -> str:
+        """As it is written, with its form."""
+        return self.source + (f"~{self.least:g}" if self.least is not None else "")
+
+    def read(self, data: Mapping[str, Any]) -> str | None:
+        """The normal form of what a record holds; None for nothing."""
+        if len(self.fields) == 1 and self.fields[0].part is None:
+            alone = data.get(self.fields[0].slug)
+            return None if alone is None or alone == "" else self.form.read(alone)
+        values = [value for field in self.fields if (value := field.value(data)) is not None and value != ""]
+        return self.form.read(values[0] if len(values) == 1 else values) if values else None
+
+
+@dataclass(frozen=True)
+class MatchRule:
+    """Terms that all must hold, as they were written."""
+
+    text: str
+    terms: tuple[MatchTerm, ...]
+
+    @property
+    def said(self) -> str:
+        return ",".join(term.said for term in self.terms)
+
+    @property
+    def is_equality(self) -> bool:
+        return all(term.least is None for term in self.terms)
+
+
+def parse_rules(texts: Sequence[str], attributes: Sequence[Attribute], object_slug: str) -> tuple[MatchRule, ...]:
+    """The rules of `--match`, in the order given. Raises UsageError for what is none, or names what is not there."""
+    known = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
+    if not texts:
+        raise UsageError("say what makes two records the same: --match", hint=HINT, code="no_rule")
+    return tuple(MatchRule(text, tuple(_term(one, text, known, object_slug) for one in text.split(","))) for text in texts)
+
+
+def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str) -> MatchTerm:
+    found = _TERM.fullmatch(one)
+    if found is None:
+        raise UsageError(f"--match {text}: {one.strip()!r} is no term", hint=HINT, code="malformed_rule")
+    fields = tuple(_field(name.strip(), text, known) for name in found["fields"].split("+"))
+    first = known[fields[0].slug]
+    form = usual_form(first, object_slug)
+    if fields[0].part:
+        form = FORMS["name" if first.type == "name" else "text"]
+    if (wanted := found["form"]) is not None:
+        if wanted not in FORMS:
+            raise UsageError(f"--match {text}: there is no form {wanted}", hint=f"one of: {', '.join(FORMS)}", code="unknown_form")
+        form = FORMS[wanted]
+    return MatchTerm(fields, form, _least(found["least"], text))
+
+
+def _field(name: str, text: str, known: Mapping[str, Attribute]) -> Field:
+    slug, dot, part = (name, "", "") if name in known else name.partition(".")
+    if slug not in known or (dot and not part):
+        hint = f"the attributes are: {', '.join(known)}"
+        raise UsageError(f"--match {text}: there is no attribute {slug}", hint=hint, code="unknown_attribute")
+    return Field(slug, part or None)
+
+
+def _least(given: str | None, text: str) -> float | None:
+    if given is None:
+        return None
+    try:
+        least = float(given)
+    except ValueError:
+        least = -1.0
+    if not LEAST <= least < 1.0:
+        raise UsageError(
+            f"--match {text}: {given!r} is no similarity", hint=f"from {LEAST} (hardly alike) to 0.99; without ~ it means equal",
+            code="malformed_rule",
+        )  # fmt: skip
+    return least

@@ -1,0 +1,249 @@
+"""What there is about the records of a plan: they themselves, records that refer to losers, activities that name them.
+
+Read completely once, then kept up with what changes; on disk, so that memory stays flat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from crmctl.bulk.match.key_lookups import Lookup
+from crmctl.bulk.merge.steps import LINKS, MergeSchema, Surroundings
+from crmctl.bulk.read.activity_links import ActivityLister, all_activities, named_records
+from crmctl.bulk.read.full_scan import ScanStatistics, scan
+from crmctl.bulk.read.read_back import Getter, Reader
+from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.spill import Spill
+from crmctl.client.shapes import Page
+from crmctl.errors import NotFoundError
+from crmctl.mirror.local_copy import LocalCopy
+from crmctl.models import jsontext
+from crmctl.models.activities import Activity
+from crmctl.models.filters import Condition
+from crmctl.models.records import Record
+from crmctl.models.timestamps import micros_of
+
+_TABLES = """
+CREATE TABLE member (id TEXT PRIMARY KEY, given TEXT NOT NULL, loses INTEGER NOT NULL, data TEXT) WITHOUT ROWID;
+CREATE TABLE holder (id TEXT PRIMARY KEY, object_id TEXT NOT NULL, data TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE refers (target TEXT NOT NULL, holder TEXT NOT NULL, PRIMARY KEY (target, holder)) WITHOUT ROWID;
+CREATE TABLE activity (id TEXT PRIMARY KEY, links TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE names (target TEXT NOT NULL, activity TEXT NOT NULL, PRIMARY KEY (target, activity)) WITHOUT ROWID;
+"""
+
+
+class MergeService(Getter, ActivityLister, Protocol):
+    """The calls of the client that only read."""
+
+
+MANY = 10_000
+"""So many records are asked of a mirror at a time."""
+
+
+class CountedReads:
+    """The calls that read, counted."""
+
+    def __init__(self, service: MergeService) -> None:
+        self.requests = 0
+        self._service = service
+
+    def list_records(
+        self,
+        object_id: str,
+        *,
+        filters: Sequence[Condition] = (),
+        sort: str | None = None,
+        order: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page[Record]:
+        self.requests += 1
+        return self._service.list_records(object_id, filters=filters, sort=sort, order=order, limit=limit, offset=offset)
+
+    def get_record(self, object_id: str, record_id: str) -> Record:
+        self.requests += 1
+        return self._service.get_record(object_id, record_id)
+
+    def list_activities(
+        self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
+    ) -> Page[Activity]:
+        self.requests += 1
+        return self._service.list_activities(record_id=record_id, object_id=object_id, limit=limit, offset=offset)
+
+
+class Survey(Spill):
+    """`want` every group first, then `fill`; `refresh` before each wave."""
+
+    TABLES = _TABLES
+    CACHE_KIB = 16_000
+
+    def __init__(self, service: MergeService, schema: MergeSchema) -> None:
+        super().__init__()
+        self._service = CountedReads(service)
+        self._schema = schema
+        self._lookups = {object_id: Lookup(self._service, object_id) for object_id in {schema.object_id, *schema.referring}}
+        self._ids = SeenIds()
+
+    def __exit__(self, *error: Any) -> None:
+        self._ids.__exit__(*error)
+        super().__exit__(*error)
+
+    @property
+    def requests(self) -> int:
+        return self._service.requests
+
+    def want(self, survivor: str, losers: Sequence[str]) -> None:
+        """The records of a group."""
+        rows = [(survivor.lower(), survivor, 0), *((loser.lower(), loser, 1) for loser in losers)]
+        self._db.executemany("INSERT OR IGNORE INTO member (id, given, loses) VALUES (?, ?, ?)", rows)
+        for record_id, _, _ in rows:
+            self._ids.add(record_id)
+
+    def fill_members(self) -> None:
+        """Read the records themselves only. Raises what reading raises."""
+        for page in fetch(Reader(self._service, self._schema.object_id), self._ids):
+            for record in page:
+                self.take(self._schema.object_id, record)
+
+    @property
+    def objects(self) -> list[str]:
+        """The objects that are looked at, by id."""
+        return list(self._lookups)
+
+    def fill(self, copy: LocalCopy | None = None) -> None:
+        """Read what there is: from a mirror that has all of it, else from the service. Raises what reading raises."""
+        if copy is not None and self._is_in(copy):
+            self._fill_from(copy)
+        else:
+            self._fill_from_service()
+        self.read_activities()
+
+    def _is_in(self, copy: LocalCopy) -> bool:
+        slugs = {self._schema.object_id: [one.slug for one in self._schema.attributes], **self._schema.referring}
+        states = [copy.state(object_id) for object_id in self._lookups]
+        proven = all(state is not None and state.proven for state in states)
+        return proven and all(copy.holds(object_id, slugs[object_id]) for object_id in self._lookups)
+
+    def _fill_from(self, copy: LocalCopy) -> None:
+        object_id = self._schema.object_id
+        for one, lookup in self._lookups.items():
+            state = copy.state(one)
+            lookup.as_of = (state.newest or state.as_of) if state is not None else 0
+        members = self._db.execute("SELECT given, loses FROM member").fetchall()
+        for given, _ in members:
+            if (record := copy.record(object_id, given)) is not None:
+                self.take(object_id, record)
+        self._look_for_missing(_Sink(self, object_id))
+        losers = [given for given, loses in members if loses]
+        for at in range(0, len(losers), MANY):
+            for found in copy.referring_to(object_id, losers[at : at + MANY]):
+                self.take(found.object_id, found.record)
+
+    def _fill_from_service(self) -> None:
+        for object_id, lookup in self._lookups.items():
+            lookup.as_of = self._newest(lookup)
+            sink = _Sink(self, object_id)
+            if object_id in self._schema.referring:
+                with SeenIds() as seen:
+                    for page in scan(lookup.lister, object_id, (), seen, ScanStatistics()):
+                        sink.see(page)
+                if object_id == self._schema.object_id:
+                    self._look_for_missing(sink)
+            else:
+                for page in fetch(Reader(self._service, object_id), self._ids):
+                    sink.see(page)
+
+    def refresh(self) -> None:
+        """Take in what has changed since; what was deleted shows when it is written. Raises what reading raises."""
+        for object_id, lookup in self._lookups.items():
+            if not lookup.refresh(_Sink(self, object_id)):
+                for page in fetch(Reader(self._service, object_id), self._ids) if object_id == self._schema.object_id else ():
+                    _Sink(self, object_id).see(page)
+
+    def read_activities(self) -> None:
+        """All activities that name a loser. Raises what reading raises."""
+        for page in all_activities(self._service):
+            for activity in page:
+                named = [one for one in named_records(activity) if self._loses(one)]
+                self._db.execute("DELETE FROM names WHERE activity = ?", (activity.id,))
+                if named:
+                    links = {"id": activity.id, **{name: activity.wire.get(name) or [] for name in LINKS}}
+                    self._db.execute("INSERT OR REPLACE INTO activity VALUES (?, ?)", (activity.id, jsontext.dumps(links)))
+                    self._db.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", ((one, activity.id) for one in named))
+
+    def member(self, record_id: str) -> dict[str, Any] | None:
+        """What a record of the plan holds now; None for one that is not there."""
+        row = self._db.execute("SELECT data FROM member WHERE id = ?", (record_id.lower(),)).fetchone()
+        return None if row is None or row[0] is None else jsontext.loads(row[0])
+
+    def around(self, survivor: str, losers: Sequence[str]) -> Surroundings:
+        """What has to do with a group whose records are there."""
+        members = {one.lower(): self.member(one) or {} for one in (survivor, *losers)}
+        holders: dict[str, tuple[str, str, Mapping[str, Any]]] = {}
+        activities: dict[str, Mapping[str, Any]] = {}
+        for loser in losers:
+            query = "SELECT holder.id, object_id, data FROM refers JOIN holder ON holder.id = holder WHERE target = ?"
+            for record_id, object_id, data in self._db.execute(query, (loser.lower(),)):
+                holders[record_id] = (object_id, record_id, jsontext.loads(data))
+            query = "SELECT activity.id, links FROM names JOIN activity ON activity.id = activity WHERE target = ?"
+            for activity_id, links in self._db.execute(query, (loser.lower(),)):
+                activities[activity_id] = jsontext.loads(links)
+        return Surroundings(members, list(holders.values()), list(activities.values()))
+
+    def still_named(self) -> Iterator[str]:
+        """Losers that something refers to or names."""
+        yield from (row[0] for row in self._db.execute("SELECT target FROM refers UNION SELECT target FROM names ORDER BY 1").fetchall())
+
+    def take(self, object_id: str, record: Record) -> None:
+        """A record as it is now."""
+        record_id = record.id.lower()
+        if object_id == self._schema.object_id:
+            self._db.execute("UPDATE member SET data = ? WHERE id = ?", (jsontext.dumps(record.data), record_id))
+        slugs = self._schema.referring.get(object_id)
+        if not slugs:
+            return
+        targets = {one for slug in slugs for one in reference_ids(record.data.get(slug)) if self._loses(one)}
+        self._db.execute("DELETE FROM refers WHERE holder = ?", (record_id,))
+        if targets:
+            self._db.execute("INSERT OR REPLACE INTO holder VALUES (?, ?, ?)", (record_id, object_id, jsontext.dumps(record.data)))
+            self._db.executemany("INSERT OR IGNORE INTO refers VALUES (?, ?)", ((one, record_id) for one in targets))
+
+    def _loses(self, record_id: str) -> bool:
+        return self._db.execute("SELECT 1 FROM member WHERE id = ? AND loses", (record_id,)).fetchone() is not None
+
+    def _look_for_missing(self, sink: _Sink) -> None:
+        """That a record is not there is never concluded from one reading of a list."""
+        missing = [row[0] for row in self._db.execute("SELECT id FROM member WHERE data IS NULL").fetchall()]
+        for record_id in missing:
+            with suppress(NotFoundError):
+                sink.see([self._service.get_record(self._schema.object_id, record_id)])
+
+    def _newest(self, lookup: Lookup) -> int:
+        """When the newest change so far was made."""
+        page = self._service.list_records(lookup.object_id, sort="updated_at", order="desc", limit=1)
+        return max((micros_of(record.updated_at) or 0 for record in page.items), default=0)
+
+
+def reference_ids(value: Any) -> Iterator[str]:
+    """The ids, in lower case, that a reference value names."""
+    if isinstance(value, str):
+        yield value.lower()
+    elif isinstance(value, Mapping):
+        yield from reference_ids(value.get("id"))
+    elif isinstance(value, list):
+        for one in value:
+            yield from reference_ids(one)
+
+
+class _Sink:
+    """Hands records of one object to the survey."""
+
+    def __init__(self, survey: Survey, object_id: str) -> None:
+        self._survey = survey
+        self._object_id = object_id
+
+    def see(self, records: Iterable[Record], /) -> None:
+        for record in records:
+            self._survey.take(self._object_id, record)

@@ -1,0 +1,71 @@
+"""All activities, and which records they name: as links, and as the people who took part. The list has no order to rely on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from crmctl.client.paging import iterate
+from crmctl.client.shapes import Page
+from crmctl.models.activities import Activity
+
+PASSES = 3
+"""So often the list is read again when others change it meanwhile."""
+
+PERSON = "person"
+
+
+class ActivityLister(Protocol):
+    """The list call of the client."""
+
+    def list_activities(
+        self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
+    ) -> Page[Activity]: ...
+
+
+@dataclass
+class _Shift:
+    """Whether the list moved while it was read."""
+
+    seen: bool = False
+
+    def __call__(self) -> None:
+        self.seen = True
+
+
+def all_activities(lister: ActivityLister) -> Iterator[list[Activity]]:
+    """Every activity, in pages; again, from the beginning, when the list was changed while it was read: the same one may come twice."""
+    for _ in range(PASSES):
+        shift = _Shift()
+        pages = iterate(lambda limit, offset: lister.list_activities(limit=limit, offset=offset), on_shift=shift)
+        yield from (page.items for page in pages)
+        if not shift.seen:
+            return
+
+
+def named_records(activity: Activity) -> set[str]:
+    """The ids, in lower case, of all records that an activity names."""
+    return set(_ids(activity.wire))
+
+
+def _ids(wire: dict[str, Any]) -> Iterator[str]:
+    for link in wire.get("linkedRecords") or ():
+        if isinstance(link, dict) and isinstance(link.get("recordId"), str):
+            yield link["recordId"].lower()
+    for participant in wire.get("participants") or ():
+        if isinstance(participant, dict) and participant.get("type") == PERSON and isinstance(participant.get("id"), str):
+            yield participant["id"].lower()
+
+
+def count_links(lister: ActivityLister) -> Counter[str]:
+    """How many activities name each record, by its id in lower case."""
+    seen: set[str] = set()
+    links: Counter[str] = Counter()
+    for page in all_activities(lister):
+        for activity in page:
+            if activity.id not in seen:
+                seen.add(activity.id)
+                links.update(named_records(activity))
+    return links

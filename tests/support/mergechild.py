@@ -1,0 +1,24 @@
+"""A merge, or its undo, in a process of its own, to be killed: STATE ORIGIN KEY apply|resume|undo AT WHEN PLAN.
+
+At its AT-th write the process kills itself as a power cut would, `before` the request leaves or `after` it was answered; 0: it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from tests.support.merges import CrashingService, apply, merge_context, resume, unmerge
+
+
+def main(state: str, origin: str, key: str, action: str, at: str, when: str, plan: str) -> int:
+    with merge_context(origin, key, Path(state)) as context:
+        context.service = CrashingService(context.service, int(at), when, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        done = apply(context, Path(plan)) if action == "apply" else resume(context) if action == "resume" else unmerge(context)
+    return 0 if done.error is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

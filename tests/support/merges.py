@@ -1,0 +1,227 @@
+"""A small world for merges on a real service: contacts that are one and the same, what refers to them and names them, and random plans.
+
+`snapshot` says what there is without ids, so that the world before a merge can be compared with the one after its undo.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk.dedupe.merge_plan import MergePlanHeader, PlannedMerge, write_merge_plan
+from crmctl.bulk.dedupe.survivorship import MergedValue, MergeRecord, merge_values, parse_keep
+from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.usecases.merge_records import MergeResult, merge_records, resume_merges
+from crmctl.bulk.usecases.requests import ApplyRequest
+from crmctl.bulk.usecases.unmerge_records import UnmergeResult, unmerge_records
+from crmctl.client.crm import Crm
+from crmctl.client.directory import Directory
+from crmctl.client.http.session import Session
+from crmctl.client.http.transport import HttpxTransport
+from crmctl.clock import Clock, SystemClock
+from crmctl.config.credentials import Credential
+from crmctl.models.attributes import Attribute
+from crmctl.models.records import Record
+from tests.support.bulkcontext import QuietListener
+
+CONTACTS = {
+    "code": {"type": "text", "isRequired": True, "isUnique": True},
+    "email": {"type": "email", "isUnique": True},
+    "title": {"type": "text"},
+    "phone": {"type": "phone_number"},
+    "tags": {"type": "list"},
+    "score": {"type": "number"},
+    "home": {"type": "address"},
+}
+KEEPS = ["newest", "oldest", "longest", "survivor"]
+
+
+@dataclass
+class MergeContext:
+    """What the use cases need, in a process of the test."""
+
+    service: Any
+    origin: str
+    state: Path
+    clock: Clock = field(default_factory=SystemClock)
+    listener: QuietListener = field(default_factory=QuietListener)
+    profile: str = "test"
+
+    def __post_init__(self) -> None:
+        self.crm = self.service
+        self.directory = Directory(self.service, self.state / "cache", "test", self.origin, self.clock)
+
+
+def connect(base_url: str, key: str) -> Crm:
+    return Crm(Session(base_url, Credential(key, "test", base_url), HttpxTransport(), timeout=30))
+
+
+@contextmanager
+def merge_context(base_url: str, key: str, state: Path) -> Iterator[MergeContext]:
+    crm = connect(base_url, key)
+    try:
+        yield MergeContext(crm, base_url, state)
+    finally:
+        crm.session.close()
+
+
+@dataclass
+class World:
+    """The objects of one world: `contacts` refer to each other, `tickets` to contacts."""
+
+    crm: Crm
+    contacts: str
+    tickets: str
+    attributes: Sequence[Attribute]
+    slug: str
+
+    @classmethod
+    def make(cls, crm: Crm, slug: str) -> World:
+        def an_object(name: str) -> str:
+            return crm.create_object({"pluralName": name, "singularName": name, "description": "", "slug": name}).id
+
+        contacts, tickets = an_object(slug), an_object(f"{slug}_tickets")
+        for name, facts in CONTACTS.items():
+            crm.create_attribute(contacts, {"name": name, "isRequired": False, "isUnique": False, **facts})
+        to_contacts = {"type": "reference", "isRequired": False, "isUnique": False, "config": {"allowed_object_id": contacts}}
+        crm.create_attribute(contacts, {"name": "manager", **to_contacts})
+        crm.create_attribute(tickets, {"name": "code", "type": "text", "isRequired": True, "isUnique": True})
+        crm.create_attribute(tickets, {"name": "asker", **to_contacts})
+        crm.create_attribute(tickets, {"name": "helper", **to_contacts})
+        return cls(crm, contacts, tickets, crm.list_attributes(contacts), slug)
+
+    def fill(self, chance: random.Random, groups: int, alone: int = 2) -> list[list[str]]:
+        """Random contacts with what belongs to them; the groups of ids that are to be merged."""
+        sizes = [chance.randint(2, 4) for _ in range(groups)] + [1] * alone
+        ids = [[self._contact(chance, f"c{group}.{one}") for one in range(size)] for group, size in enumerate(sizes)]
+        everyone = [one for group in ids for one in group]
+        for one in everyone:
+            if chance.random() < 0.4:
+                self.crm.update_record(self.contacts, one, {"manager": chance.choice(everyone)})
+        for number in range(groups * 2):
+            data = {"code": f"t{number}", "asker": chance.choice(everyone), "helper": chance.choice([None, *everyone])}
+            self.crm.create_record(self.tickets, {slug: value for slug, value in data.items() if value})
+        for number in range(groups):
+            links = [{"objectId": self.contacts, "recordId": one} for one in chance.sample(everyone, chance.randint(1, 3))]
+            self.crm.create_activity({"title": f"{self.slug} {number}", "summary": "", "linkedRecords": links, "participants": []})
+        return ids[:groups]
+
+    def _contact(self, chance: random.Random, code: str) -> str:
+        data: dict[str, Any] = {"code": f"{self.slug}-{code}"}
+        choices: dict[str, Any] = {
+            "email": f"{code}@x.com",
+            "title": chance.choice(["Dr", "Engineer", "Chief engineer"]),
+            "phone": f"+44207946{chance.randint(1000, 9999)}",
+            "tags": chance.sample(["a", "b", "c", "d"], 2),
+            "score": chance.randint(0, 9),
+            "home": {"street": "1 High St", "city": chance.choice(["London", "Paris"])},
+        }
+        data |= {slug: value for slug, value in choices.items() if chance.random() < 0.7}
+        return self.crm.create_record(self.contacts, data).id
+
+    def records(self, object_id: str) -> list[Record]:
+        return [record for offset in (0, 100, 200) for record in self.crm.list_records(object_id, limit=100, offset=offset).items]
+
+    def plan(self, chance: random.Random, groups: Sequence[Sequence[str]], path: Path, origin: str) -> list[PlannedMerge]:
+        """A plan that merges these groups, everything in it by chance."""
+        known = {record.id: record for record in self.records(self.contacts)}
+        merges = []
+        for number, ids in enumerate(groups, 1):
+            records = tuple(MergeRecord(one, known[one].data, known[one].created_at, known[one].updated_at) for one in ids)
+            survivor = chance.choice(ids)
+            keep = parse_keep([f"{slug}={chance.choice(KEEPS)}" for slug in CONTACTS] + ["tags=union"], self.attributes)
+            values: dict[str, MergedValue] = merge_values(records, survivor, keep, self.attributes)
+            merges.append(PlannedMerge(number, 1.0, (), survivor, tuple(one for one in ids if one != survivor), values, records))
+        header = MergePlanHeader(self.slug, self.contacts, origin, "1", "2026-01-01T00:00:00Z", [], [], None)
+        write_merge_plan(path, header, merges)
+        return merges
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything by what it is called: contacts and tickets by code, activities by title, references and links by code."""
+        contacts = self.records(self.contacts)
+        names = {record.id: str(record.data.get("code")) for record in contacts}
+
+        def told(data: dict[str, Any]) -> dict[str, Any]:
+            return {slug: names.get(value, value) if isinstance(value, str) else value for slug, value in data.items()}
+
+        found: dict[str, Any] = {names[record.id]: told(record.data) for record in contacts}
+        found |= {f"ticket {record.data['code']}": told(record.data) for record in self.records(self.tickets)}
+        for activity in self.activities():
+            found[str(activity.title)] = sorted(names.get(link["recordId"], link["recordId"]) for link in activity.wire["linkedRecords"])
+        return found
+
+    def activities(self) -> list[Any]:
+        return [one for one in self.crm.list_activities(limit=100).items if str(one.title).startswith(f"{self.slug} ")]
+
+    def check_merged(self, merges: Sequence[PlannedMerge]) -> None:
+        """Losers are gone, nothing names them any more, survivors hold what the plan says."""
+        records = {record.id: record for record in self.records(self.contacts)}
+        gone = {loser: merge.survivor for merge in merges for loser in merge.losers}
+        assert not gone.keys() & records.keys()
+        named = [
+            value for record in (*records.values(), *self.records(self.tickets)) for value in record.data.values() if isinstance(value, str)
+        ]
+        named += [link["recordId"] for activity in self.activities() for link in activity.wire["linkedRecords"]]
+        assert not gone.keys() & set(named)
+        for merge in merges:
+            for slug, merged in merge.values.items():
+                wanted = gone.get(merged.value, merged.value) if slug == "manager" else merged.value
+                assert records[merge.survivor].data.get(slug) == wanted, (merge.survivor, slug)
+
+
+def apply(context: Any, path: Path) -> MergeResult:
+    return merge_records(context, ApplyRequest(file=str(path)), lambda _: None)
+
+
+def newest_job(context: Any) -> Any:
+    return JobStore(context.state, context.clock).list()[0]
+
+
+def resume(context: Any) -> MergeResult:
+    return resume_merges(context, newest_job(context))
+
+
+def unmerge(context: Any) -> UnmergeResult:
+    return unmerge_records(context, newest_job(context), lambda _: None)
+
+
+WRITES = frozenset({"bulk_write", "bulk_delete", "create_record", "update_activity"})
+
+
+class Crash(BaseException):
+    """The end of a process, as a test plays it."""
+
+
+class CrashingService:
+    """A client that ends everything at its `at`-th write (from 1), `before` it leaves or `after` it was answered; 0 counts only."""
+
+    def __init__(self, crm: Crm, at: int = 0, when: str = "before", end: Callable[[], None] | None = None) -> None:
+        self.writes = 0
+        self._crm = crm
+        self._at = at
+        self._when = when
+        self._end = end
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._crm, name)
+        if name not in WRITES:
+            return call
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.writes += 1
+            self._crash("before")
+            answer = call(*arguments, **options)
+            self._crash("after")
+            return answer
+
+        return counted
+
+    def _crash(self, when: str) -> None:
+        if self.writes == self._at and when == self._when:
+            if self._end is not None:
+                self._end()
+            raise Crash
