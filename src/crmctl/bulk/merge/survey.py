@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.merge.steps import LINKS, MergeSchema, Surroundings
-from crmctl.bulk.read.activity_links import ActivityLister, all_activities, named_records
+from crmctl.bulk.read.activity_links import ActivityPages, all_activities, named_records
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.read_back import Getter, Reader
 from crmctl.bulk.read.records_by_id import fetch
@@ -34,7 +34,7 @@ CREATE TABLE names (target TEXT NOT NULL, activity TEXT NOT NULL, PRIMARY KEY (t
 """
 
 
-class MergeService(Getter, ActivityLister, Protocol):
+class MergeService(Getter, ActivityPages, Protocol):
     """The calls of the client that only read."""
 
 

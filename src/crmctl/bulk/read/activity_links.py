@@ -17,7 +17,7 @@ PASSES = 3
 PERSON = "person"
 
 
-class ActivityLister(Protocol):
+class ActivityPages(Protocol):
     """The list call of the client."""
 
     def list_activities(
@@ -35,7 +35,7 @@ class _Shift:
         self.seen = True
 
 
-def all_activities(lister: ActivityLister) -> Iterator[list[Activity]]:
+def all_activities(lister: ActivityPages) -> Iterator[list[Activity]]:
     """Every activity, in pages; again, from the beginning, when the list was changed while it was read: the same one may come twice."""
     for _ in range(PASSES):
         shift = _Shift()
@@ -59,7 +59,7 @@ def _ids(wire: dict[str, Any]) -> Iterator[str]:
             yield participant["id"].lower()
 
 
-def count_links(lister: ActivityLister) -> Counter[str]:
+def count_links(lister: ActivityPages) -> Counter[str]:
     """How many activities name each record, by its id in lower case."""
     seen: set[str] = set()
     links: Counter[str] = Counter()

@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from crmctl import __version__
 from crmctl.bulk.atomic_file import check_place
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.dedupe.candidates import MatchCandidates
@@ -27,6 +26,7 @@ from crmctl.mirror.local_copy import MAX_AGE, fresh_copy
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
 from crmctl.models.timestamps import MICROS, to_timestamp
+from crmctl.version import __version__
 
 REVIEWED = 50
 """So many groups a review shows: the least certain ones."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl import __version__
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.dedupe.merge_plan import MergePlanFile, PlannedMerge, is_merge_plan
 from crmctl.bulk.interrupts import Interrupt, watch_interrupts
@@ -30,6 +29,7 @@ from crmctl.bulk.usecases.targets import resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.mirror.local_copy import fresh_copy
 from crmctl.models.attributes import AttributeType
+from crmctl.version import __version__
 
 LISTED = 1000
 """How many groups of a kind a result lists; the counts are exact."""
