@@ -15,7 +15,7 @@ _crmctl_table() {
         'records update') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects @assignments' ;;
         'records edit') arguments='@objects @assignments' ;;
         'records delete') arguments='@objects @assignments' ;;
-        'bulk') commands='import apply resume jobs repair undo export update delete inspect' ;;
+        'bulk') commands='import apply resume jobs repair undo export update delete dedupe inspect' ;;
         'bulk import') options='--mode=create|upsert|update --key=@attributes --on-duplicate-key=error|first|last --feed=@anything --on-conflict=@anything --ref=@anything --on-missing-ref=error|null|create --expect=@anything --max-changes=@anything --plan=@files --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=@anything --null-string=@anything --clear-token=@anything --list-separator=@anything --decimal-comma --decimal-mark=@anything --date-format=@anything --default-region=@anything --currency=@anything --pad-short --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --concurrency=@anything --marker=@attributes --before-images=auto|yes|no --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@objects @files' ;;
         'bulk apply') options='--input=@files --expect=@anything --max-changes=@anything --max-failures=@anything --failed=@files --again --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@files' ;;
         'bulk resume') options='--last --failed=@files --max-failures=@anything --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@anything' ;;
@@ -25,6 +25,7 @@ _crmctl_table() {
         'bulk export') options='-O=@files --out=@files --format=jsonl|csv|tsv|json|parquet|xlsx --filter=@assignments --prune-deleted --since-last --lookback=@anything --resume --restart' arguments='@objects' ;;
         'bulk update') options='--ids=@files --filter=@assignments --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
         'bulk delete') options='--ids=@files --filter=@assignments --expect=@anything --backup=@files --no-backup --concurrency=@anything' arguments='@objects' ;;
+        'bulk dedupe') options='--match=@anything --keep=@anything --plan=@files --max-group=@anything --review --max-age=@anything' arguments='@objects' ;;
         'bulk inspect') options='--object=@objects --mode=create|upsert --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
         'mirror') commands='sync status verify search sql path remove' ;;
         'mirror sync') options='--activities --full --exclude=@anything --lock-wait=@anything' arguments='@anything...' ;;
