@@ -32,7 +32,7 @@ class DyingEngine:
         self._left = last
         self.read = self._engine.read
 
-    def write(self, fn: Callable[[Any], Any]) -> Any:
+    def write(self, fn: Callable[[Any], Any], by: str | None = None) -> Any:
         def mortal(tx: Any) -> Any:
             result = fn(tx)
             if self._left == 0:
@@ -40,7 +40,7 @@ class DyingEngine:
             return result
 
         self._left -= 1
-        return self._engine.write(mortal)
+        return self._engine.write(mortal, by=by)
 
     def close(self) -> None:
         self._engine.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -11,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from crmctl.clock import Clock
 from crmctl.service.console import routing as pages
-from crmctl.service.context import Context, Ids
+from crmctl.service.context import Context
 from crmctl.service.files import endpoints as serving
 from crmctl.service.http.admission import Admission
 from crmctl.service.http.edge import Edge
@@ -34,8 +34,7 @@ from crmctl.service.routes import (
     workflows,
 )
 from crmctl.service.routes.probes import metrics_router
-from crmctl.service.settings import ServiceSettings
-from crmctl.service.store.engine import Engine
+from crmctl.service.store.request_log import LoggedRequest
 from crmctl.version import __version__
 
 _NOUNS = (
@@ -52,9 +51,9 @@ _NOUNS = (
 )
 
 
-def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids, metrics: Metrics | None = None) -> FastAPI:
-    """The whole service as an ASGI application on an opened, initialised engine. It counts in `metrics`."""
-    context = Context(settings, engine, clock, ids)
+def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> FastAPI:
+    """The whole service as an ASGI application on an opened, initialised engine. It counts in `metrics`; `keep` is the request log's."""
+    settings, engine = context.settings, context.engine
     app = _application(
         "Customer Records Service",
         "Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key.",
@@ -74,9 +73,8 @@ def create_app(settings: ServiceSettings, engine: Engine, clock: Clock, ids: Ids
     ]
     app.openapi = document  # type: ignore[method-assign]
     _include(app, routers)
-    app.add_middleware(
-        Edge, context=context, admission=Admission(context, engine.rate_windows()), observe=observer(metrics, settings.request_log)
-    )
+    observe = observer(metrics, settings.request_log, keep)
+    app.add_middleware(Edge, context=context, admission=Admission(context, engine.rate_windows()), observe=observe)
     return app
 
 

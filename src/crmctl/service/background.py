@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import random
+import threading
 
 from crmctl.service.context import Context
+from crmctl.service.faults import Unavailable
 from crmctl.service.jobs.dispatch import Dispatcher
+from crmctl.service.jobs.request_log import RequestLogWriter
 from crmctl.service.jobs.retention import Retention
-from crmctl.service.jobs.worker import Worker
+from crmctl.service.jobs.worker import BackgroundJob
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, outbox
+from crmctl.service.store.figures import read_figures
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Expiry
 from crmctl.service.workflows.run_executor import Runs
@@ -20,13 +24,17 @@ from crmctl.service.workflows.triggers import Schedules, start_for_event
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
+FIGURES_SECONDS = 5.0
+FIGURES_WITHIN = 2.0
+
+
 def target_guard(context: Context) -> TargetGuard:
     """What webhooks and workflows may call; a development service may call this machine."""
     return TargetGuard(LOOPBACK if context.settings.development else ())
 
 
-def build_worker(context: Context) -> Worker:
-    """Not started yet."""
+def jobs(context: Context) -> list[BackgroundJob]:
+    """Of one process; none has begun yet."""
     caller = Caller(target_guard(context))
     sender = OutboundCaller(caller, context.clock)
 
@@ -36,14 +44,36 @@ def build_worker(context: Context) -> Worker:
     def start_workflows(tx: Tx, event: outbox.Event) -> None:
         start_for_event(tx, event, ids=context.ids, now=context.clock.now())
 
-    return Worker(
-        [
-            Dispatcher(context, [fan_out, start_workflows]),
-            Deliveries(context, sender, random.random, PROVEN),
-            Deliveries(context, sender, random.random, UNPROVEN),
-            Expiry(context),
-            Retention(context),
-            Runs(context, caller),
-            Schedules(context),
-        ]
-    )
+    return [
+        Dispatcher(context, [fan_out, start_workflows]),
+        Deliveries(context, sender, random.random, PROVEN),
+        Deliveries(context, sender, random.random, UNPROVEN),
+        Expiry(context),
+        Retention(context),
+        Runs(context, caller),
+        Schedules(context),
+    ]
+
+
+class Figures:
+    """What /metrics says of the database, looked at once in a while, whoever asks."""
+
+    def __init__(self, context: Context, requests: RequestLogWriter | None) -> None:
+        self._context = context
+        self._requests = requests
+        self._lock = threading.Lock()
+        self._known: dict[str, float] = {}
+        self._next_at = 0.0
+
+    def read(self) -> dict[str, float]:
+        """Nothing where the database does not answer in time: the other metrics are there all the same."""
+        context = self._context
+        with self._lock:
+            if context.clock.monotonic() >= self._next_at:
+                try:
+                    self._known = context.engine.read(lambda tx: read_figures(tx, now=context.clock.now()), within=FIGURES_WITHIN)
+                    self._known |= context.engine.figures()
+                except Unavailable:
+                    self._known = {}
+                self._next_at = context.clock.monotonic() + FIGURES_SECONDS
+            return self._known | {"request_log_dropped": float(self._requests.dropped if self._requests else 0)}

@@ -21,13 +21,14 @@ class Failures:
         self._lock = threading.Lock()
         self._told: dict[tuple[str, str, int], tuple[float, int]] = {}
 
-    def tell(self, error: BaseException, *, briefly: bool = False) -> None:
-        """The traceback, or `briefly` one line. A full disk or a closed stderr keeps nothing from going on."""
+    def tell(self, error: BaseException, *, briefly: bool = False, about: str = "") -> None:
+        """The traceback, or `briefly` one line, and what it is `about`. A full disk or a closed stderr keeps nothing from going on."""
         skipped = self._skipped(error)
         if skipped is None:
             return
         text = f"{type(error).__name__}: {error}\n" if briefly else "".join(traceback.format_exception(error))
         more = f"(the same {skipped} times more since it was last told)\n" if skipped else ""
+        text = f"{about}: {text}" if about else text
         # Without a stderr there is nobody to tell.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(text + more)

@@ -20,7 +20,7 @@ import uvicorn
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError, reason
 from crmctl.service.app import create_app, create_metrics_app
-from crmctl.service.background import build_worker
+from crmctl.service.background import Figures, jobs
 from crmctl.service.console.links import CONSOLE, make_link
 from crmctl.service.context import Context, Ids
 from crmctl.service.data import new_id, open_data
@@ -28,6 +28,8 @@ from crmctl.service.http.admission import stranger
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections
 from crmctl.service.http.listener import ListeningServer, raise_file_limit
 from crmctl.service.http.metrics import Metrics
+from crmctl.service.jobs.request_log import RequestLogWriter
+from crmctl.service.jobs.worker import Worker
 from crmctl.service.settings import Address, ServiceSettings
 from crmctl.service.store import keys, organisation, service_values
 from crmctl.service.store.engine import Engine
@@ -104,7 +106,9 @@ class Server:
         self.ready = Ready(settings.address, settings.port, api_key, console_url, self._metrics_url())
         self._context = Context(settings, self.engine, clock, ids)
         self._metrics = Metrics()
-        self._app = create_app(settings, self.engine, clock, ids, self._metrics)
+        self._requests = RequestLogWriter(self._context) if settings.kept.requests else None
+        self._metrics.figures = Figures(self._context, self._requests).read
+        self._app = create_app(self._context, self._metrics, self._requests.add if self._requests else None)
         self._uvicorn: _Uvicorn | None = None
 
     def _metrics_url(self) -> str | None:
@@ -121,15 +125,14 @@ class Server:
         if self._metrics_socket is not None:
             listeners.append((self._metrics_socket, _config(create_metrics_app(self._context, self._metrics))))
         self._uvicorn = _Uvicorn(listeners, registry, lambda: ready(self.ready))
-        worker = build_worker(self._context) if self.settings.background else None
+        own = [self._requests] if self._requests else []
+        worker = Worker([*own, *(jobs(self._context) if self.settings.background else [])])
         try:
-            if worker is not None:
-                worker.start()
+            worker.start()
             self._uvicorn.run()
         finally:
             self._close_sockets()
-            if worker is not None:
-                worker.stop()
+            worker.stop()
             self.engine.close()
 
     def _close_sockets(self) -> None:

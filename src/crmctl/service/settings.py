@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 RequestLog = Callable[[Mapping[str, Any]], None]
-"""Takes one finished request: `time method path status ms keyId` (never the key)."""
+"""Takes one finished request: `time method path status ms keyId requestId address` (never the key)."""
 
 DATABASE_FILE = "service.db"
 FILES_FOLDER = "files"
@@ -21,6 +21,26 @@ class S3Settings:
     prefix: str = ""
     endpoint: str | None = None
     region: str | None = None
+
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How many seconds things are kept: changes of records, the request log (0: there is none), the audit log."""
+
+    history: float = 90 * DAY
+    requests: float = 7 * DAY
+    audit: float = 365 * DAY
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """How many bytes there may be in all: uploaded files in the data directory, results of report runs."""
+
+    files: int = 10 * 1024**3
+    results: int = 1024**3
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,7 @@ class ServiceSettings:
     address that clients use when it is not the bound one.
     `development` lets webhooks and workflows call this machine; without `background` this process only answers requests.
     `file_limit` is the most bytes of one uploaded file; files are kept in the data directory, or in `files_s3`.
-    `history_seconds` is how long changes of records are known.
+    `kept` says how long, and `quotas` how much.
     """
 
     data_dir: Path = Path("crmctl-data")
@@ -64,7 +84,8 @@ class ServiceSettings:
     background: bool = True
     file_limit: int = 100 * 1024 * 1024
     files_s3: S3Settings | None = None
-    history_seconds: float = 90 * 86400.0
+    kept: Kept = Kept()
+    quotas: Quotas = Quotas()
 
     @property
     def engine_url(self) -> str:

@@ -174,5 +174,5 @@ def test_the_key_is_in_no_log_and_no_answer(service: RunningService) -> None:
     assert service.key not in "".join(texts[:3])
     entries = list(service.log)
     assert [entry["keyId"] is None for entry in entries] == [False, True, True, False]
-    assert set(entries[0]) == {"time", "method", "path", "status", "ms", "keyId"}
+    assert set(entries[0]) == {"time", "method", "path", "status", "ms", "keyId", "requestId", "address"}
     assert service.key not in json.dumps(entries[:3])

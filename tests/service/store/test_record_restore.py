@@ -10,7 +10,7 @@ import pytest
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest
 from crmctl.service.jobs.retention import Retention
-from crmctl.service.settings import ServiceSettings
+from crmctl.service.settings import Kept, ServiceSettings
 from crmctl.service.store import attributes, change_log, outbox, record_history, record_restore, records, webhooks
 from crmctl.service.store.migrations import MIGRATIONS, migrate
 from crmctl.service.store.record_restore import RestoreOutcome
@@ -114,7 +114,7 @@ def test_moments_that_nothing_is_known_of_are_refused(store: Store) -> None:
     with pytest.raises(BadRequest, match="future"):
         restore(store, made, store.clock.now() + 1)
     store.engine.write(lambda tx: outbox.take_waiting(tx, 10))
-    settings = ServiceSettings(history_seconds=100 * 86400)
+    settings = ServiceSettings(kept=Kept(history=100 * 86400))
     store.clock.advance(101 * 86400)
     Retention(Context(settings, store.engine, store.clock, new_id)).run_once()
     with pytest.raises(BadRequest, match="known since"):

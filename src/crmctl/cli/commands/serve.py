@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,15 +15,21 @@ from crmctl.cli.framework import CommandApp
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
-from crmctl.service.settings import Address, S3Settings, ServiceSettings
+from crmctl.service.settings import DAY, Address, Kept, Quotas, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.service.server import Ready
 
 app = CommandApp()
 
-DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Directory of the service's data (default: crmctl's own).")]
-DatabaseOption = Annotated[str | None, typer.Option("--database-url", metavar="URL", help="Database to use instead of a file in --data.")]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", envvar="CRMCTL_SERVE_DATA", help="Directory of the service's data (default: crmctl's own)."),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database-url", metavar="URL", envvar="CRMCTL_SERVE_DATABASE_URL", help="Database to use instead of a file in --data."),
+]
 ReadyFileOption = Annotated[Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the addresses here once it listens.")]
 FileLimitOption = Annotated[int, typer.Option("--file-limit", metavar="MB", min=1, help="Most megabytes of one uploaded file.")]
 S3Option = Annotated[
@@ -37,10 +44,23 @@ MetricsOption = Annotated[
     typer.Option("--metrics", metavar="HOST:PORT|on|off", help="Serve /metrics on an address of its own, with the rest, or not."),
 ]
 DocsOption = Annotated[str, typer.Option("--docs", metavar="on|off", help="Serve /docs and /openapi.json.")]
+KeepOption = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="KIND=DAYS", help="How long to keep history, requests or audit; 90, 7 and 365 days unless given."),
+]
+QuotaOption = Annotated[
+    list[str] | None,
+    typer.Option("--quota", metavar="KIND=MB", help="Most megabytes of all files, or of all report results; 10240 and 1024 unless given."),
+]
 LOG_FORMATS = ("json", "text", "none")
 
 
-@app.command("serve", local=True, examples=["crmctl serve", "crmctl serve --data ./crm --port 8787 --rate-limit 0"])
+@app.command(
+    "serve",
+    local=True,
+    context_settings={"auto_envvar_prefix": "CRMCTL_SERVE"},
+    examples=["crmctl serve", "crmctl serve --data ./crm --port 8787 --rate-limit 0"],
+)
 def run_service(
     ctx: typer.Context,
     data: DataOption = None,
@@ -59,19 +79,18 @@ def run_service(
     log: Annotated[str, typer.Option("--log", metavar="json|text|none", help="Log every request on stderr.")] = "none",
     metrics: MetricsOption = "on",
     docs: DocsOption = "on",
+    keep: KeepOption = None,
+    quota: QuotaOption = None,
 ) -> None:
     """Run the embedded Customer Records Service.
 
     The first start sets up an organization with people, companies and deals, and prints a full-access key, once. One JSON line on stdout
     says that it listens: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
-    The console link opens the console for ten minutes; service console makes a new one.
 
-    Uploaded files are kept in the data directory, or with --files-s3 in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX
-    uses the buckets' own names). Its credentials are found as the AWS tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a
-    profile, the machine's role. The buckets must exist; --file-limit does not hold there.
+    --files-s3 keeps uploaded files in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX uses the buckets' own names). Its
+    buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics, /docs and /openapi.json need no key.
 
-    /healthz, /readyz, /metrics, /docs and /openapi.json need no key. --metrics 127.0.0.1:9187 keeps the metrics away from clients; the
-    line on stdout then has their address as metricsUrl.
+    Every option can come from the environment: --rate-limit as CRMCTL_SERVE_RATE_LIMIT, several --keep as "history=30 requests=0".
     """
     runtime: Runtime = ctx.obj
     settings = ServiceSettings(
@@ -88,6 +107,8 @@ def run_service(
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
         metrics=_metrics(metrics),
         docs=_switch("--docs", docs),
+        kept=Kept(**{kind: days * DAY for kind, days in _amounts("--keep", keep, ("history", "requests", "audit")).items()}),
+        quotas=Quotas(**{kind: megabytes * 1024**2 for kind, megabytes in _amounts("--quota", quota, ("files", "results")).items()}),
     )
     _serve(runtime, settings, ready_file)
 
@@ -142,6 +163,19 @@ def _switch(option: str, said: str, more: str = "") -> bool:
     if said not in ("on", "off"):
         raise UsageError(f"{option} must be on, off{more}, not {said!r}", hint="crmctl serve --help")
     return said == "on"
+
+
+def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...]) -> dict[str, int]:
+    """`["history=30"]` as `{"history": 30}`. Raises UsageError."""
+    found = {}
+    for each in said or ():
+        kind, _, amount = each.partition("=")
+        if kind not in kinds or not re.fullmatch(r"[0-9]{1,9}", amount, re.ASCII):
+            raise UsageError(
+                f"{option} must be KIND=NUMBER, not {each!r}", hint=f"kinds: {', '.join(kinds)}; for example {option} {kinds[0]}=30"
+            )
+        found[kind] = int(amount)
+    return found
 
 
 def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crmctl.cli import service_copies
+from crmctl.cli import service_copies, service_logs
 from crmctl.cli.commands import service_members
 from crmctl.cli.commands.serve import DatabaseOption, DataOption
 from crmctl.cli.framework import CommandApp
@@ -152,6 +152,8 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
         runtime.emitter.emit_result(sections)
 
 
+app.command("requests", examples=["crmctl service requests --failed --since -1h"])(service_logs.list_requests)
+app.command("audit", examples=["crmctl service audit --action key"])(service_logs.list_audit)
 app.command("backup", examples=["crmctl service backup crm.backup"])(service_copies.backup)
 app.command(
     "restore",

@@ -24,6 +24,9 @@ ABANDONED_SECONDS = 24 * 3600.0
 """An unfinished upload this old belongs to a process that was killed."""
 
 
+COUNT_SECONDS = 10.0
+
+
 class Incoming:
     """A file being written. Nothing of it can be seen before `finish`; closed without that, nothing remains."""
 
@@ -93,6 +96,15 @@ class Disk:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._counted_at: float | None = None
+        self._used = 0
+
+    def used(self, now: float) -> int:
+        """Bytes of all files, counted anew now and then; `now` is on the monotonic clock."""
+        if self._counted_at is None or now - self._counted_at >= COUNT_SECONDS:
+            self._used = sum(each.stat().st_size for each in self._folder.glob("*/*") if each.is_file())
+            self._counted_at = now
+        return self._used
 
     def receive(self, bucket: str, path: str, content_type: str) -> Incoming:
         """Begin to write a file. Raises OSError."""

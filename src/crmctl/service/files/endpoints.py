@@ -19,7 +19,7 @@ from crmctl.service.files.local import permitted_size
 from crmctl.service.files.storage import url_path
 from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.endpoints import body_chunks
-from crmctl.service.http.errors import bad_request
+from crmctl.service.http.errors import bad_request, storage_full
 from crmctl.service.settings import FILES_FOLDER
 
 DEFAULT_TYPE = "application/octet-stream"
@@ -40,6 +40,8 @@ def router(context: Context) -> APIRouter:
     @routes.put("/files/{bucket}/{path:path}")
     async def upload(request: Request, bucket: str, path: str) -> Response:
         limit = await run_in_threadpool(_permitted_size, context, request, bucket, path)
+        if disk.used(context.clock.monotonic()) + _declared(request) > context.settings.quotas.files:
+            raise storage_full(context.settings.quotas.files)
         content_type = _content_type(request)
         try:
             size = await _receive(context, request, limit, lambda: disk.receive(bucket, path, content_type))
@@ -61,6 +63,12 @@ def router(context: Context) -> APIRouter:
 def _permitted_size(context: Context, request: Request, bucket: str, path: str) -> int:
     query = dict(parse_qsl(request.scope["query_string"].decode("ascii", "replace")))
     return context.engine.read(lambda tx: permitted_size(tx, bucket, path, query, now=context.clock.now()))
+
+
+def _declared(request: Request) -> int:
+    """How long the file is said to be; what is no length is refused where the body is read."""
+    said = request.headers.get("content-length", "")
+    return int(said) if re.fullmatch("[0-9]{1,15}", said) else 0
 
 
 def _content_type(request: Request) -> str:

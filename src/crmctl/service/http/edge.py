@@ -6,6 +6,9 @@ Pure ASGI. Whatever happens inside, one JSON answer with the rate headers leaves
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
+import secrets
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
@@ -21,6 +24,8 @@ from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoints import PREFIX
 from crmctl.service.http.errors import answer_for, head_too_large, two_lengths
 from crmctl.service.http.metrics import Finished
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/+-]{0,99}")
 
 CLIENT_GONE = 499
 """Logged, never sent: the client went away before there was an answer."""
@@ -59,7 +64,7 @@ class Edge:
         except Exception as error:
             refusal = answer_for(error)
             if refusal.status_code >= 500:
-                FAILURES.tell(error, briefly=isinstance(error, Unavailable))
+                FAILURES.tell(error, briefly=isinstance(error, Unavailable), about=f"request {exchange.request_id}")
             if exchange.status is not None:
                 raise
             await refusal(scope, receive, answer)
@@ -77,6 +82,24 @@ def _check_head(scope: Scope) -> None:
         raise head_too_large(HEAD_LIMIT)
 
 
+def _request_id(scope: Scope) -> str:
+    """The one that a proxy or the client gave it, so that their logs and ours can be read together; else a new one."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+
+def _address(scope: Scope) -> str | None:
+    """Where a request came from; of one that a proxy on this machine passed on, where the proxy had it from."""
+    peer: str | None = scope["client"][0] if scope.get("client") else None
+    if peer not in ("127.0.0.1", "::1"):
+        return peer
+    last = Headers(scope=scope).get("x-forwarded-for", "").rpartition(",")[2].strip()
+    try:
+        return str(ipaddress.ip_address(last))
+    except ValueError:
+        return peer
+
+
 class _Exchange:
     """One request under way: puts the rate headers on its answer, remembers the status, and is told of once."""
 
@@ -87,13 +110,15 @@ class _Exchange:
         self.clock = clock
         self.started = clock.monotonic()
         self.status: int | None = None
+        self.request_id = _request_id(scope)
         self._observe: Callable[[Finished], None] | None = observe
 
     def sender(self, send: Send) -> Send:
         async def forward(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), *self.standing.headers()]}
+                own = [(b"x-request-id", self.request_id.encode()), *self.standing.headers()]
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
             elif not message.get("more_body"):
                 # Before the last byte leaves: who has the whole answer finds the request in the log and in the metrics.
                 self.finish()
@@ -114,5 +139,7 @@ class _Exchange:
                 status=self.status,
                 seconds=self.clock.monotonic() - self.started,
                 key_id=self.standing.key_id,
+                request_id=self.request_id,
+                address=_address(self.scope),
             )
         )

@@ -54,6 +54,11 @@ def body_too_large(limit: int) -> Refusal:
     )
 
 
+def storage_full(limit: int) -> Refusal:
+    message = f"all uploaded files together would be over the quota of {limit} bytes"
+    return Refusal(HTTPStatus.INSUFFICIENT_STORAGE, "quota_exceeded", message, details={"limit": limit})
+
+
 def body_too_slow() -> Refusal:
     return Refusal(
         HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request body did not arrive in time", headers={"Connection": "close"}

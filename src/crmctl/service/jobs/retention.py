@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from crmctl.service.context import Context
-from crmctl.service.store import change_log, deliveries
+from crmctl.service.store import audit_log, change_log, deliveries, request_log
 from crmctl.service.store.tx import Tx
 
 CHUNK = 1000
@@ -26,10 +26,12 @@ class Retention:
         if now < self._next_at:
             return False
         self._next_at = now + EVERY_SECONDS
-        history = now - self._context.settings.history_seconds
+        kept = self._context.settings.kept
         self._repeat(lambda tx: deliveries.forget(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK))
-        self._repeat(lambda tx: change_log.forget(tx, history, CHUNK))
+        self._repeat(lambda tx: change_log.forget(tx, now - kept.history, CHUNK))
+        self._repeat(lambda tx: request_log.forget(tx, now - kept.requests, CHUNK))
+        self._repeat(lambda tx: audit_log.forget(tx, now - kept.audit, CHUNK))
         return False
 
     def close(self) -> None:

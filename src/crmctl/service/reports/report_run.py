@@ -29,9 +29,13 @@ def run_report(context: Context, report_id: str, *, within: float | None = None)
     """
     started_at = context.clock.now()
     outcome = context.engine.read(lambda tx: _compute(tx, report_id), within=within)
-    return context.engine.write(
-        lambda tx: reports.add_run(tx, report_id, outcome, started_at=started_at, ids=context.ids, now=context.clock.now())
-    )
+
+    def keep(tx: Tx) -> dict[str, Any]:
+        run = reports.add_run(tx, report_id, outcome, started_at=started_at, ids=context.ids, now=context.clock.now())
+        reports.make_room(tx, context.settings.quotas.results)
+        return run
+
+    return context.engine.write(keep)
 
 
 def _compute(tx: Tx, report_id: str) -> reports.ReportOutcome:

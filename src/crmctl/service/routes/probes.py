@@ -57,7 +57,7 @@ def _add_health(routes: APIRouter, context: Context) -> None:
 
 def _add_metrics(routes: APIRouter, metrics: Metrics) -> None:
     @routes.get("/metrics")
-    async def show_metrics() -> Response:
+    def show_metrics() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 

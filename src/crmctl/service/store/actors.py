@@ -11,6 +11,9 @@ KEY, MEMBER, WORKFLOW = "key", "member", "workflow"
 OPERATOR = "operator"
 """Whoever works with the data of the service itself: crmctl service, or a console that was opened by its link."""
 
+SERVICE = "service"
+"""The service itself, where it does something that somebody should know of."""
+
 _NAMES = {KEY: "SELECT id, name FROM api_key WHERE id IN {}", MEMBER: "SELECT id, name FROM member WHERE id IN {}"}
 _NAMES[WORKFLOW] = "SELECT id, name FROM workflow WHERE id IN {}"
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Unpack
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound
-from crmctl.service.store import record_tables
+from crmctl.service.store import audit_log, record_tables
 from crmctl.service.store.checks import RESERVED_SLUGS, invalid, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.stamp import Stamp
@@ -113,6 +113,7 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
     row = (stamp["ids"](), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
     tx.execute(f"INSERT INTO attribute ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug])
+    _note(tx, "created", _Row(*row).wire(), now=stamp["now"])
     return _Row(*row).wire()
 
 
@@ -121,6 +122,7 @@ def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, no
     found = get_attribute(tx, object_id, attribute_id)
     row = (require_name(name, "name"), to_micros(now), found["id"])
     tx.execute("UPDATE attribute SET name = ?, updated_at = ? WHERE id = ?", row)
+    _note(tx, "updated", found | {"name": row[0]}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
@@ -130,16 +132,24 @@ def set_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, no
     found = get_attribute(tx, object_id, attribute_id)
     if found["isActive"] != is_active:
         tx.execute("UPDATE attribute SET is_active = ?, updated_at = ? WHERE id = ?", (int(is_active), to_micros(now), found["id"]))
+        _note(tx, "updated", found | {"isActive": is_active}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
 def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
     """Also takes its values out of every record, without touching their updatedAt and without events. Raises NotFound."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
-    attribute = {**schema.attributes, **schema.inactive}[get_attribute(tx, object_id, attribute_id)["slug"]]
+    found = get_attribute(tx, object_id, attribute_id)
+    attribute = schema.every[found["slug"]]
     record_tables.drop_attribute(tx, schema.number, attribute)
     tx.execute("DELETE FROM unique_value WHERE attribute = ?", (attribute.number,))
     tx.execute("DELETE FROM attribute WHERE number = ?", (attribute.number,))
+    _note(tx, "deleted", found)
+
+
+def _note(tx: Tx, done: str, attribute: dict[str, Any], now: float | None = None) -> None:
+    about = {name: attribute[name] for name in ("objectId", "slug", "name", "type", "isActive")}
+    audit_log.note(tx, f"attribute.{done}", attribute["id"], about, now=now)
 
 
 def referring_attributes(tx: Tx, object_id: str) -> list[dict[str, Any]]:

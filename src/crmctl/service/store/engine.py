@@ -43,6 +43,10 @@ class Engine(Protocol):
         """The request counts of keys, shared by all processes that may serve from this database."""
         ...
 
+    def figures(self) -> dict[str, float]:
+        """What the engine itself can say: see store/figures.py."""
+        ...
+
     def copy_out(self, folder: Path) -> dict[str, Any]:
         """Copy the database as of one moment into files in the folder, while others read and write.
 

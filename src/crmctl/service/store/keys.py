@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Unpack
 from crmctl.models import jsontext
 from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.store import audit_log
 from crmctl.service.store.checks import require_name
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
@@ -107,6 +108,7 @@ def create_key(
             key.expires_at,
         ),
     )
+    audit_log.note(tx, "key.created", key.id, {"name": name, "scopes": key.wire()["scopes"]}, now=stamp["now"])
     return key, secret
 
 
@@ -124,10 +126,12 @@ def list_keys(tx: Tx) -> list[ApiKey]:
 def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
     """Takes effect with the commit; revoking again changes nothing. Raises NotFound."""
     known_id = canonical_uuid(key_id) or ""
-    tx.execute("UPDATE api_key SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (to_micros(now), known_id))
+    revoked = tx.execute("UPDATE api_key SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (to_micros(now), known_id))
     row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE id = ?", (known_id,))
     if row is None:
         raise NotFound(f"there is no key with the id {key_id}")
+    if revoked:
+        audit_log.note(tx, "key.revoked", known_id, {"name": row[1]}, now=now)
     return _Row(*row).key()
 
 

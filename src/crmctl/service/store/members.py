@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Unpack
 
 from crmctl.models.folded_text import fold
 from crmctl.service.faults import BadRequest, Conflict, NotFound
+from crmctl.service.store import audit_log
 from crmctl.service.store.checks import require_name
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_micros, to_wire
@@ -82,6 +83,7 @@ def create_member(
         raise Conflict(f"{email} is a member already", {"field": "email"})
     row = (stamp["ids"](), stamp["ids"](), name, email, image, role, to_micros(stamp["now"]))
     tx.execute(f"INSERT INTO member ({_COLUMNS}, email_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, fold(email)))
+    audit_log.note(tx, "member.created", row[0], {"name": name, "email": email, "role": role}, now=stamp["now"])
     return _Row(*row).wire()
 
 
@@ -90,4 +92,5 @@ def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | 
     known = get_member(tx, member_id)
     row = (require_name(name, "name"), require_name(role, "role"), image, known["id"])
     tx.execute("UPDATE member SET name = ?, role = ?, image = ? WHERE id = ?", row)
+    audit_log.note(tx, "member.updated", known["id"], {"name": name, "role": role})
     return get_member(tx, member_id)

@@ -12,12 +12,15 @@ from typing import Protocol
 from crmctl.errors import ConfigError
 from crmctl.service.store import (
     activities,
+    audit_log,
     change_log,
     deliveries,
     delivery_claims,
+    figures,
     passwords,
     rates,
     reports,
+    request_log,
     service_values,
     sessions,
     webhooks,
@@ -117,4 +120,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("places of endpoints and workflows", _places),
     Migration("log of changes", change_log.create_tables),
     Migration("members sign in", _members_sign_in),
+    Migration("audit log", audit_log.create_tables),
+    Migration("request log", request_log.create_tables),
+    Migration("indexes of figures", figures.create_indexes),
+    Migration("sizes of report runs", reports.add_sizes),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
-from crmctl.service.store import record_tables
+from crmctl.service.store import audit_log, record_tables
 from crmctl.service.store.attributes import list_attributes, referring_attributes
 from crmctl.service.store.checks import require_description, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.schema import load_schema
@@ -95,6 +95,7 @@ def create_object(tx: Tx, new: NewObject, **stamp: Unpack[Stamp]) -> dict[str, A
     number = required(tx.one(f"INSERT INTO crm_object ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number", row))[0]
     tx.execute("INSERT INTO record_total (object_id, total) VALUES (?, 0)", (row[0],))
     record_tables.create_table(tx, number)
+    audit_log.note(tx, "object.created", row[0], {"slug": known_slug}, now=stamp["now"])
     return _Row(*row).wire()
 
 
@@ -116,6 +117,7 @@ def update_object(tx: Tx, object_id: str, changes: Mapping[str, Any], *, now: fl
     }
     assignments = ", ".join(f"{column} = ?" for column in columns)
     tx.execute(f"UPDATE crm_object SET {assignments} WHERE id = ?", (*columns.values(), found["id"]))
+    audit_log.note(tx, "object.updated", found["id"], {"slug": found["slug"], **changes}, now=now)
     return _get(tx, object_id)
 
 
@@ -136,6 +138,7 @@ def delete_object(tx: Tx, object_id: str) -> None:
     tx.execute("DELETE FROM unique_value WHERE attribute IN (SELECT number FROM attribute WHERE object_id = ?)", (schema.object_id,))
     for table, key in (("attribute", "object_id"), ("record_total", "object_id"), ("crm_object", "id")):
         tx.execute(f"DELETE FROM {table} WHERE {key} = ?", (schema.object_id,))
+    audit_log.note(tx, "object.deleted", found["id"], {"slug": found["slug"]})
 
 
 def _get(tx: Tx, object_id: str) -> dict[str, Any]:

@@ -149,6 +149,14 @@ class PostgresEngine:
         """Shared by all processes on this database."""
         return DatabaseRateWindows(self)
 
+    def figures(self) -> dict[str, float]:
+        pool = self._pool.get_stats()
+        size = self.read(lambda tx: tx.all("SELECT pg_database_size(current_database())"))[0][0]
+        open_, free = float(pool.get("pool_size", 0)), float(pool.get("pool_available", 0))
+        waiting = float(pool.get("requests_waiting", 0))
+        used = {"database_connections": open_, "database_connections_used": open_ - free, "database_requests_waiting": waiting}
+        return {"database_bytes": float(size)} | used
+
     def copy_out(self, folder: Path) -> dict[str, Any]:
         with self._pool.connection() as connection:
             return postgres_copy.copy_out(connection, folder)

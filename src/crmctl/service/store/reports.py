@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
+from crmctl.service.store import audit_log
 from crmctl.service.store.checks import require_description, require_name
 from crmctl.service.store.members import author
 from crmctl.service.store.stamp import Stamp
@@ -107,6 +108,27 @@ def create_tables(tx: Tx) -> None:
     tx.execute("CREATE INDEX report_run_report ON report_run (report_id, number)")
 
 
+def add_sizes(tx: Tx) -> None:
+    """The migration for the quota of results: their sizes, in an index, so that nobody reads over the results themselves."""
+    tx.execute("ALTER TABLE report_run ADD COLUMN size BIGINT NOT NULL DEFAULT 0")
+    tx.execute("UPDATE report_run SET size = length(results)")
+    tx.execute("CREATE INDEX report_run_size ON report_run (number, size, report_id)")
+
+
+def make_room(tx: Tx, most: int) -> int:
+    """Delete the oldest runs, never the newest of a report, until all results have at most so many bytes; how many there were."""
+    rows = tx.all("SELECT number, size, report_id FROM report_run ORDER BY number DESC")
+    newest: set[str] = set()
+    total, old = 0, []
+    for number, size, report_id in rows:
+        total += size
+        if report_id in newest and total > most:
+            old.append((number,))
+        newest.add(report_id)
+    tx.execute_many("DELETE FROM report_run WHERE number = ?", old)
+    return len(old)
+
+
 def list_reports(tx: Tx) -> list[dict[str, Any]]:
     """Oldest first."""
     return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM report ORDER BY number")]
@@ -131,12 +153,14 @@ def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **sta
     if known is not None:
         assignments = "description = ?, object_id = ?, question = ?, updated_at = ?"
         tx.execute(f"UPDATE report SET {assignments} WHERE name = ?", (*values, at, draft.name))
+        audit_log.note(tx, "report.updated", draft.name, now=stamp["now"])
         return "updated"
     creator = jsontext.dumps(author(tx, created_by))
     tx.execute(
         "INSERT INTO report (id, name, description, object_id, question, creator, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (stamp["ids"](), draft.name, *values, creator, at, at),
     )
+    audit_log.note(tx, "report.created", draft.name, now=stamp["now"])
     return "created"
 
 
@@ -168,8 +192,8 @@ def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float
     status = COMPLETED if outcome.error is None else FAILED
     row = (stamp["ids"](), status, outcome.count, outcome.error, to_micros(started_at), to_micros(stamp["now"]))
     tx.execute(
-        f"INSERT INTO report_run (report_id, truncated, columns, results, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (known_id, int(outcome.truncated), jsontext.dumps(outcome.columns), outcome.results, *row),
+        f"INSERT INTO report_run (report_id, truncated, columns, results, size, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (known_id, int(outcome.truncated), jsontext.dumps(outcome.columns), outcome.results, len(outcome.results), *row),
     )
     tx.execute("UPDATE report SET last_run_at = ? WHERE id = ?", (row[-1], known_id))
     return _RunRow(*row).wire()

@@ -140,6 +140,10 @@ class SqliteEngine:
                 self._rates = _open_rates(self.path.with_name(f"{self.path.name}-rates"))
         return FallingBack(DatabaseRateWindows(self._rates))
 
+    def figures(self) -> dict[str, float]:
+        parts = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return {"database_bytes": float(sum(part.stat().st_size for part in parts if part.exists()))}
+
     def copy_out(self, folder: Path) -> dict[str, Any]:
         """By SQLite's own way of copying, in one step: one snapshot, for which no writer waits. The copy is checked."""
         place = folder / self.path.name

@@ -10,6 +10,7 @@ from crmctl.models import jsontext
 from crmctl.models.signatures import new_secret
 from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.store import audit_log
 from crmctl.service.store.checks import invalid, require_description, require_flag
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
@@ -94,6 +95,7 @@ def create_endpoint(
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (*row, new_secret()),
     )
+    audit_log.note(tx, "endpoint.created", row[0], {"url": row[1]}, now=stamp["now"])
     return get_endpoint(tx, row[0])
 
 
@@ -112,6 +114,7 @@ def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now
         columns |= dict.fromkeys(("tried_at", "succeeded_at", "failing_since", "problem"))
     assignments = ", ".join(f"{column} = ?" for column in columns)
     tx.execute(f"UPDATE webhook_endpoint SET {assignments} WHERE id = ?", (*columns.values(), known["id"]))
+    audit_log.note(tx, "endpoint.updated", known["id"], {"url": known["url"], **changes}, now=now)
     return get_endpoint(tx, endpoint_id)
 
 
@@ -121,6 +124,7 @@ def delete_endpoint(tx: Tx, endpoint_id: str) -> None:
     tx.execute("DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE endpoint_id = ?)", (known,))
     tx.execute("DELETE FROM webhook_delivery WHERE endpoint_id = ?", (known,))
     tx.execute("DELETE FROM webhook_endpoint WHERE id = ?", (known,))
+    audit_log.note(tx, "endpoint.deleted", known)
 
 
 def reveal_secret(tx: Tx, endpoint_id: str) -> str:
@@ -137,6 +141,7 @@ def rotate_secret(tx: Tx, endpoint_id: str, *, now: float) -> str:
         "UPDATE webhook_endpoint SET old_secret = secret, old_secret_until = ?, secret = ?, updated_at = ? WHERE id = ?",
         (to_micros(now + ROTATION_SECONDS), fresh, to_micros(now), known),
     )
+    audit_log.note(tx, "endpoint.secret_rotated", known, now=now)
     return fresh
 
 

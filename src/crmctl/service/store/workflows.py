@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.service.faults import NotFound
+from crmctl.service.store import audit_log
 from crmctl.service.store.checks import require_description, require_name
 from crmctl.service.store.members import author
 from crmctl.service.store.stamp import Stamp
@@ -143,6 +144,7 @@ def set_enabled(tx: Tx, workflow_id: str, enabled: bool, *, due_at: float | None
     workflow = load_workflow(tx, workflow_id)
     tx.execute("UPDATE workflow SET enabled = ?, updated_at = ? WHERE id = ?", (int(enabled), to_micros(now), workflow.id))
     set_next_due(tx, workflow.id, due_at if enabled else None)
+    audit_log.note(tx, f"workflow.{'enabled' if enabled else 'disabled'}", workflow.id, {"name": workflow.name}, now=now)
 
 
 def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
@@ -170,7 +172,9 @@ def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, *
     if known is None or known[4:] != schedule:
         due = to_micros(draft.due_at) if draft.due_at is not None and draft.enabled else None
         tx.execute("UPDATE workflow SET next_due_at = ? WHERE name = ?", (due, draft.name))
-    return "created" if known is None else "updated"
+    done = "created" if known is None else "updated"
+    audit_log.note(tx, f"workflow.{done}", draft.name, {"enabled": draft.enabled}, now=stamp["now"])
+    return done
 
 
 def rename_workflow(tx: Tx, workflow_id: str, name: str) -> None:

@@ -1,0 +1,100 @@
+"""The request log, request ids and the audit log, on both engines, through HTTP and the installed program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.service.settings import Kept, Quotas
+from crmctl.service.store import audit_log, request_log
+from crmctl.service.store.request_log import RequestFilter
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService, running_service
+
+
+@pytest.fixture
+def service(tmp_path: Path, database: str) -> Iterator[RunningService]:
+    with running_service(tmp_path / "data", database_url=database, background=False) as running:
+        yield running
+
+
+def where(service: RunningService) -> list[str]:
+    return ["--data", str(service.data_dir), "--database-url", str(service.settings.database_url)]
+
+
+def logged(service: RunningService, wanted: RequestFilter, count: int) -> list[dict[str, Any]]:
+    """Waits until so many requests are written down."""
+    while len(found := service.engine.read(lambda tx: request_log.list_requests(tx, wanted))) < count:
+        service.client.get("/healthz")
+    return found
+
+
+def test_a_request_is_found_by_the_id_in_its_answer(service: RunningService) -> None:
+    given = service.client.get("/api/v1/members", headers={"X-Request-Id": "from-a-proxy-1", "X-Forwarded-For": "10.1.1.1, 203.0.113.9"})
+    assert given.headers["x-request-id"] == "from-a-proxy-1"
+    refused = service.client.get("/api/v1/objects/nothing", headers={"X-Request-Id": "two words", "Authorization": ""})
+    made = refused.headers["x-request-id"]
+    assert made != "two words"
+    [first] = logged(service, RequestFilter(request_id="from-a-proxy-1"), 1)
+    assert first["key"]["name"] == "First key"
+    about = {"method": "GET", "path": "/api/v1/members", "status": 200, "address": "203.0.113.9"}
+    assert {name: first[name] for name in about} == about
+    [second] = logged(service, RequestFilter(request_id=made), 1)
+    assert (second["key"], second["status"], second["address"]) == (None, 401, "127.0.0.1")
+    assert service.log[0]["requestId"] == "from-a-proxy-1"
+    shown = run_crmctl("service", "requests", "--failed", *where(service), "-o", "jsonl").ok().lines()
+    assert [line["requestId"] for line in shown] == [made]
+    assert not service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter(since=4e9)))
+
+
+def test_what_people_and_keys_change_is_in_the_audit_log(service: RunningService) -> None:
+    made = service.client.post("/api/v1/objects", json={"pluralName": "Things", "slug": "things"}).json()["id"]
+    field = service.client.post(f"/api/v1/objects/{made}/attributes", json={"name": "Code", "type": "text"}).json()["id"]
+    service.client.delete(f"/api/v1/objects/{made}/attributes/{field}")
+    service.client.delete(f"/api/v1/objects/{made}")
+    run_crmctl("service", "keys", "create", "--name", "ci", "--full-access", *where(service)).ok()
+    run_crmctl("service", "keys", "create", "--name", "never", "--full-access", *where(service), "--dry-run").ok()
+    found = service.engine.read(audit_log.list_entries)
+    assert [(each["action"], each["by"]["type"]) for each in found] == [
+        ("key.created", "operator"),
+        ("object.deleted", "key"),
+        ("attribute.deleted", "key"),
+        ("attribute.created", "key"),
+        ("object.created", "key"),
+    ]
+    assert found[2]["about"]["slug"] == "code"
+    shown = run_crmctl("service", "audit", "--action", "attribute", *where(service), "-o", "jsonl").ok().lines()
+    assert [line["action"] for line in shown] == ["attribute.deleted", "attribute.created"]
+    assert {line["by"] for line in shown} == {"First key"}
+
+
+def test_figures_of_the_database_are_among_the_metrics(service: RunningService) -> None:
+    service.listen()
+    service.client.post(f"/api/v1/objects/{service.object_id('people')}/records", json={"data": {}})
+    shown = dict(line.rsplit(" ", 1) for line in service.client.get("/metrics").text.splitlines() if line.startswith("crm_"))
+    assert float(shown["crm_events_waiting"]) == 1
+    assert float(shown["crm_database_bytes"]) > 10_000
+    assert {"crm_deliveries_oldest_seconds", "crm_workflow_runs_failed_day", "crm_endpoints_failing"} <= shown.keys()
+
+
+def test_quotas_hold_for_files_and_for_results(tmp_path: Path, database: str) -> None:
+    settings = {"kept": Kept(requests=0), "quotas": Quotas(files=1000, results=300)}
+    with running_service(tmp_path / "data", database_url=database, background=False, **settings) as service:
+        signed = service.client.post("/api/v1/files/upload-url", json={"path": "a.txt", "bucket": "files"}).json()["signedUrl"]
+        refused = service.client.put(signed, content=b"x" * 1001)
+        assert (refused.status_code, refused.json()["error"]) == (507, "quota_exceeded")
+        assert service.client.put(signed, content=b"x" * 500).status_code == 200
+        people = service.object_id("people")
+        service.client.post(f"/api/v1/objects/{people}/records", json={"data": {"email": "a" * 60 + "@example.com"}})
+        text = "reports: [{name: All, object: people, columns: [email]}]"
+        run_crmctl("service", "load", "-", *where(service), input=text).ok()
+        [report] = service.client.get("/api/v1/reports").json()["reports"]
+        path = f"/api/v1/reports/{report['id']}"
+        made = [service.client.post(f"{path}/run").json()["run"]["id"] for _ in range(6)]
+        kept = [run["id"] for run in service.client.get(f"{path}/runs").json()["runs"]]
+        assert 1 <= len(kept) < 6
+        assert kept == made[::-1][: len(kept)]
+        assert service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter())) == []
