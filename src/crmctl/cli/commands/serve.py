@@ -89,7 +89,6 @@ def run_service(
 
     --files-s3 keeps uploaded files in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX uses the buckets' own names). Its
     buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics, /docs and /openapi.json need no key.
-
     Every option can come from the environment: --rate-limit as CRMCTL_SERVE_RATE_LIMIT, several --keep as "history=30 requests=0".
     """
     runtime: Runtime = ctx.obj
@@ -107,8 +106,8 @@ def run_service(
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
         metrics=_metrics(metrics),
         docs=_switch("--docs", docs),
-        kept=Kept(**{kind: days * DAY for kind, days in _amounts("--keep", keep, ("history", "requests", "audit")).items()}),
-        quotas=Quotas(**{kind: megabytes * 1024**2 for kind, megabytes in _amounts("--quota", quota, ("files", "results")).items()}),
+        kept=Kept(**_amounts("--keep", keep, ("history", "requests", "audit"), int(DAY))),
+        quotas=Quotas(**_amounts("--quota", quota, ("files", "results"), 1024**2)),
     )
     _serve(runtime, settings, ready_file)
 
@@ -165,8 +164,8 @@ def _switch(option: str, said: str, more: str = "") -> bool:
     return said == "on"
 
 
-def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...]) -> dict[str, int]:
-    """`["history=30"]` as `{"history": 30}`. Raises UsageError."""
+def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], unit: int) -> dict[str, Any]:
+    """`["history=30"]` as `{"history": 30 * unit}`. Raises UsageError."""
     found = {}
     for each in said or ():
         kind, _, amount = each.partition("=")
@@ -174,7 +173,7 @@ def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...]) ->
             raise UsageError(
                 f"{option} must be KIND=NUMBER, not {each!r}", hint=f"kinds: {', '.join(kinds)}; for example {option} {kinds[0]}=30"
             )
-        found[kind] = int(amount)
+        found[kind] = int(amount) * unit
     return found
 
 
