@@ -92,11 +92,13 @@ _crmctl_table() {
         'config path') ;;
         'completion') arguments='bash|zsh|fish|powershell' ;;
         'doctor') options='--network' ;;
-        'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none --metrics=@anything --docs=on|off' ;;
-        'service') commands='console load dump backup restore keys members' ;;
+        'serve') options='--data=@files --database-url=@anything --host=@anything --port=@anything --rate-limit=@anything --rate-window=@anything --public-url=@anything --ready-file=@files --dev --file-limit=@anything --files-s3=@anything --files-s3-endpoint=@anything --files-s3-region=@anything --log=json|text|none --metrics=@anything --docs=on|off --keep=@anything --quota=@anything' ;;
+        'service') commands='console load dump requests audit backup restore keys members' ;;
         'service console') options='--open --data=@files --database-url=@anything' ;;
         'service load') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service dump') options='--data=@files --database-url=@anything' ;;
+        'service requests') options='--key=@anything --request=@anything --failed --since=@anything --limit=@anything --data=@files --database-url=@anything' ;;
+        'service audit') options='--action=@anything --limit=@anything --data=@files --database-url=@anything' ;;
         'service backup') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service restore') options='--as-of=@anything --data=@files --database-url=@anything' arguments='@files' ;;
         'service keys') commands='create list revoke' ;;
