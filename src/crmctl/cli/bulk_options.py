@@ -49,6 +49,12 @@ ConflictOption = Annotated[
         help="Whose value counts where both have changed, or nobody knows; keep is usual with --feed. fill writes empty ones only.",
     ),
 ]
+MirrorOption = Annotated[
+    str,
+    typer.Option(
+        "--mirror", metavar="auto|never|only", help="Look keys and references up in the mirror: where it has them, or else not at all."
+    ),
+]
 ExpectOption = Annotated[
     int | None, typer.Option("--expect", metavar="N", min=0, help="Send nothing unless exactly so many rows would be written.")
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from crmctl.bulk.match.key_filters import KeyFilter, Question
 from crmctl.bulk.match.key_index import KeyIndex
@@ -34,16 +34,37 @@ class RecordSink(Protocol):
     def see(self, records: Iterable[Record], /) -> None: ...
 
 
+class RecordStock(NamedTuple):
+    """All records of an object without asking for them: `requests` it took to know that, `as_of`: up to which moment they are known."""
+
+    pages: Iterable[Sequence[Record]]
+    requests: int
+    as_of: int
+
+
+class AtHand(Protocol):
+    """Where records may be at hand; `slugs` are the attributes that are looked at, None: all."""
+
+    def __call__(self, object_id: str, slugs: Collection[str] | None, /) -> RecordStock | None: ...
+
+
+def nothing_at_hand(_: str, __: Collection[str] | None) -> RecordStock | None:
+    return None
+
+
 @dataclass
 class Lookup:
     """One object of the service. `as_of`: everything changed before this moment (microseconds of the service) has been seen; `stop` says
-    when to give up; `newest`: the page of the records that changed last, where somebody has just read it. Counts its requests."""
+    when to give up; `newest`: the page of the records that changed last, where somebody has just read it. `at_hand`: where all of them may
+    be without asking, of which `slugs` are looked at. Counts its requests."""
 
     lister: Lister
     object_id: str
     stop: Callable[[], bool] = lambda: False
     advance: Callable[[int], None] = lambda _: None
     newest: Page[Record] | None = None
+    at_hand: AtHand = nothing_at_hand
+    slugs: Collection[str] | None = None
     requests: int = 0
     as_of: int = 0
 
@@ -51,6 +72,14 @@ class Lookup:
         """Let the index see the record of every key it wants, as of now. Raises what reading raises, and InterruptedByUser."""
         count = index.key_count
         if not count:
+            return
+        stock = self.at_hand(self.object_id, self.slugs)
+        if stock is not None:
+            self.requests += stock.requests
+            for records in stock.pages:
+                index.see(records)
+            self.as_of = stock.as_of
+            self.refresh(index)
             return
         begun, newest = self.requests, self._newest()
         moments = [micros for record in newest.items if (micros := micros_of(record.updated_at)) is not None]

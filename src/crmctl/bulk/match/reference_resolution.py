@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.match.key_index import KeyIndex
-from crmctl.bulk.match.key_lookups import Lookup
+from crmctl.bulk.match.key_lookups import AtHand, Lookup, nothing_at_hand
 from crmctl.bulk.match.keys import KeyRule
 from crmctl.bulk.match.references import Reference
 from crmctl.bulk.read.sorted_lists import Lister
@@ -113,12 +113,16 @@ class ReferenceMap:
 
     # -- learning --------------------------------------------------------------------------------------------------------------------
 
-    def learn(self, payloads: Callable[[], Iterable[Payload]], lister: Lister, own: OwnRows | None = None) -> int:
+    def learn(
+        self, payloads: Callable[[], Iterable[Payload]], lister: Lister, own: OwnRows | None = None, at_hand: AtHand = nothing_at_hand
+    ) -> int:
         """Look up every value of the input. Returns how many requests that took.
 
         Raises what reading raises, and RejectedError for parents that cannot be made, or links that cannot wait.
         """
-        requests = sum(self._learn(reference, payloads, lister, own) for reference, _ in self._references)
+        requests = sum(
+            self._learn(reference, payloads, Lookup(lister, reference.object_id, at_hand=at_hand), own) for reference, _ in self._references
+        )
         for group in self.groups():
             if group.reference.required:
                 raise RejectedError(
@@ -131,7 +135,7 @@ class ReferenceMap:
             self._plan_later(payloads())
         return requests
 
-    def _learn(self, reference: Reference, payloads: Callable[[], Iterable[Payload]], lister: Lister, own: OwnRows | None) -> int:
+    def _learn(self, reference: Reference, payloads: Callable[[], Iterable[Payload]], lookup: Lookup, own: OwnRows | None) -> int:
         slug, rule, among = reference.slug, reference.rule, own if own is not None and own.object_id == reference.object_id else None
         with KeyIndex(rule) as index:
             self._db.execute("BEGIN")
@@ -146,7 +150,7 @@ class ReferenceMap:
                     data = {reference.key: value}
                     index.want(number, data, lines=(payload.first_line, payload.last_line))
                     self._db.execute("INSERT OR IGNORE INTO given VALUES (?, ?, ?)", (slug, rule.key(data) or "", jsontext.dumps(value)))
-            lookup = Lookup(lister, reference.object_id)
+            lookup.slugs = (reference.key,)
             lookup.fill(index)
             for key in index.distinct():
                 ids = [record_id for record_id, _ in index.found(key)]

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.match.key_index import KeyIndex
+from crmctl.bulk.match.key_lookups import AtHand, nothing_at_hand
 from crmctl.bulk.rows.batches import Entry, SendableRow
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.row_actions import Resolver
@@ -61,7 +62,8 @@ class Hooks:
 class ImportRun(SendContext):
     """`report` hears every finding of the check, `resolver` says which rows update which records, `hooks` is what else there is to do.
 
-    `stop_on_error`: one locally invalid row means that nothing is sent. `guard`: how much may change.
+    `stop_on_error`: one locally invalid row means that nothing is sent. `guard`: how much may change. `at_hand`: where records may be
+    without asking the service.
     """
 
     rows: InputRows
@@ -70,3 +72,4 @@ class ImportRun(SendContext):
     hooks: Hooks = field(default_factory=Hooks)
     stop_on_error: bool = True
     guard: Guard = field(default_factory=Guard)
+    at_hand: AtHand = nothing_at_hand

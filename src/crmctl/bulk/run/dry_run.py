@@ -14,6 +14,7 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.journal.summary import FeedCounts, Summary
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
+from crmctl.bulk.match.key_lookups import AtHand
 from crmctl.bulk.match.reference_resolution import ParentGroup
 from crmctl.bulk.read.read_back import Getter, Reader
 from crmctl.bulk.read.records_by_id import FEW, reading_cost
@@ -126,7 +127,7 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
                 reads += reader.requests
         else:
             newest = target.newest.if_new(clock) if target.newest is not None else None
-            found, lookups = _look_up(_KeyedInput(planned, resolver, lister, newest), forecast, report)
+            found, lookups = _look_up(_KeyedInput(planned, resolver, lister, newest, target.at_hand), forecast, report)
             reads += lookups + looking_afterwards(resolver, forecast.creates)
         if not planned.mapping.keys:
             keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
@@ -171,6 +172,7 @@ class _KeyedInput:
     resolver: Resolver
     lister: Getter
     newest: Page[Record] | None
+    at_hand: AtHand
 
 
 def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[ValidationReport, int]:
@@ -186,7 +188,7 @@ def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[V
 
         found = _check(keyed.planned, report, keep)
         lookup = resolver.lookup(keyed.lister, lambda: False, None)
-        lookup.newest = keyed.newest
+        lookup.newest, lookup.at_hand = keyed.newest, keyed.at_hand
         lookup.fill(index)
         for row, outcome in resolver.outcomes(index):
             forecast.add(row, outcome, resolver, index)

@@ -142,6 +142,7 @@ def _resolve(run: ImportRun, resolver: Resolver) -> CrmctlError | None:
     """
     journal = run.journal
     lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
+    lookup.at_hand = run.at_hand
     lookup.newest = run.newest.if_new(run.clock) if run.newest is not None else None
     try:
         with KeyIndex(resolver.rule) as index:

@@ -86,7 +86,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         run = ImportRun(
             service, journal, options.delivery, context.clock, context.listener.progress,
             rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
-            stop_on_error=plan.stop_on_error, guard=options.guard, newest=job.newest,
+            stop_on_error=plan.stop_on_error, guard=options.guard, newest=job.newest, at_hand=job.at_hand,
         )  # fmt: skip
         try:
             journal.remember(RESULTS_DUE, True)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import JobKind
+from crmctl.bulk.match.key_lookups import AtHand, nothing_at_hand
 from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
 from crmctl.bulk.read.newest_page import NewestPage
@@ -41,6 +42,8 @@ class ImportTarget:
     service: Getter
     newest: NewestPage | None = None
     """The records of it that changed last, where they were read already."""
+    at_hand: AtHand = nothing_at_hand
+    """Where records may be without asking the service."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class ImportJob:
     journal: Journal
     input: PlannedInput
     newest: NewestPage | None = None
+    at_hand: AtHand = nothing_at_hand
 
     @property
     def id(self) -> str:
@@ -103,7 +107,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         unless_made.enter_context(closing(journal))
         journal.add_effort(requests, 0.0)
         unless_made.pop_all()
-        return ImportJob(journal, planned, target.newest)
+        return ImportJob(journal, planned, target.newest, target.at_hand)
 
 
 def _facts(target: ImportTarget, planned: PlannedInput) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
         own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))
-        requests = references.learn(planned.payloads, target.service, own)
+        requests = references.learn(planned.payloads, target.service, own, target.at_hand)
         unless_learned.pop_all()
     return replace(planned, references=references), requests
 

@@ -19,7 +19,7 @@ from crmctl.bulk.run.plan_file import PlanHeader, read_plan
 from crmctl.bulk.usecases.finding_log import FindingLog
 from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.results import ImportResult, run_to_result
-from crmctl.bulk.usecases.targets import check_places, current_limit, resolve_target, store_of, takes_turn
+from crmctl.bulk.usecases.targets import check_places, current_limit, resolve_target, store_of, takes_turn, with_mirror
 from crmctl.errors import RejectedError
 
 EXAMPLES = 10
@@ -88,6 +88,7 @@ def _opened(context: BulkContext, request: ApplyRequest) -> Iterator[tuple[Impor
         saved = read_plan(plan.path)
         check_service(saved, context.origin)
         target = replace(resolve_target(context, saved.header.object_id), object=saved.header.object)
+        target = with_mirror(context, target, request.mirror)
         yield target, open_plan(saved, target.attributes, moved)
 
 

@@ -35,6 +35,7 @@ from crmctl.bulk.usecases.targets import (
     sample_records,
     store_of,
     takes_turn,
+    with_mirror,
 )
 from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError
 from crmctl.models.attributes import Attribute
@@ -113,6 +114,7 @@ def _prepared(context: BulkContext, request: ImportRequest, plan: ImportPlan) ->
     turn = last_turn(context, target) if request.keys else None
     if request.keys:
         target = replace(target, newest=newest_page(context, target))
+    target = with_mirror(context, target, request.mirror)
     samples, directory = sample_records(context, target), context.directory
 
     def object_of(name: str) -> tuple[str, Sequence[Attribute]]:

@@ -26,6 +26,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_missing_ref": ("error", "null", "create"),
     "on_error": ("stop", "continue"),
     "before_images": ("auto", "yes", "no"),
+    "mirror": ("auto", "never", "only"),
 }
 
 
@@ -119,6 +120,7 @@ class ImportRequest(RunRequest, ReadRequest):
     before_images: str = "auto"
     feed: str | None = None
     on_conflict: str | None = None
+    mirror: str = "auto"
 
     @property
     def plan_path(self) -> Path | None:
@@ -187,6 +189,7 @@ class ApplyRequest(RunRequest):
     expect: int | None = None
     max_changes: str | None = None
     again: bool = False
+    mirror: str = "auto"
 
     def guard(self) -> Guard:
         return Guard.parse(self.expect, self.max_changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.run.dry_run import Limit
 from crmctl.bulk.run.job_start import ImportTarget
 from crmctl.bulk.sources.given_input import is_stream
+from crmctl.bulk.usecases.requests import check_choice
 from crmctl.errors import DeniedError
 from crmctl.models.composites import COMPOSITE_TYPES
 
@@ -74,6 +76,16 @@ def check_places(failed: Path | None, *files: str | Path | None) -> None:
     regular = [Path(file) for file in files if file is not None and not is_stream(str(file))]
     if failed is not None:
         check_place(failed, regular[0] if regular else None)
+
+
+def with_mirror(context: BulkContext, target: ImportTarget, wish: str) -> ImportTarget:
+    """The target with its records, and those that are referred to, from the mirror where that is wished and can be."""
+    check_choice("--mirror", wish, ("auto", "never", "only"))
+    if wish == "never":
+        return target
+    from crmctl.bulk.usecases.mirrored_records import MirroredRecords
+
+    return replace(target, at_hand=MirroredRecords(context, wish))
 
 
 def last_turn(context: BulkContext, target: ImportTarget) -> str | None:
