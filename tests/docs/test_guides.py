@@ -63,6 +63,13 @@ def test_nightly_import(tmp_path: Path) -> None:
     assert loads(Path("summary.json").read_text())["unchanged"] == rows
 
 
+def test_a_feed_beside_people(shell: pexpect.spawn, service: RunningService) -> None:
+    follow(shell, read_page("docs/guides/feed-beside-people.md"))
+    people = {each["data"]["email"].split("@")[0]: each["data"] for each in records_of(service, "people")}
+    assert set(people) == {"ada", "grace"}
+    assert (people["ada"]["phone"], people["grace"]["status"]) == ("+442079461111", "customer")
+
+
 def test_moving(tmp_path: Path, service: RunningService) -> None:
     with running_service(tmp_path / "new") as new, open_shell(Path.cwd()) as shell:
         for name, side in (("old", service), ("new", new)):
