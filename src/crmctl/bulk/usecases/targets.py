@@ -16,6 +16,7 @@ from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.run.dry_run import Limit
 from crmctl.bulk.run.job_start import ImportTarget
 from crmctl.bulk.sources.given_input import is_stream
+from crmctl.bulk.usecases.mirrored_records import MirroredRecords
 from crmctl.bulk.usecases.requests import check_choice
 from crmctl.errors import DeniedError
 from crmctl.models.composites import COMPOSITE_TYPES
@@ -83,8 +84,6 @@ def with_mirror(context: BulkContext, target: ImportTarget, wish: str) -> Import
     check_choice("--mirror", wish, ("auto", "never", "only"))
     if wish == "never":
         return target
-    from crmctl.bulk.usecases.mirrored_records import MirroredRecords
-
     return replace(target, at_hand=MirroredRecords(context, wish))
 
 
