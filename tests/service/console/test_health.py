@@ -24,7 +24,7 @@ def try_once(service: RunningService, endpoint: str, status: int | None) -> None
         deliveries.send_test(tx, endpoint, ids=new_id, now=now)
         for lane in (PROVEN, UNPROVEN):
             for due in delivery_claims.claim(tx, lane.terms, 9, now=now):
-                delivery_claims.settle(tx, due, attempt, None if attempt.succeeded else now + 24 * 3600)
+                delivery_claims.settle(tx, due, attempt, None if attempt.succeeded else now + 24 * 3600, new_id)
 
     service.engine.write(send)
 

@@ -6,17 +6,26 @@ All of it is in the database, so that it holds over any number of processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
+from crmctl.service.store import audit_log, outbox
 from crmctl.service.store.deliveries import FAILED, PENDING, SUCCEEDED, TEST_EVENT
 from crmctl.service.store.timestamps import to_micros
 from crmctl.service.store.tx import Tx
 
+DISABLED_EVENT = "webhook.disabled"
+"""For endpoints that take every type: another one was disabled."""
+
+GIVEN_UP_SECONDS = 5 * 24 * 3600.0
+"""An endpoint without a success for so long is disabled: longer than any delivery is tried."""
+
 MOST_PROBLEM = 300
 """Characters of an endpoint's last problem that are kept for lists; the whole of it is in the delivery's history."""
+
+Ids = Callable[[], str]
 
 _DUE = (
     "d.endpoint_id = e.id AND d.state = 'pending' AND d.next_try_at <= ? AND d.lease_until <= ? AND d.created_at >= ? "
@@ -124,8 +133,11 @@ def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
     return [_DueRow(*row).due(at) for row in found]
 
 
-def settle(tx: Tx, due: Due, attempt: Attempt, next_try_at: float | None) -> None:
-    """Store a try and what follows: success, another try at `next_try_at`, or failure when that is None."""
+def settle(tx: Tx, due: Due, attempt: Attempt, next_try_at: float | None, ids: Ids) -> None:
+    """Store a try and what follows: success, another try at `next_try_at`, or failure when that is None.
+
+    An endpoint that has failed for days is disabled; what waits for it waits until somebody enables it, or its window ends.
+    """
     state = SUCCEEDED if attempt.succeeded else PENDING if next_try_at is not None else FAILED
     ended = to_micros(attempt.at + attempt.seconds)
     tx.execute(
@@ -153,7 +165,7 @@ def settle(tx: Tx, due: Due, attempt: Attempt, next_try_at: float | None) -> Non
             due.attempt,
         ),
     )
-    _note_health(tx, due, attempt, ended)
+    _note_health(tx, due, attempt, ended, ids)
 
 
 def expire(tx: Tx, window_seconds: float, *, now: float) -> int:
@@ -185,12 +197,30 @@ def _free_places(tx: Tx, terms: Terms, now: float) -> list[tuple[str, int]]:
     return [(endpoint, terms.per_endpoint - under_way) for endpoint, under_way in rows]
 
 
-def _note_health(tx: Tx, due: Due, attempt: Attempt, at: int) -> None:
+def add_disabling(tx: Tx) -> None:
+    """The migration for endpoints that the service itself disables."""
+    tx.execute("ALTER TABLE webhook_endpoint ADD COLUMN disabled_at BIGINT")
+
+
+def _give_up(tx: Tx, due: Due, at: int, ids: Ids) -> None:
+    """Disable an endpoint that has failed for long enough, once, and say so: in the audit log, and by an event."""
+    disabled = tx.execute(
+        "UPDATE webhook_endpoint SET enabled = 0, disabled_at = ? WHERE id = ? AND enabled = 1 AND failing_since <= ?",
+        (at, due.endpoint, at - to_micros(GIVEN_UP_SECONDS)),
+    )
+    if disabled:
+        about = {"endpointId": due.endpoint, "url": due.url, "reason": "no attempt succeeded for five days"}
+        audit_log.note(tx, "endpoint.disabled", due.endpoint, about, now=at / 1_000_000)
+        outbox.append(tx, DISABLED_EVENT, about, ids=ids, now=at / 1_000_000)
+
+
+def _note_health(tx: Tx, due: Due, attempt: Attempt, at: int, ids: Ids) -> None:
     if not attempt.succeeded:
         tx.execute(
             "UPDATE webhook_endpoint SET tried_at = ?, failing_since = coalesce(failing_since, ?), problem = ? WHERE id = ? AND url = ?",
             (at, at, attempt.problem[:MOST_PROBLEM].replace("\x00", "�"), due.endpoint, due.url),
         )
+        _give_up(tx, due, at, ids)
         return
     # Of an endpoint that is well, one note a second is enough: every delivery would otherwise wait for the same row.
     tx.execute(

@@ -58,6 +58,10 @@ class SqlDialect(Protocol):
 
     def key_parameter(self, key: str) -> str: ...
 
+    def table_alone(self, table: str) -> str:
+        """The table in a FROM clause, gone through from one end to the other where the engine can be told."""
+        ...
+
     def table_by(self, table: str, index: str) -> str:
         """The table in a FROM clause, read through this index where the engine can be told."""
         ...
@@ -96,6 +100,9 @@ class SqliteDialect:
 
     def key_parameter(self, key: str) -> str:
         return f'$."{key}"'
+
+    def table_alone(self, table: str) -> str:
+        return f"{table} NOT INDEXED"
 
     def table_by(self, table: str, index: str) -> str:
         return f"{table} INDEXED BY {index}"
@@ -146,6 +153,9 @@ class PostgresDialect:
 
     def key_parameter(self, key: str) -> str:
         return key
+
+    def table_alone(self, table: str) -> str:
+        return table
 
     def table_by(self, table: str, index: str) -> str:
         return table

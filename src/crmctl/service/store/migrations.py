@@ -124,4 +124,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("request log", request_log.create_tables),
     Migration("indexes of figures", figures.create_indexes),
     Migration("sizes of report runs", reports.add_sizes),
+    Migration("endpoints that are given up", delivery_claims.add_disabling),
 )

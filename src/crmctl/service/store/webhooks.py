@@ -38,6 +38,12 @@ class _Row(NamedTuple):
     succeeded_at: int | None
     failing_since: int | None
     problem: str | None
+    disabled_at: int | None
+
+    def health(self) -> str:
+        if self.disabled_at is not None:
+            return "disabled"
+        return "untried" if self.tried_at is None else "working" if self.failing_since is None else "failing"
 
     def wire(self) -> dict[str, Any]:
         return {
@@ -46,10 +52,11 @@ class _Row(NamedTuple):
             "description": self.description,
             "eventTypes": None if self.event_types is None else jsontext.loads(self.event_types),
             "enabled": bool(self.enabled),
-            "health": "untried" if self.tried_at is None else "working" if self.failing_since is None else "failing",
+            "health": self.health(),
             "succeededAt": optional_to_wire(self.succeeded_at),
             "failingSince": optional_to_wire(self.failing_since),
             "problem": self.problem,
+            "disabledAt": optional_to_wire(self.disabled_at),
             "createdAt": to_wire(self.created_at),
             "updatedAt": to_wire(self.updated_at),
         }
@@ -71,7 +78,7 @@ def create_tables(tx: Tx) -> None:
 def list_endpoints(tx: Tx) -> list[dict[str, Any]]:
     """Oldest first, without secrets.
 
-    `health` is `untried`, `working` or `failing`: what the last try says; `problem` is why that failed.
+    `health` is `untried`, `working` or `failing`: what the last try says; or `disabled`, by the service. `problem` is why it failed.
     """
     return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM webhook_endpoint ORDER BY number")]
 
@@ -112,6 +119,9 @@ def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now
     if columns.get("url", known["url"]) != known["url"]:
         # Nothing is known of the new address.
         columns |= dict.fromkeys(("tried_at", "succeeded_at", "failing_since", "problem"))
+    if columns.get("enabled") or "url" in columns:
+        # Enabled again it has as long as a new one.
+        columns |= {"disabled_at": None} | ({"failing_since": None, "problem": None} if known["disabledAt"] else {})
     assignments = ", ".join(f"{column} = ?" for column in columns)
     tx.execute(f"UPDATE webhook_endpoint SET {assignments} WHERE id = ?", (*columns.values(), known["id"]))
     audit_log.note(tx, "endpoint.updated", known["id"], {"url": known["url"], **changes}, now=now)

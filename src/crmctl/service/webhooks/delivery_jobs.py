@@ -12,7 +12,7 @@ from crmctl.service.context import Context
 from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
-from crmctl.service.store import delivery_claims
+from crmctl.service.store import actors, delivery_claims
 from crmctl.service.store.delivery_claims import Due, Terms
 from crmctl.service.webhooks.schedule import WINDOW, next_try
 
@@ -67,7 +67,8 @@ class Deliveries:
     def _deliver(self, due: Due) -> None:
         attempt = self._sender.send(due)
         again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
-        self._context.engine.write(lambda tx: delivery_claims.settle(tx, due, attempt, again))
+        ids = self._context.ids
+        self._context.engine.write(lambda tx: delivery_claims.settle(tx, due, attempt, again, ids), by=actors.SERVICE)
 
 
 class Expiry:

@@ -1,0 +1,44 @@
+"""An endpoint without a success for five days is disabled by the service, which says so; one that recovers, or is enabled again, is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crmctl.models.jsontext import loads
+from crmctl.service.store import audit_log, webhooks
+from tests.support.deliveries import Bench
+from tests.support.receiver import Receiver
+
+DAY = 24 * 3600
+
+
+def fail(bench: Bench, endpoint: dict[str, Any]) -> str:
+    """An attempt that fails; the endpoint's health after it."""
+    bench.event()
+    bench.deliver()
+    return str(bench.engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint["id"]))["health"])
+
+
+def test_five_days_of_failures_disable_an_endpoint_and_are_told(bench: Bench) -> None:
+    with Receiver() as other:
+        listener = bench.endpoint(other.url, None)
+        broken = bench.endpoint("http://127.0.0.1:9/", ["record.created"])
+        assert fail(bench, broken) == "failing"
+        bench.clock.advance(5 * DAY - 60)
+        assert fail(bench, broken) == "failing"
+        bench.clock.advance(120)
+        assert fail(bench, broken) == "disabled"
+        bench.dispatcher.run_once()
+        bench.deliver()
+        told = [each for each in other.received if each.headers["webhook-event-type"] == "webhook.disabled"]
+    [about] = [loads(each.body) for each in told]
+    assert (about["endpointId"], about["url"]) == (broken["id"], "http://127.0.0.1:9/")
+    [noted] = bench.engine.read(lambda tx: audit_log.list_entries(tx, action="endpoint.disabled"))
+    assert (noted["by"], noted["id"]) == ({"type": "service"}, broken["id"])
+    assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, listener["id"]))["enabled"]
+    found = bench.engine.read(lambda tx: webhooks.get_endpoint(tx, broken["id"]))
+    assert (found["enabled"], found["disabledAt"] is None) == (False, False)
+    enabled = bench.engine.write(lambda tx: webhooks.update_endpoint(tx, broken["id"], {"enabled": True}, now=bench.clock.now()))
+    assert (enabled["health"], enabled["disabledAt"]) == ("working", None)
+    bench.clock.advance(DAY)
+    assert fail(bench, broken) == "failing"
