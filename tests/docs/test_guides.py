@@ -40,6 +40,12 @@ def test_first_import(shell: pexpect.spawn, service: RunningService) -> None:
     assert (people["Johnson"]["birthday"], people["Lovelace"]["status"]) == ("1918-08-26", "customer")
 
 
+def test_every_day(shell: pexpect.spawn, service: RunningService) -> None:
+    follow(shell, read_page("docs/guides/everyday.md"))
+    [ada] = [each["data"] for each in records_of(service, "people") if each["data"]["email"] == "ada@acme.com"]
+    assert ada["address"] == {"city": "Turin"}
+
+
 def test_nightly_import(tmp_path: Path) -> None:
     """And what the script promises: what one night leaves undone, the next one does."""
     data, rows = tmp_path / "service", 700

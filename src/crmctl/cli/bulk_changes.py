@@ -25,10 +25,11 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     """Update what a file or conditions name. Raises UsageError without --yes where nobody can be asked, and what ended the job."""
     from crmctl.bulk.usecases.selected_records import Selection
     from crmctl.bulk.usecases.update import UpdateRequest, preview_update, update
-    from crmctl.cli.targets import parse_filters
+    from crmctl.cli.record_queries import one_list
 
     object_name = given["object_name"]
-    selection = Selection(ids_file, tuple(parse_filters(runtime, object_name, filters)))
+    conditions, admits = one_list(runtime, object_name, filters)
+    selection = Selection(ids_file, conditions, admits=admits)
     request = UpdateRequest.taken({**given, "set_values": given.get("set_values") or ()}, object=object_name, selection=selection)
     if runtime.dry_run:
         _show_preview(runtime, preview_update(RuntimeContext(runtime), request))
@@ -92,7 +93,7 @@ def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
     from crmctl.bulk.usecases.delete import DeleteRequest, delete, example_deletion
     from crmctl.bulk.usecases.selected_records import Selection
-    from crmctl.cli.targets import parse_filters
+    from crmctl.cli.record_queries import one_list
 
     object_name, backup = given["object_name"], given["backup"] or not given["no_backup"]
     if not runtime.dry_run:
@@ -101,7 +102,8 @@ def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
         runtime.confirm(f"Delete records of {object_name}")
     if isinstance(backup, str) and Path(backup).exists():
         runtime.confirm(f"Replace {backup}")
-    selection = Selection(ids_file, tuple(parse_filters(runtime, object_name, filters)), verb="delete")
+    conditions, admits = one_list(runtime, object_name, filters)
+    selection = Selection(ids_file, conditions, verb="delete", admits=admits)
     request = DeleteRequest(object_name, selection, backup, given["expect"], given["concurrency"], runtime.dry_run)
     done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
     if done.summary is None:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.bulk_context import RuntimeContext
 from crmctl.cli.counted_words import counted
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.usecases.export import ExportRequest
+    from collections.abc import Iterable, Mapping
+
+    from crmctl.bulk.usecases.export import ExportRequest, Further
     from crmctl.cli.runtime import Runtime
-    from crmctl.models.fieldpaths import Path
 
 
 def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] | None) -> None:
     """Write the records to stdout or into a file. Raises UsageError for an existing file without --yes."""
-    from crmctl.bulk.usecases.export import export
-    from crmctl.cli.targets import parse_filters
+    from crmctl.bulk.usecases.export import Further, export
+    from crmctl.cli.record_queries import one_list
 
     request.check()
     names = runtime.take_fields()
     request = _with_format(runtime, request)
     if request.path is not None and request.path.exists():
         runtime.confirm(f"Replace {request.path}")
-    conditions = parse_filters(runtime, request.object, filters)
-    fields = _fields(runtime, request.object, names) if names is not None else None
-    request = replace(request, conditions=conditions, fields=fields, replace=True)
+    conditions, admits = one_list(runtime, request.object, filters)
+    further = Further(tuple(filters or ()), admits)
+    if names is not None:
+        request, further = _with_fields(runtime, request, further, names)
+    request = replace(request, conditions=conditions, further=further, replace=True)
     summary = export(RuntimeContext(runtime), request, runtime.streams.write_out)
     exported = f"exported {counted(summary.rows, 'record')}"
     if request.path is None:
@@ -57,12 +60,26 @@ def _with_format(runtime: Runtime, request: ExportRequest) -> ExportRequest:
     return request
 
 
-def _fields(runtime: Runtime, object_name: str, names: list[str]) -> dict[str, Path]:
-    """The place of every wanted field in a record. Raises UsageError for an unknown one."""
+def _with_fields(runtime: Runtime, request: ExportRequest, further: Further, names: list[str]) -> tuple[ExportRequest, Further]:
+    """The place of every wanted field in a record, and how fields of others get there. Raises UsageError for an unknown one."""
+    from crmctl.cli.record_queries import query_context
+    from crmctl.client.queries.field_lookups import FieldLookups
     from crmctl.output.selection import choose_fields
     from crmctl.output.views import record_view
 
-    return choose_fields(names, record_view(runtime.directory.attributes(object_name)))
+    attributes = runtime.directory.attributes(request.object)
+    lookups = FieldLookups(query_context(runtime), attributes, names)
+    fields = choose_fields(names, record_view(attributes))
+    if not lookups.slugs:
+        return replace(request, fields=fields), further
+    if request.format not in ("json", "jsonl"):  # beside what is asked of it the reference itself stays an id
+        fields |= {slug: ("data", slug, "id") for slug in lookups.slugs if slug in fields}
+
+    def expand(count: int, wires: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        lookups.expect(count)
+        return lookups.expand_all(wires)
+
+    return replace(request, fields=fields), replace(further, expand=expand)
 
 
 WARNINGS = {

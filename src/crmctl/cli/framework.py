@@ -6,6 +6,7 @@ Typer carries its own Click; should its inner names move, this is the only file 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,7 @@ from crmctl.cli import help_text
 from crmctl.cli.options import common_options
 from crmctl.cli.registry import BY_NAME, COMMANDS
 from crmctl.errors import UsageError
+from crmctl.models.nearest import did_you_mean, nearest
 
 Parameter = TyperArgument | TyperOption
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": help_text.WIDEST}
@@ -139,12 +141,10 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], names)
-            did_you_mean = f"did you mean: {ctx.command_path} {near[0]}" if near else f"{ctx.command_path} --help lists the commands"
+            near = nearest(args[0], names)
+            hint = f"did you mean: {ctx.command_path} {near}" if near else f"{ctx.command_path} --help lists the commands"
             wanted = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
-            raise UsageError(f"there is no command '{wanted}'", hint=did_you_mean)
+            raise UsageError(f"there is no command '{wanted}'", hint=hint)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -234,8 +234,22 @@ def command_help(words: Sequence[str], width: int) -> str | None:
 def _usage_error(error: click.exceptions.ClickException) -> UsageError:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "crmctl"
+    if isinstance(error, click.exceptions.NoSuchOption):
+        known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
+        meant = did_you_mean(error.option_name, [*known, "--help"])
+        return UsageError(f"no such option: {error.option_name}", hint=meant or f"{path} --help")
     message = error.format_message().rstrip(".")
+    for theirs, ours in _PLAIN_PROBLEMS:
+        message = theirs.sub(ours, message)
     return UsageError(message[:1].lower() + message[1:], hint=f"{path} --help")
+
+
+_PLAIN_PROBLEMS = (
+    (re.compile(r"Input should be a valid integer.*"), "a whole number is wanted"),
+    (re.compile(r"Input should be a valid number.*"), "a number is wanted"),
+    (re.compile(r"Input should be (?:a )?(.*)"), r"it should be \1"),
+)
+"""What a library says of a value, and what people understand."""
 
 
 def _summary(command: click.Command) -> str:

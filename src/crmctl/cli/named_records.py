@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from crmctl.errors import NotFoundError, RejectedError, UsageError
+from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -57,13 +57,33 @@ def _condition(given: str) -> Condition | None:
     return condition
 
 
+def _check(runtime: Runtime, object_name: str, condition: Condition, record: Record) -> None:
+    """Raises ServiceError for a record that has another value: a service that heeds no filter answers with any record."""
+    from crmctl.cli.targets import known_attributes
+    from crmctl.models.comparison import keys_of, text_of
+    from crmctl.models.folded_text import fold
+
+    attribute = next((each for each in known_attributes(runtime, object_name) or () if each.slug == condition.slug), None)
+    if attribute is None or attribute.type not in ("text", "email", "select"):
+        return
+    value = record.data.get(condition.slug)
+    if fold(condition.value.strip()) not in [key.strip() for key in keys_of(attribute, value)]:
+        raise ServiceError(
+            f"the service was asked for {condition.slug} {condition.value!r} and answered with {text_of(attribute, value)!r}",
+            hint="name the record by its id",
+            code="filter_not_heeded",
+        )
+
+
 def _only(runtime: Runtime, object_name: str, given: str, condition: Condition) -> Record:
-    from crmctl.cli.targets import on_object, parse_filters
+    from crmctl.cli.record_queries import query_context, read_filter, record_query
     from crmctl.models.records import PAGE_LIMIT
 
-    conditions = parse_filters(runtime, object_name, [given])
-    page = on_object(runtime, object_name, lambda target: runtime.crm.list_records(target, filters=conditions, limit=PAGE_LIMIT))
+    context = query_context(runtime)
+    query = record_query(context, object_name, read_filter(runtime, object_name, [given]))
+    page = next(query.pages(PAGE_LIMIT))
     if len(page.items) == 1:
+        _check(runtime, object_name, condition, page.items[0])
         return page.items[0]
     if not page.items:
         raise NotFoundError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from crmctl.cli.counted_words import counted
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from crmctl.client.queries.query_context import QueryContext, ReadingCost
     from crmctl.client.queries.record_filter import ListOrder, RecordFilter
     from crmctl.client.queries.record_query import RecordQuery
+    from crmctl.models.filters import Condition
     from crmctl.models.records import Record
 
 FEW_REQUESTS = 10
@@ -64,10 +65,14 @@ def check_references(context: QueryContext, object_name: str, wanted: RecordFilt
         context.doubt(f"{one!r} is the id of no record that {slug} could name")
 
 
-def selected_records(runtime: Runtime, object_name: str, filters: Sequence[str] | None, purpose: str) -> Sequence[Record]:
-    """All records that meet --filter, for a command that changes them: what reading them costs is said, and asked, first."""
-    query = record_query(query_context(runtime), object_name, read_filter(runtime, object_name, filters), purpose=purpose)
-    return list(query.records())
+def one_list(
+    runtime: Runtime, object_name: str, filters: Sequence[str] | None
+) -> tuple[tuple[Condition, ...], Callable[[Record], bool] | None]:
+    """For commands that read a list by themselves: the conditions to ask it with, and what decides the rest, where there is a rest."""
+    if not filters:
+        return (), None
+    context = query_context(runtime)
+    return record_query(context, object_name, read_filter(runtime, object_name, filters)).one_list()
 
 
 def _approve(runtime: Runtime, cost: ReadingCost, *, agreed: bool) -> None:

@@ -12,7 +12,6 @@ from crmctl.errors import UsageError, reason
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
-    from crmctl.models.filters import Condition
     from crmctl.output.views import View
 
 T = TypeVar("T")
@@ -45,15 +44,6 @@ def known_attributes(runtime: Runtime, text: str) -> list[Attribute] | None:
     from crmctl.client import record_lists
 
     return record_lists.known_attributes(runtime.directory, text, runtime.messages.detail)
-
-
-def parse_filters(runtime: Runtime, text: str, filters: Sequence[str] | None) -> list[Condition]:
-    """The conditions of --filter, their slugs checked where the attributes are known. Raises UsageError before any request."""
-    if not filters:
-        return []
-    from crmctl.client.record_lists import read_conditions
-
-    return read_conditions(runtime.directory, text, filters, runtime.messages.detail)
 
 
 def record_columns(runtime: Runtime, text: str, sample: dict[str, Any] | None) -> View:

@@ -12,6 +12,7 @@ from crmctl.clock import Clock
 from crmctl.errors import DeniedError, NotFoundError
 from crmctl.models.attributes import Attribute
 from crmctl.models.ids import is_uuid
+from crmctl.models.nearest import did_you_mean
 from crmctl.models.objects import Object
 
 T = TypeVar("T")
@@ -114,14 +115,10 @@ def _find_attribute(slug_or_id: str, attributes: list[Attribute]) -> Attribute |
 
 
 def _unknown(noun: str, given: str, slugs: list[str], command: str) -> NotFoundError:
-    import difflib
-
-    close = difflib.get_close_matches(given.casefold(), slugs, n=3, cutoff=0.6)
-    if close:
-        hint = f"did you mean {' or '.join(close)}?"
-    elif slugs:
+    hint = did_you_mean(given, sorted(slugs))
+    if not hint and slugs:
         shown = ", ".join(sorted(slugs)[:20])
         hint = f"valid slugs: {shown}{', …' if len(slugs) > 20 else ''}"
-    else:
+    elif not hint:
         hint = f"`{command}` shows what there is"
     return NotFoundError(f"there is no {noun} {given!r}", hint=hint, details={"valid": sorted(slugs)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES, Form, is_bare_amount, knows_part, same_part, unknown_part, usual_name
+from crmctl.models.nearest import did_you_mean
 from crmctl.models.numbers import check_numbers, read_number
 from crmctl.models.typed_text import is_spreadsheet_number, lost_digits, naming, typed
 
@@ -125,8 +125,6 @@ def check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _unknown_slug(slug: str, known: Iterable[str]) -> UsageError:
-    near = difflib.get_close_matches(slug, list(known), n=1, cutoff=0.6)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return UsageError(
-        f"there is no attribute {slug}", hint=f"{meant}the attributes are: {', '.join(sorted(known))}", code="unknown_attribute"
-    )
+    slugs = sorted(known)
+    hint = f"{did_you_mean(slug, slugs)} the attributes are: {', '.join(slugs)}".strip()
+    return UsageError(f"there is no attribute {slug}", hint=hint, code="unknown_attribute")

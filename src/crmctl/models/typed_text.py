@@ -5,7 +5,6 @@ Nothing is guessed: a text with two readings is refused with the way to say whic
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.ids import is_uuid
+from crmctl.models.nearest import did_you_mean
 from crmctl.models.numbers import check_numbers, read_number
 
 TRUE_WORDS = frozenset({"true", "yes", "y", "t", "1", "on", "x"})
@@ -222,8 +222,8 @@ def select_reader(options: list[str]) -> Reader:
             raise RejectedError(
                 f"fits several options without case: {', '.join(matches)}", hint="spell the option exactly", code="unknown_option"
             )
-        near = difflib.get_close_matches(text, options, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"options: {', '.join(options[:20])}{', ...' if len(options) > 20 else ''}"
+        listed = f"options: {', '.join(options[:20])}{', ...' if len(options) > 20 else ''}"
+        hint = did_you_mean(text, options) or listed
         raise RejectedError("not an option", hint=hint, code="unknown_option")
 
     return read

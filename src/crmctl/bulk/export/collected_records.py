@@ -113,6 +113,12 @@ class Staging:
         self._db.execute("DELETE FROM kept")
         return removed
 
+    def keep_only(self, admits: Callable[[str], bool]) -> None:
+        """Remove every record whose JSON text is not admitted."""
+        self._db.create_function("admits", 1, admits, deterministic=True)
+        with self.step():
+            self._db.execute("DELETE FROM record WHERE NOT admits(wire)")
+
     @contextmanager
     def attached(self, path: Path, *, writes: bool, **functions: Callable[[str], Any]) -> Iterator[sqlite3.Connection]:
         """These records together with another database, `other`: one change, of that one with `writes`, else of these. `functions` of one

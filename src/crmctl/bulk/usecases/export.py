@@ -5,7 +5,7 @@ What was gathered for a file lies beside it (`.resume`) until the file is comple
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,34 @@ from crmctl.bulk.context import BulkContext
 from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.export.formats import check_libraries, export_format, texts, write_file
 from crmctl.bulk.export.increments import Increments
-from crmctl.bulk.export.layout import Layout
+from crmctl.bulk.export.layout import Layout, Wires
 from crmctl.bulk.export.manifest import Subject, describe, write_manifest
 from crmctl.bulk.export.passes import LOOKBACK, Gathering, GatherOptions, GatherState
 from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
+from crmctl.models import jsontext
 from crmctl.models.fieldpaths import Path as FieldPath
 from crmctl.models.filters import Condition, format_condition
+from crmctl.models.records import Record
 from crmctl.models.timestamps import to_timestamp
 
 RESUMED_WITHIN = 24 * 3600.0
 """Seconds after which an interrupted export is gone on with only when that is asked for: what was deleted since would be in the file."""
+
+
+@dataclass(frozen=True)
+class Further:
+    """What is done with records once they are there. `admits` decides which of them are meant, where the service alone cannot; `texts` say
+    the same for people. `expand` puts fields of others in, given how many records there are."""
+
+    texts: Sequence[str] = ()
+    admits: Callable[[Record], bool] | None = None
+    expand: Callable[[int, Iterable[Mapping[str, Any]]], Iterable[Mapping[str, Any]]] | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it decides which records an export has."""
+        return {"decided": list(self.texts)} if self.admits is not None else {}
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,7 @@ class ExportOptions:
     lookback: float = LOOKBACK
     increments: Increments | None = None
     resume: bool | None = None
+    further: Further = Further()
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,7 @@ class ExportRequest:
     lookback: float = LOOKBACK
     resume: bool | None = None
     replace: bool = False
+    further: Further = Further()
 
     def chosen_format(self) -> str:
         """The format that was asked for, else that of the file's name, else jsonl. Raises UsageError where it is not clear, where its
@@ -120,7 +139,7 @@ def export(context: BulkContext, request: ExportRequest, write: Callable[[str], 
     layout = Layout(request.chosen_format(), directory.attributes(request.object), excel_safe=request.excel_safe, fields=request.fields)
     subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
     increments = _increments(context, subject, request) if request.since_last else None
-    options = ExportOptions(layout, request.conditions, request.prune, request.lookback, increments, request.resume)
+    options = ExportOptions(layout, request.conditions, request.prune, request.lookback, increments, request.resume, request.further)
     run = Export(context, subject, options)
     return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
 
@@ -137,6 +156,7 @@ def _increments(context: BulkContext, subject: Subject, request: ExportRequest) 
         "object": subject.object_id,
         "filters": [format_condition(condition) for condition in request.conditions],
         "file": str(request.path.resolve()) if request.path is not None else None,
+        **request.further.identity,
     }
     return Increments(context.state, identity)
 
@@ -157,7 +177,7 @@ class Export:
         """Write every record through `write`, once all are complete. Raises what reading raises; then nothing was written."""
         with Staging() as staging:
             state = self._gather(staging)
-            for text in texts(self._options.layout, staging.wires()):
+            for text in texts(self._options.layout, self._wires(staging)()):
                 write(text)
             summary = self._summary(staging, state, resumed=False)
             self._remember(staging, state)
@@ -179,7 +199,7 @@ class Export:
         with staging:
             try:
                 state = self._gather(staging)
-                write_file(path, self._options.layout, staging.wires)
+                write_file(path, self._options.layout, self._wires(staging))
                 document = describe(path, self._subject, self._options.layout, state, len(staging), self._request)
                 manifest = write_manifest(path, document)
                 summary = self._summary(staging, state, resumed=resumed, file=path, manifest=manifest, sha256=document["sha256"])
@@ -193,7 +213,7 @@ class Export:
     def _to_device(self, path: Path) -> ExportSummary:
         with Staging() as staging:
             state = self._gather(staging)
-            write_file(path, self._options.layout, staging.wires)
+            write_file(path, self._options.layout, self._wires(staging))
             self._remember(staging, state)
             return self._summary(staging, state, resumed=False, file=path)
 
@@ -208,6 +228,7 @@ class Export:
             "lookback": self._options.lookback,
             "since": self._mark.since if self._mark is not None else None,
             "run": self._options.increments.run if self._options.increments is not None else None,
+            **self._options.further.identity,
         }
 
     def _open(self, place: Path) -> tuple[Staging, bool]:
@@ -243,9 +264,19 @@ class Export:
             state = Gathering(self._lister, self._subject.object_id, gather, staging, self._clock, self._progress).run()
         finally:
             self._progress.finish()
+        admits = options.further.admits
+        if admits is not None:
+            staging.keep_only(lambda wire: admits(Record.parse(jsontext.loads(wire))))
         if options.increments is not None:
             options.increments.drop_delivered(staging)
         return state
+
+    def _wires(self, staging: Staging) -> Wires:
+        """The records as they are written."""
+        expand = self._options.further.expand
+        if expand is None:
+            return staging.wires
+        return lambda: map(jsontext.dumps, expand(len(staging), map(jsontext.loads, staging.wires())))
 
     def _remember(self, staging: Staging, state: GatherState) -> None:
         if self._options.increments is not None:

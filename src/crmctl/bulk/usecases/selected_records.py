@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from crmctl.bulk.context import BulkContext
@@ -18,6 +18,7 @@ from crmctl.bulk.usecases.targets import store_of
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.filters import Condition, format_condition
 from crmctl.models.ids import is_uuid
+from crmctl.models.records import Record
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,25 @@ class Selection:
     conditions: Sequence[Condition] = ()
     ids: Iterable[str] | None = None
     verb: str = "update"
+    admits: Callable[[Record], bool] | None = None
+    """What decides which of the records that meet the conditions are meant, where the service alone cannot."""
+
+    @property
+    def is_filter(self) -> bool:
+        return bool(self.conditions) or self.admits is not None
 
     @property
     def name(self) -> str:
         """Where the records come from, as lists of jobs have it."""
         if self.ids_file is not None:
             return self.ids_file
-        return " ".join(f"--filter '{format_condition(one)}'" for one in self.conditions) if self.conditions else "ids"
+        if not self.is_filter:
+            return "ids"
+        return " ".join([*(f"--filter '{format_condition(one)}'" for one in self.conditions), *(["--filter ..."] if self.admits else [])])
 
     def check(self) -> None:
         """Raises UsageError when it is not clear which records are meant."""
-        if sum((self.ids_file is not None, self.ids is not None, bool(self.conditions))) != 1:
+        if sum((self.ids_file is not None, self.ids is not None, self.is_filter)) != 1:
             raise UsageError("say which records: either --ids or --filter", hint=f"crmctl bulk {self.verb} --help")
 
     def read_ids(self, context: BulkContext, ids: SeenIds) -> None:
@@ -60,7 +69,7 @@ class Selection:
         """Fill `known`; how many requests that took. Raises what reading raises, and as `read_ids` does."""
         reader = Reader(context.service, object_id)
         with SeenIds() as ids:
-            if self.conditions:
+            if self.is_filter:
                 pages = scan(reader, object_id, self.conditions, ids, ScanStatistics())
             else:
                 self.read_ids(context, ids)
@@ -68,10 +77,10 @@ class Selection:
                     known.want(chunk)
                 pages = fetch(reader, ids)
             progress = context.listener.progress
-            progress.start("collecting", None if self.conditions else len(ids))
+            progress.start("collecting", None if self.is_filter else len(ids))
             try:
                 for page in pages:
-                    known.add(page)
+                    known.add(page if self.admits is None else filter(self.admits, page))
                     progress.advance(len(page))
             finally:
                 progress.finish()

@@ -31,7 +31,7 @@ _crmctl_kind() {
 
 # Prints what the cache knows, one a line; silent whatever happens.
 _crmctl_values() {
-    "${COMP_WORDS[0]/#\~/$HOME}" completion values "$1" "$object" "$profile" 2>/dev/null </dev/null
+    "${COMP_WORDS[0]/#\~/$HOME}" completion values "$1" "$object" "$profile" "$2" 2>/dev/null </dev/null
 }
 
 # Splits the line up to the cursor into words; bash itself also splits at = and :.
@@ -102,7 +102,7 @@ _crmctl_offer() {
             found=$(_crmctl_values fields) ;;
         @assignments)
             compopt -o nospace 2>/dev/null
-            found=$(_crmctl_values assignments) ;;
+            found=$(_crmctl_values assignments "$start") ;;
         @reports|@workflows)
             # names may hold blanks: readline quotes them like file names
             compopt -o filenames 2>/dev/null

@@ -16,9 +16,13 @@ ASSIGNMENTS = "@assignments"
 PROFILES = "@profiles"
 REPORTS = "@reports"
 WORKFLOWS = "@workflows"
-DYNAMIC = (OBJECTS, ATTRIBUTES, FIELDS, ASSIGNMENTS, PROFILES, REPORTS, WORKFLOWS)
+JOBS = "@jobs"
+SETTINGS = "@settings"
+SCOPES = "@scopes"
+EVENTS = "@events"
+DYNAMIC = (OBJECTS, ATTRIBUTES, FIELDS, ASSIGNMENTS, PROFILES, REPORTS, WORKFLOWS, JOBS, SETTINGS, SCOPES, EVENTS)
 """What `crmctl completion values` knows: object slugs; slugs, a comma list of fields and `slug=` of one object's attributes; profiles;
-names of reports and workflows, which may hold blanks."""
+names of reports and workflows, which may hold blanks; jobs of this machine, names of settings, scopes, types of events."""
 
 BY_METAVAR = {
     "OBJECT": OBJECTS,
@@ -28,6 +32,10 @@ BY_METAVAR = {
     "CONDITION": ASSIGNMENTS,
     "ID|ATTR=VALUE": ASSIGNMENTS,
     "PROFILE": PROFILES,
+    "JOB": JOBS,
+    "KEY": SETTINGS,
+    "SCOPE": SCOPES,
+    "EVENT,...": EVENTS,
     "REPORT": REPORTS,
     "WORKFLOW": WORKFLOWS,
 }

@@ -66,7 +66,8 @@ Register-ArgumentCompleter -Native -CommandName crmctl -ScriptBlock {
     if ($kind -like '@*' -and $kind -ne '@anything') {
         # PowerShell 5 drops empty arguments, so none is empty
         $program = $commandAst.CommandElements[0].ToString()
-        $found = @(& $program completion values $kind.Substring(1) "$object " "$profileName " 2>$null | ForEach-Object { , @($_, $_) })
+        $values = & $program completion values $kind.Substring(1) "$object " "$profileName " "$start " 2>$null
+        $found = @($values | ForEach-Object { , @($_, $_) })
     } elseif ($kind -and $kind -ne '@anything') {
         $found = @($kind -split '\|' | ForEach-Object { , @($_, $_) })
     }

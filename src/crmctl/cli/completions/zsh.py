@@ -19,7 +19,7 @@ _crmctl_values() {
     local kind=${@[-1]} profile=${opt_args[--profile]:-${opt_args[-p]:-$_crmctl_profile}}
     local -a found
     [[ $PREFIX == -* ]] && return 1
-    found=("${(@f)$(${~_crmctl_program} completion values $kind "${line[1]}" "${(Q)profile}" 2>/dev/null </dev/null)}")
+    found=("${(@f)$(${~_crmctl_program} completion values $kind "${line[1]}" "${(Q)profile}" "$PREFIX" 2>/dev/null </dev/null)}")
     found=(${found:#})
     (( $#found )) && compadd "${@[1,-2]}" -a found
 }

@@ -99,16 +99,6 @@ class RecordFilter:
         """The service decides all of it with one list."""
         return not (self.choices or self.narrowings or self.criteria or self.bounds or self.is_impossible)
 
-    @property
-    def one_list(self) -> tuple[tuple[Condition, ...], Admits | None]:
-        """For who reads a single list: conditions to ask it with, and what decides the rest, where there is one."""
-        conditions = self.conditions + tuple(condition for bound in self.bounds for condition in bound.conditions)
-        tests = [choice.admits for choice in self.choices] + [criterion.admits for criterion in self.criteria]
-        tests += [bound.admits for bound in self.bounds]
-        if self.is_impossible:
-            tests.append(lambda _: False)
-        return conditions, (lambda record: all(test(record) for test in tests)) if tests else None
-
     def __and__(self, other: RecordFilter) -> RecordFilter:
         bounds = {bound.name: bound for bound in self.bounds}
         for bound in other.bounds:

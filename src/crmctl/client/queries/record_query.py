@@ -15,7 +15,7 @@ from crmctl.client.queries.composite_control import looks_into
 from crmctl.client.queries.list_reader import ListReader, merged
 from crmctl.client.queries.order_bisection import SortedList
 from crmctl.client.queries.query_context import QueryContext, ReadingCost
-from crmctl.client.queries.record_filter import Bound, ListOrder, RecordFilter, micros_at
+from crmctl.client.queries.record_filter import Admits, Bound, ListOrder, RecordFilter, micros_at
 from crmctl.client.record_lists import count_records
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
@@ -85,6 +85,23 @@ class RecordQuery:
         elif all(choice.is_disjoint for choice in self.wanted.choices) and all(reader.total is not None for reader in readers):
             self.total = sum(reader.total or 0 for reader in readers)
         yield from self._sorted(found) if self.order.key is not None else found
+
+    def one_list(self) -> tuple[tuple[Condition, ...], Admits | None]:
+        """For who reads a list by itself: conditions that the service heeds, and what decides the rest, where there is a rest."""
+        if self.wanted.is_plain:
+            return self.wanted.conditions, None
+        if self.wanted.is_impossible:
+            return self.wanted.conditions, lambda _: False
+        self.wanted = self.wanted.without_choices()
+        self._readers(None, lambda: None)
+        single = [narrowing.conditions[0] for narrowing in self.wanted.narrowings if self._trust.parts and len(narrowing.conditions) == 1]
+        times = [condition for bound in self.wanted.bounds if self._trust.times for condition in bound.conditions]
+        bounds = self.wanted.bounds
+        return (
+            *self.wanted.conditions,
+            *times,
+            *single,
+        ), lambda record: self._admits(record) and all(bound.admits(record) for bound in bounds)
 
     def count(self) -> int:
         """How many records there are: counted by the service where it decides all of it."""
