@@ -18,10 +18,10 @@ _crmctl_table() {
         'bulk') commands='import apply resume jobs repair undo export update delete dedupe inspect' ;;
         'bulk import') options='--mode=create|upsert|update --key=@attributes --on-duplicate-key=error|first|last --feed=@anything --on-conflict=@anything --mirror=auto|never|only --ref=@anything --on-missing-ref=error|null|create --expect=@anything --max-changes=@anything --plan=@files --map=@anything --map-file=@files --set=@assignments --ignore-unknown --on-error=stop|continue --max-failures=@anything --failed=@files --again --blank=@anything --null-string=@anything --clear-token=@anything --list-separator=@anything --decimal-comma --decimal-mark=@anything --date-format=@anything --default-region=@anything --currency=@anything --pad-short --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --concurrency=@anything --marker=@attributes --before-images=auto|yes|no --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@objects @files' ;;
         'bulk apply') options='--input=@files --expect=@anything --max-changes=@anything --max-failures=@anything --failed=@files --again --mirror=auto|never|only --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@files' ;;
-        'bulk resume') options='--last --failed=@files --max-failures=@anything --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@anything' ;;
-        'bulk jobs') options='--remove' arguments='@anything' ;;
-        'bulk repair') options='--delete-duplicates --clear-marker' arguments='@anything' ;;
-        'bulk undo') arguments='@anything' ;;
+        'bulk resume') options='--last --failed=@files --max-failures=@anything --concurrency=@anything --settle=@anything --assume-applied --assume-lost --capture-ids --lock-wait=@anything' arguments='@jobs' ;;
+        'bulk jobs') options='--remove' arguments='@jobs' ;;
+        'bulk repair') options='--delete-duplicates --clear-marker' arguments='@jobs' ;;
+        'bulk undo') arguments='@jobs' ;;
         'bulk export') options='-O=@files --out=@files --format=jsonl|csv|tsv|json|parquet|xlsx --filter=@assignments --prune-deleted --since-last --lookback=@anything --resume --restart' arguments='@objects' ;;
         'bulk update') options='--ids=@files --filter=@assignments --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
         'bulk delete') options='--ids=@files --filter=@assignments --expect=@anything --backup=@files --no-backup --concurrency=@anything' arguments='@objects' ;;
@@ -73,7 +73,7 @@ _crmctl_table() {
         'webhooks') commands='events portal listen verify' ;;
         'webhooks events') ;;
         'webhooks portal') options='--open' ;;
-        'webhooks listen') options='--secret=@anything --port=@anything --host=@anything --forward=@anything --events=@anything --tolerance=@anything' ;;
+        'webhooks listen') options='--secret=@anything --port=@anything --host=@anything --forward=@anything --events=@events --tolerance=@anything' ;;
         'webhooks verify') options='--secret=@anything --id=@anything --timestamp=@anything --signature=@anything --headers=@files --tolerance=@anything' arguments='@files' ;;
         'members') commands='list' ;;
         'members list') ;;
@@ -83,12 +83,12 @@ _crmctl_table() {
         'auth status') options='--scopes' ;;
         'auth list') ;;
         'auth switch') arguments='@profiles' ;;
-        'auth can-i') arguments='@anything' ;;
+        'auth can-i') arguments='@scopes' ;;
         'config') commands='list get set unset path' ;;
         'config list') ;;
-        'config get') arguments='@anything' ;;
-        'config set') options='--global' arguments='@anything @anything' ;;
-        'config unset') options='--global' arguments='@anything' ;;
+        'config get') arguments='@settings' ;;
+        'config set') options='--global' arguments='@settings @anything' ;;
+        'config unset') options='--global' arguments='@settings' ;;
         'config path') ;;
         'completion') arguments='bash|zsh|fish|powershell' ;;
         'doctor') options='--network' ;;
@@ -102,7 +102,7 @@ _crmctl_table() {
         'service backup') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service restore') options='--as-of=@anything --data=@files --database-url=@anything' arguments='@files' ;;
         'service keys') commands='create list revoke' ;;
-        'service keys create') options='--name=@anything --scope=@anything --full-access --expires=@anything --data=@files --database-url=@anything' ;;
+        'service keys create') options='--name=@anything --scope=@scopes --full-access --expires=@anything --data=@files --database-url=@anything' ;;
         'service keys list') options='--data=@files --database-url=@anything' ;;
         'service keys revoke') options='--data=@files --database-url=@anything' arguments='@anything' ;;
         'service members') commands='list invite reset' ;;
@@ -131,7 +131,7 @@ _crmctl_kind() {
 
 # Prints what the cache knows, one a line; silent whatever happens.
 _crmctl_values() {
-    "${COMP_WORDS[0]/#\~/$HOME}" completion values "$1" "$object" "$profile" 2>/dev/null </dev/null
+    "${COMP_WORDS[0]/#\~/$HOME}" completion values "$1" "$object" "$profile" "$2" 2>/dev/null </dev/null
 }
 
 # Splits the line up to the cursor into words; bash itself also splits at = and :.
@@ -202,7 +202,7 @@ _crmctl_offer() {
             found=$(_crmctl_values fields) ;;
         @assignments)
             compopt -o nospace 2>/dev/null
-            found=$(_crmctl_values assignments) ;;
+            found=$(_crmctl_values assignments "$start") ;;
         @reports|@workflows)
             # names may hold blanks: readline quotes them like file names
             compopt -o filenames 2>/dev/null

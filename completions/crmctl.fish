@@ -51,7 +51,7 @@ function __crmctl_values
     set -l program (commandline -opc)[1]
     set -l front (commandline -ct | string replace -r -- '^--[^=]*=' '' | string match -r -- '^.*,')
     test "$argv[1]" = fields; or set front ''
-    for value in ($program completion values $argv[1] "$object" "$profile" 2>/dev/null </dev/null)
+    for value in ($program completion values $argv[1] "$object" "$profile" (commandline -ct) 2>/dev/null </dev/null)
         echo -- "$front$value"
     end
 end
@@ -230,9 +230,13 @@ complete -c crmctl -n '__crmctl_at " bulk resume"' -l assume-applied -d 'Rows of
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l assume-lost -d 'Such rows count as not written, and are sent again'
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l capture-ids -d 'Learn the ids of all created records, for the ok file; costs reads'
 complete -c crmctl -n '__crmctl_at " bulk resume"' -l lock-wait -x -d 'How long to wait for another import by key into the object; 0: exit 8'
+complete -c crmctl -n '__crmctl_at " bulk resume" 0' -a '(__crmctl_values jobs)'
 complete -c crmctl -n '__crmctl_at " bulk jobs"' -l remove -d 'Delete its journal and result files; asks first'
+complete -c crmctl -n '__crmctl_at " bulk jobs" 0' -a '(__crmctl_values jobs)'
 complete -c crmctl -n '__crmctl_at " bulk repair"' -l delete-duplicates -d 'Delete what is there a second time, keeping the older one; asks first'
 complete -c crmctl -n '__crmctl_at " bulk repair"' -l clear-marker -d 'Empty the import marker of every record; asks first'
+complete -c crmctl -n '__crmctl_at " bulk repair" 0' -a '(__crmctl_values jobs)'
+complete -c crmctl -n '__crmctl_at " bulk undo" 0' -a '(__crmctl_values jobs)'
 complete -c crmctl -n '__crmctl_at " bulk export"' -s O -l out -r -F -d 'Write here instead of stdout; .gz compresses'
 complete -c crmctl -n '__crmctl_at " bulk export"' -l format -x -a 'jsonl csv tsv json parquet xlsx' -d 'Else by the file\'s name, on stdout jsonl'
 complete -c crmctl -n '__crmctl_at " bulk export"' -l filter -x -a '(__crmctl_values assignments)' -d 'Only records that match; repeat to narrow further'
@@ -405,7 +409,7 @@ complete -c crmctl -n '__crmctl_at " webhooks listen"' -l secret -x -d 'Signing 
 complete -c crmctl -n '__crmctl_at " webhooks listen"' -l port -x -d 'Listen on this port; 0 takes a free one'
 complete -c crmctl -n '__crmctl_at " webhooks listen"' -l host -x -d 'Listen on this address'
 complete -c crmctl -n '__crmctl_at " webhooks listen"' -l forward -x -d 'Send every event on to this address'
-complete -c crmctl -n '__crmctl_at " webhooks listen"' -l events -x -d 'Only events of these types'
+complete -c crmctl -n '__crmctl_at " webhooks listen"' -l events -x -a '(__crmctl_values events)' -d 'Only events of these types'
 complete -c crmctl -n '__crmctl_at " webhooks listen"' -l tolerance -x -d 'Most seconds a signature may be old, or early'
 complete -c crmctl -n '__crmctl_at " webhooks verify"' -l secret -x -d 'Signing secret of the endpoint; better in CRMCTL_WEBHOOK_SECRET'
 complete -c crmctl -n '__crmctl_at " webhooks verify"' -l id -x -d 'Value of the header webhook-id'
@@ -425,13 +429,17 @@ complete -c crmctl -n '__crmctl_at " auth login"' -l with-key -d 'Read the API k
 complete -c crmctl -n '__crmctl_at " auth login"' -l insecure-storage -d 'Keep the key in a private file where there is no keyring'
 complete -c crmctl -n '__crmctl_at " auth status"' -l scopes -d 'Ask the service what the key may do (16 small requests)'
 complete -c crmctl -n '__crmctl_at " auth switch" 0' -a '(__crmctl_values profiles)'
+complete -c crmctl -n '__crmctl_at " auth can-i" 0' -a '(__crmctl_values scopes)'
 complete -c crmctl -n '__crmctl_at " config"' -a list -d 'Show every setting, its value, and where the value came from'
 complete -c crmctl -n '__crmctl_at " config"' -a get -d 'Show one setting'
 complete -c crmctl -n '__crmctl_at " config"' -a set -d 'Change a setting of the current profile, or of all with --global'
 complete -c crmctl -n '__crmctl_at " config"' -a unset -d 'Remove a setting of the current profile, or the one for all with --global'
 complete -c crmctl -n '__crmctl_at " config"' -a path -d 'Show where settings, state and caches are kept'
+complete -c crmctl -n '__crmctl_at " config get" 0' -a '(__crmctl_values settings)'
 complete -c crmctl -n '__crmctl_at " config set"' -l global -d 'At the top level, for all profiles, instead of the current profile'
+complete -c crmctl -n '__crmctl_at " config set" 0' -a '(__crmctl_values settings)'
 complete -c crmctl -n '__crmctl_at " config unset"' -l global -d 'At the top level, for all profiles, instead of the current profile'
+complete -c crmctl -n '__crmctl_at " config unset" 0' -a '(__crmctl_values settings)'
 complete -c crmctl -n '__crmctl_at " completion" 0' -a 'bash zsh fish powershell'
 complete -c crmctl -n '__crmctl_at " doctor"' -l network -d 'Also connect to the service: name, key, clock, rate limit'
 complete -c crmctl -n '__crmctl_at " serve"' -l data -r -F -d 'Directory of the service\'s data (default: crmctl\'s own)'
@@ -491,7 +499,7 @@ complete -c crmctl -n '__crmctl_at " service keys"' -a create -d 'Create an API 
 complete -c crmctl -n '__crmctl_at " service keys"' -a list -d 'List the API keys, never the keys themselves; revoked ones too'
 complete -c crmctl -n '__crmctl_at " service keys"' -a revoke -d 'Revoke an API key; its next request is refused. A revoked key never comes back'
 complete -c crmctl -n '__crmctl_at " service keys create"' -l name -x -d 'What the key is for'
-complete -c crmctl -n '__crmctl_at " service keys create"' -l scope -x -d 'A scope the key gets; may be repeated'
+complete -c crmctl -n '__crmctl_at " service keys create"' -l scope -x -a '(__crmctl_values scopes)' -d 'A scope the key gets; may be repeated'
 complete -c crmctl -n '__crmctl_at " service keys create"' -l full-access -d 'Every scope'
 complete -c crmctl -n '__crmctl_at " service keys create"' -l expires -x -d 'When the key ends (default: never)'
 complete -c crmctl -n '__crmctl_at " service keys create"' -l data -r -F -d 'Directory of the service\'s data (default: crmctl\'s own)'
