@@ -107,6 +107,14 @@ def test_undoing(shell: pexpect.spawn, service: RunningService) -> None:
     assert {each["data"]["email"] for each in records_of(service, "people")} == {"ada@acme.com", "alan@example.org"}
 
 
+def test_asking_in_sql(shell: pexpect.spawn, service: RunningService) -> None:
+    companies = [create(service, "companies", name=name) for name in ("Acme", "Initech")]
+    for number in range(40):
+        status = "new" if number % 4 else "customer"
+        create(service, "people", email=f"p{number}@acme.com", score=number, status=status, company=companies[number % 2])
+    follow(shell, read_page("docs/guides/questions-in-sql.md"))
+
+
 def test_every_guide_is_listed_and_followed() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     followed = Path(__file__).read_text(encoding="utf-8")

@@ -69,6 +69,11 @@ class Demo:
         stage.run("bulk", "export", "people", "-O", "export.csv")
         result = compare(stage.folder / "people.csv", stage.folder / "export.csv", company)
         stage.say(f"{result['cells']:,} cells compared, {result['differences']:,} differences\n")
+        stage.title("Keep a copy of the data in one file, proven to be complete, and ask it in SQL.")
+        stage.run("mirror", "sync", "people")
+        stage.run(
+            "mirror", "sql", "SELECT status, count(*) AS people, round(avg(score), 1) AS score FROM people GROUP BY status ORDER BY 2 DESC"
+        )
         stage.title("Run a report, and draw it.")
         stage.run("reports", "run", "People by status", "--fields", "status,resultCount")
         stage.run("reports", "results", "People by status", "--chart")

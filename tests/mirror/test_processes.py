@@ -1,0 +1,84 @@
+"""Syncs as processes of their own: killed anywhere, two at once, and the file read by others meanwhile."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Mapping
+
+from crmctl.models.jsontext import dumps
+from tests.support.cli import run_crmctl, start_crmctl
+from tests.support.fakecrm import FakeCrm
+from tests.support.historyserver import WAIT_SECONDS, Barrier, served
+from tests.support.historyservice import MINUTE, HistoryService, Manners
+
+ENDLESS = {"CRMCTL_TIMEOUT": "120"}
+
+
+def sync(fake: FakeCrm, *options: str) -> Mapping[str, object]:
+    [result] = run_crmctl("mirror", "sync", *options, env=fake.env).ok().json()
+    assert isinstance(result, dict)
+    return result
+
+
+def kill_at(fake: FakeCrm, barrier: Barrier, request: int) -> None:
+    """Start a sync and kill it while it waits for the answer to its n-th request; where it needs fewer, it ends."""
+    barrier.arm(request, cuts=True)
+    with start_crmctl("mirror", "sync", env={**fake.env, **ENDLESS}) as process:
+        while process.poll() is None and not barrier.reached.wait(0.05):
+            pass
+        process.kill()
+        process.communicate(timeout=WAIT_SECONDS)
+    barrier.go_on.set()
+    barrier.at = None
+
+
+def test_a_sync_that_is_killed_anywhere_loses_nothing_but_itself() -> None:
+    chance, service, barrier = random.Random(38), HistoryService(38, Manners(gives_date=True)), Barrier()
+    for _ in range(40):
+        service.create(20)
+        service.advance(MINUTE)
+    service.advance(60 * MINUTE)
+    with served(service, barrier) as fake:
+        kill_at(fake, barrier, 9)
+        asked = len(fake.asked)
+        assert sync(fake)["records"] == 800
+        again = [each.query for each in fake.asked[asked:] if each.query.get("order") == "asc"]
+        assert min(int(query["offset"]) for query in again) > 0, "the pages that were read are not read again"
+        for _ in range(3):
+            service.advance(60 * MINUTE)
+            service.update(service.some(0.02))
+            service.delete(service.some(0.02))
+            service.create(3)
+            before = contents(fake)
+            kill_at(fake, barrier, chance.randrange(4, 12))
+            assert contents(fake) in (before, truth(service))
+            result = sync(fake)
+            assert result["proven"]
+            assert contents(fake) == truth(service)
+
+
+def test_two_syncs_at_once_are_one_after_the_other() -> None:
+    service, barrier = HistoryService(5), Barrier()
+    service.create(50)
+    with served(service, barrier) as fake:
+        sync(fake)
+        barrier.arm(3)
+        with start_crmctl("mirror", "sync", env={**fake.env, **ENDLESS}) as first:
+            assert barrier.reached.wait(WAIT_SECONDS)
+            assert run_crmctl("mirror", "sync", "--lock-wait", "0", env=fake.env).exits(8).error()["code"] == "sync_running"
+            assert run_crmctl("mirror", "sql", "SELECT count(*) AS n FROM people", env=fake.env).ok().json() == [{"n": 50}]
+            barrier.go_on.set()
+            first.communicate(timeout=WAIT_SECONDS)
+            assert first.returncode == 0
+
+
+def contents(fake: FakeCrm) -> dict[str, str]:
+    """What the mirror holds, read as anybody may read it."""
+    path = run_crmctl("mirror", "path", "-o", "ids", env=fake.env).ok().out.strip()
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        return dict(db.execute("SELECT id, _data FROM people"))
+
+
+def truth(service: HistoryService) -> dict[str, str]:
+    return {one: dumps(row.wire()) for one, row in service.rows.items()}

@@ -1,0 +1,76 @@
+"""A HistoryService behind a socket, for syncs by the installed program; a chosen request is not answered, so that a kill hits there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from crmctl.errors import RejectedError
+from tests.support.fakecrm import Answer, Asked, FakeCrm
+from tests.support.historyservice import OBJECT_ID, HistoryService
+
+WAIT_SECONDS = 60.0
+
+
+class Barrier:
+    """Counts requests; the one of number `at` waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+        self.cuts = False
+        self.count = 0
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+        self._lock = threading.Lock()
+
+    def arm(self, at: int | None, *, cuts: bool = False) -> None:
+        """`cuts`: the connection ends once the request of this number is let go."""
+        self.at, self.count, self.cuts = at, 0, cuts
+        self.reached.clear()
+        self.go_on.clear()
+
+    def pass_by(self) -> bool:
+        """Whether this one waited."""
+        with self._lock:
+            self.count += 1
+            stops = self.count == self.at
+        if stops:
+            self.reached.set()
+            self.go_on.wait(WAIT_SECONDS)
+        return stops
+
+
+@contextmanager
+def served(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm]:
+    """The service on a free port."""
+    turn = threading.Lock()
+
+    def route(answer: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
+        def answered(asked: Asked) -> Answer:
+            if barrier.pass_by() and barrier.cuts:
+                return Answer(cut=True)  # nobody is there any more
+            with turn:
+                try:
+                    return Answer(json=answer(asked), date=service.now / 1_000_000)
+                except RejectedError as error:
+                    return Answer(400, {"error": "bad_request", "message": error.message})
+
+        return answered
+
+    def records(asked: Asked) -> Any:
+        query = asked.query
+        limit, offset = int(query["limit"]), int(query["offset"])
+        page = service.list_records(OBJECT_ID, sort=query.get("sort"), order=query.get("order"), limit=limit, offset=offset)
+        pagination = {"total": page.total, "limit": limit, "offset": offset}
+        return {"records": [record.wire for record in page.items], "pagination": pagination}
+
+    routes = {
+        "GET /objects": route(lambda _: {"objects": [each.wire for each in service.list_objects()]}),
+        "GET /members": route(lambda _: {"members": []}),
+        f"GET /objects/{OBJECT_ID}/attributes": route(lambda _: {"attributes": [each.wire for each in service.attributes]}),
+        f"GET /objects/{OBJECT_ID}/records": route(records),
+    }
+    with FakeCrm(routes) as fake:
+        yield fake
