@@ -68,7 +68,7 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
     routers = [
         *(noun.router for noun in nouns),
         probes.router(context, metrics, document),
-        *pages.routers(context),
+        *pages.routers(context, document),
         serving.router(context),
     ]
     app.openapi = document  # type: ignore[method-assign]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import axe_core_python
 import pytest
 import standardwebhooks
 from selenium.webdriver.common.keys import Keys
@@ -25,6 +26,7 @@ from tests.support.service import RunningService, running_service
 
 pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.xdist_group("browser")]
 
+AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 CONTRAST = """
 const channel = value => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
 const parse = color => color.match(/[\\d.]+/g).map(Number);
@@ -151,6 +153,15 @@ def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: Runnin
     assert [entry for entry in browser.complaints() if "400 (Bad Request)" not in entry] == []
 
 
+def violations(browser: Browser) -> Any:
+    """What axe finds, with the element it finds it at."""
+    browser.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": AXE})
+    return browser.driver.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "axe.run().then(found => done(found.violations.map(each => [each.id, each.nodes.map(node => node.html)])));"
+    )
+
+
 def furnish(service: RunningService) -> list[str]:
     """Something on every page; the pages."""
     load_document(service.engine, parse_document(DEFINITIONS), clock=service.clock, ids=new_id)
@@ -173,6 +184,24 @@ def furnish(service: RunningService) -> list[str]:
     paths = ["", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/reports", "/workflows", "/sign-out-everywhere"]
     hook = f"/webhooks/{endpoint['id']}"
     paths += [hook, f"{hook}/edit", f"{hook}/replay", f"{hook}/rotate", f"{hook}/delete", f"{hook}/deliveries/{delivery}"]
+    companies = f"/api/v1/objects/{service.object_id('companies')}/records"
+    company = service.client.post(companies, json={"data": {"name": "Acme <b>"}}).json()["id"]
+    ada = person(service, email="ada@example.com", name={"first": "Ada"}, company=company, notes="one\ntwo", tags=["a", "b"])["id"]
+    activity = {"title": "Call", "linkedRecords": [{"objectId": service.object_id("people"), "recordId": ada}]}
+    called = service.client.post("/api/v1/activities", json=activity).json()["id"]
+    people, one = "/records/people", f"/records/people/{ada}"
+    paths += [
+        people,
+        f"{people}?where=email&op=contains&value=a",
+        f"{people}/new",
+        one,
+        f"{one}/edit",
+        f"{one}/history",
+        f"{people}/import",
+    ]
+    paths += ["/activities", f"/activities/{called}", "/files", "/members", "/members/new", "/sessions", "/account", "/audit", "/requests"]
+    paths += ["/objects", f"/objects/{service.object_id('people')}", "/objects/new", "/api", "/api/records", f"/reports/{report}/edit"]
+    paths += [f"/workflows/{workflow}/edit", f"/workflows/{workflow}/edit?as=yaml", "/reports/new"]
     return [*paths, f"/webhooks/{failing['id']}", f"/reports/{report}", f"/reports/{report}/runs/{run}", f"/workflows/{workflow}"]
 
 
@@ -181,6 +210,7 @@ def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(browser: Brow
         browser.get(f"{live.base_url}/console{path}")
         assert browser.script(UNLABELLED) == []
         assert browser.script("return document.querySelectorAll('h1').length") == 1
+        assert violations(browser) == [], path
         for scheme in ("light", "dark"):
             browser.scheme(scheme)
             assert browser.script(CONTRAST) == [], (path, scheme)
@@ -213,7 +243,7 @@ def test_a_link_from_another_site_opens_what_it_names_and_a_form_from_there_does
     form = f"<form method=post action='{live.base_url}/console/keys'><input name=name value=stolen><input name=access value=full>"
     browser.get(f"data:text/html,<main>{form}<button>Win a prize</button></form></main>")
     browser.press("Win a prize")
-    browser.wait_for("crmctl service console")
+    browser.wait_for("Sign in")
     browser.get(f"{live.base_url}/console/keys")
     browser.wait_for("First key|test")
     assert "stolen" not in browser.text
@@ -235,12 +265,26 @@ def test_the_keyboard_is_enough(browser: Browser, live: RunningService) -> None:
     assert "members:read" in browser.text
 
 
+def test_a_reference_is_searched_as_one_types_with_the_keyboard_alone(browser: Browser, live: RunningService) -> None:
+    for name in ("Acme", "Acorn", "Other"):
+        live.client.post(f"/api/v1/objects/{live.object_id('companies')}/records", json={"data": {"name": name}})
+    browser.get(f"{live.base_url}/console/records/people/new")
+    browser.tab_to("Company").send_keys("ac")
+    browser.wait_for("Acorn")
+    assert violations(browser) == []
+    browser.type(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ENTER)
+    assert browser.focused().get_attribute("value") == "Acme"
+    browser.tab_to("Create").send_keys(Keys.ENTER)
+    browser.wait_for("The record is created")
+    assert "Acme" in browser.text
+
+
 def test_a_portal_session_does_not_open_the_console(browser: Browser, live: RunningService) -> None:
     browser.driver.delete_all_cookies()
     browser.get(link_to(live, PORTAL))
     browser.wait_for("Webhook endpoints")
     browser.get(f"{live.base_url}/console/keys")
-    browser.wait_for("crmctl service console")
+    browser.wait_for("Sign in")
     browser.get(f"{live.base_url}/portal")
     browser.driver.find_element("xpath", "//button[.='Sign out']").click()
     browser.wait_for("crmctl webhooks portal")

@@ -36,6 +36,9 @@ _SECTIONS: list[tuple[str, list[tuple[str, str, str, MemberRole]]]] = [
             ("objects", "/objects", "Objects", MemberRole.VIEWER),
             ("members", "/members", "Members", MemberRole.VIEWER),
             ("keys", "/keys", "API keys", MemberRole.ADMIN),
+            ("api", "/api", "API", MemberRole.VIEWER),
+            ("requests", "/requests", "Request log", MemberRole.ADMIN),
+            ("audit", "/audit", "Audit log", MemberRole.ADMIN),
         ],
     ),
 ]

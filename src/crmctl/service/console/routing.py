@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fastapi import APIRouter
 
 from crmctl.service.console import (
     account,
     activities,
+    api_reference,
     deliveries,
     endpoints,
     files,
+    imports,
     keys,
+    logs,
     members,
     objects,
     overview,
@@ -28,16 +33,17 @@ from crmctl.service.console.pages import Pages
 from crmctl.service.context import Context
 
 
-def areas(context: Context) -> tuple[Pages, Pages]:
-    """The console and the portal."""
+def areas(context: Context, document: Callable[[], api_reference.Document]) -> tuple[Pages, Pages]:
+    """The console and the portal; `document` gives the OpenAPI document."""
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
     overview.add_pages(console)
     overview.add_portal_entrance(portal)
     for subject in (
-        *(record_page, record_list, activities, files, account, members, keys, objects),
+        *(record_page, imports, record_list, activities, files, account, members, keys, logs, objects),
         *(report_edit, report_results, reports, workflow_edit, workflows),
     ):
         subject.add_pages(console)
+    api_reference.add_pages(console, document)
     for pages in (console, portal):
         endpoints.add_pages(pages)
         deliveries.add_pages(pages)
@@ -48,6 +54,6 @@ def areas(context: Context) -> tuple[Pages, Pages]:
     return console, portal
 
 
-def routers(context: Context) -> list[APIRouter]:
+def routers(context: Context, document: Callable[[], api_reference.Document]) -> list[APIRouter]:
     """The front door with the static files, the console, the portal."""
-    return [signing_in.front_door(context), *(pages.router for pages in areas(context))]
+    return [signing_in.front_door(context), *(pages.router for pages in areas(context, document))]

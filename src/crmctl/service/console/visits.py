@@ -73,7 +73,9 @@ class Visit:
     @property
     def actor(self) -> str:
         """Who acts, as changes are written down."""
-        return actors.member(self.session.member_id) if self.session.member_id else actors.OPERATOR
+        if self.session.member_id:
+            return actors.member(self.session.member_id)
+        return actors.key(self.session.key_id) if self.session.key_id else actors.OPERATOR
 
     @property
     def may_write(self) -> bool:

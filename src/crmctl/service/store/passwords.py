@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
+from crmctl.service.store import audit_log
 from crmctl.service.store.timestamps import to_micros
 from crmctl.service.store.tx import Tx
 
@@ -26,6 +27,7 @@ def make_code(tx: Tx, member_id: str, *, now: float) -> str:
         "ON CONFLICT (member_id) DO UPDATE SET link_hash = excluded.link_hash, link_expires_at = excluded.link_expires_at",
         (member_id, _hash(code), to_micros(now + LINK_SECONDS)),
     )
+    audit_log.note(tx, "member.link_made", member_id, now=now)
     return code
 
 
@@ -52,6 +54,7 @@ def get_password(tx: Tx, member_id: str) -> str | None:
 def drop_password(tx: Tx, member_id: str) -> None:
     """The member cannot sign in any more, until there is another link."""
     tx.execute("DELETE FROM member_password WHERE member_id = ?", (member_id,))
+    audit_log.note(tx, "member.access_taken_away", member_id)
 
 
 def access_of_members(tx: Tx, *, now: float) -> dict[str, str]:

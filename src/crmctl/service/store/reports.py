@@ -173,7 +173,9 @@ def delete_report(tx: Tx, report_id: str) -> None:
     """With its runs. Raises NotFound."""
     known_id = _known(tx, report_id)
     tx.execute("DELETE FROM report_run WHERE report_id = ?", (known_id,))
+    name = required(tx.one("SELECT name FROM report WHERE id = ?", (known_id,)))[0]
     tx.execute("DELETE FROM report WHERE id = ?", (known_id,))
+    audit_log.note(tx, "report.deleted", known_id, {"name": name})
 
 
 def count_runs(tx: Tx, report_id: str) -> int:

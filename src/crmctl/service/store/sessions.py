@@ -41,6 +41,7 @@ class ConsoleSession:
     role: MemberRole = MemberRole.NOBODY
     member_id: str | None = None
     name: str = ""
+    key_id: str | None = None
 
     @property
     def form_token(self) -> str:
@@ -106,7 +107,7 @@ def find_session(tx: Tx, area: str, token: str, *, now: float) -> ConsoleSession
     """The session with this token unless it is over, or the key it came from is revoked or expired, or its member is gone."""
     at = to_micros(now)
     row = tx.one(
-        "SELECT s.id, m.id, m.name, m.role FROM page_session AS s LEFT JOIN api_key AS k ON k.id = s.key_id "
+        "SELECT s.id, s.key_id, m.id, m.name, m.role FROM page_session AS s LEFT JOIN api_key AS k ON k.id = s.key_id "
         "LEFT JOIN member AS m ON m.id = s.member_id WHERE s.token_hash = ? AND s.area = ? AND s.expires_at > ? "
         "AND (s.member_id IS NULL OR m.id IS NOT NULL) AND (s.key_id IS NULL OR "
         "(k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)))",
@@ -114,9 +115,9 @@ def find_session(tx: Tx, area: str, token: str, *, now: float) -> ConsoleSession
     )
     if row is None:
         return None
-    session_id, member_id, name, role = row
+    session_id, key_id, member_id, name, role = row
     if member_id is None:
-        return ConsoleSession(token, session_id, MemberRole.OWNER)
+        return ConsoleSession(token, session_id, MemberRole.OWNER, key_id=key_id)
     return ConsoleSession(token, session_id, role_of(role), member_id, name)
 
 

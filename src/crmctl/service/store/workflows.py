@@ -188,6 +188,7 @@ def delete_workflow(tx: Tx, workflow_id: str) -> None:
     known = load_workflow(tx, workflow_id)
     tx.execute("DELETE FROM workflow_run WHERE workflow_id = ?", (known.id,))
     tx.execute("DELETE FROM workflow WHERE id = ?", (known.id,))
+    audit_log.note(tx, "workflow.deleted", known.id, {"name": known.name})
 
 
 class _WireRow(NamedTuple):

@@ -1,0 +1,88 @@
+"""Importing a file: which column may fill which attribute, as the commands that do it. The service itself imports nothing (decision 43)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from http import HTTPStatus
+
+from crmctl.models.folded_text import fold
+from crmctl.service.console.pages import ConsolePage, Pages, Visit
+from crmctl.service.console.record_list import object_of
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import attributes
+from crmctl.service.store.tx import Tx
+
+LARGEST_HEAD = 256 * 1024
+"""Bytes of a file that are looked at: its header and first rows."""
+
+
+def add_pages(pages: Pages) -> None:
+    """The page with its form, and what comes of a header."""
+
+    @pages.get("/records/{slug}/import", needs=MemberRole.MEMBER)
+    def show_import(tx: Tx, visit: Visit) -> ConsolePage:
+        return _page(tx, visit)
+
+    @pages.post("/records/{slug}/import", needs=MemberRole.MEMBER, form_limit=4 * 1024 * 1024)
+    def read_header(tx: Tx, visit: Visit) -> ConsolePage:
+        file = visit.files.get("file")
+        text = file.content[:LARGEST_HEAD].decode("utf-8-sig", "replace") if file else visit.raw("header")
+        return _page(tx, visit, text, file.name if file and file.name else "file.csv")
+
+
+def _page(tx: Tx, visit: Visit, text: str = "", name: str = "file.csv") -> ConsolePage:
+    known = object_of(tx, visit)
+    found = attributes.list_attributes(tx, known["id"])
+    header, samples = _read_head(text)
+    keys = [each["slug"] for each in found if each["isUnique"]]
+    mapping = {column: _guess(column, {each["slug"]: each["name"] for each in found}) for column in header}
+    chosen = {column: (visit.text(f"map:{column}") if f"map:{column}" in visit.form else mapping[column]) for column in header}
+    values = {
+        "section": f"records-{known['slug']}",
+        "object": known,
+        "attributes": found,
+        "keys": keys,
+        "key": visit.text("key"),
+        "columns": [(column, chosen[column], samples.get(column, "")) for column in header],
+        "header": ",".join(header),
+        "text": text,
+        "commands": _commands(known["slug"], name, chosen, visit.text("key")) if header else [],
+        "error": "the file has no header: its first line must name the columns" if text and not header else None,
+    }
+    return ConsolePage("import.html", values, HTTPStatus.BAD_REQUEST if values["error"] else HTTPStatus.OK)
+
+
+def _read_head(text: str) -> tuple[list[str], dict[str, str]]:
+    """The names of the columns, and a value of each."""
+    rows = list(csv.reader(io.StringIO(text.splitlines()[0] if text.strip() else ""), delimiter=_delimiter(text)))
+    header = [column.strip() for column in (rows[0] if rows else []) if column.strip()]
+    second = next(csv.reader(io.StringIO("\n".join(text.splitlines()[1:2])), delimiter=_delimiter(text)), [])
+    return list(dict.fromkeys(header))[:250], dict(zip(header, second, strict=False))
+
+
+def _delimiter(text: str) -> str:
+    first = text.splitlines()[0] if text.strip() else ""
+    return max((",", ";", "\t"), key=first.count)
+
+
+def _guess(column: str, names: dict[str, str]) -> str:
+    """The slug of the attribute that is called like the column."""
+    wanted = fold(column).replace(" ", "_")
+    return next((slug for slug, name in names.items() if wanted in (slug, fold(name).replace(" ", "_"))), "")
+
+
+def _commands(slug: str, name: str, chosen: dict[str, str], key: str) -> list[tuple[str, str]]:
+    """(what it does, the command), in the order in which they are run."""
+    maps = [f"--map {shlex.quote(f'{column}={target}')}" for column, target in chosen.items() if target != column]
+    # A name that begins with a dash would be read as an option.
+    file = shlex.quote(f"./{name}" if name.startswith("-") else name)
+    base = " ".join(["crmctl bulk import", slug, file, *maps, *([f"--key {key}"] if key else [])])
+    failed = shlex.quote(f"{name.rpartition('.')[0] or name}-failed.csv")
+    return [
+        ("Look first: nothing is written", f"{base} --dry-run"),
+        ("Import, and keep what failed in a file of its own", f"{base} --on-error continue --failed {failed}"),
+        ("Once the failed rows are mended", f"{base.replace(file, failed, 1)}"),
+        ("See what taking it back would change; the first line of the import names its JOB", "crmctl bulk undo JOB --dry-run"),
+    ]

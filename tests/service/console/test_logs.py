@@ -1,0 +1,50 @@
+"""What was asked, and what was done to the service itself, is looked up in the browser."""
+
+from __future__ import annotations
+
+import re
+
+from crmctl.service.console.links import CONSOLE
+from crmctl.service.store import audit_log, keys, request_log
+from crmctl.service.store.request_log import LoggedRequest
+from tests.service.console.conftest import Newcomer, Visitor
+from tests.support.service import RunningService
+
+
+def test_what_is_done_to_the_service_is_shown_with_who_did_it(service: RunningService, visitor: Visitor, newcomer: Newcomer) -> None:
+    admin = newcomer(service)
+    admin.enter_as("admin", "Eve")
+    path = admin.send("/console/objects", plural="Projects").headers["location"].partition("?")[0]
+    admin.send(f"{path}/attributes", name="Title", type="text")
+    service.client.delete(f"/api/v1{path.removeprefix('/console')}")
+    value = visitor.send("/console/keys", name="ci", access="full").text
+    entries = service.engine.read(lambda tx: audit_log.list_entries(tx, 4))
+    assert [(entry["action"], entry["by"]["type"]) for entry in entries] == [
+        ("key.created", "operator"),
+        ("object.deleted", "key"),
+        ("attribute.created", "member"),
+        ("object.created", "member"),
+    ]
+    page = visitor.get(f"/{CONSOLE}/audit").text
+    assert "Eve" in page
+    assert not set(re.findall(r"crs_[\w-]{43}", value)) & set(re.findall(r"crs_[\w-]{43}", page))
+    only = visitor.get("/console/audit?about=key").text
+    assert "Key created" in only
+    assert "Object created" not in only
+
+
+def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, visitor: Visitor) -> None:
+    key = service.engine.read(keys.list_keys)[0].id
+    rows = [
+        LoggedRequest(at, f"request-{at}", key if at < 3 else None, "GET", "/api/v1/objects", status, 1500, "::1")
+        for at, status in ((1, 200), (2, 404), (3, 503))
+    ]
+    service.engine.write(lambda tx: request_log.append(tx, rows))
+
+    def shown(question: str) -> list[str]:
+        return re.findall(r"request-\d", re.sub(r"<input[^>]*>", "", visitor.get(f"/console/requests?{question}").text))
+
+    assert shown("") == ["request-3", "request-2", "request-1"]
+    assert shown(f"key={key}") == ["request-2", "request-1"]
+    assert shown("status=500") == ["request-3"]
+    assert shown("id=request-2&status=nonsense") == ["request-2"]
