@@ -97,8 +97,10 @@ class ChangeReader:
             raise CannotProve(_UNORDERED)
         if not first.walks:
             self._drop_unseen(first, latest, written)
-        following = next_mark(latest.began, latest.newest, lookback)
-        return ChangesRead(following, latest.newest, latest.total, first.joined, first.lowest is None, first.lowest, written)
+        # Without a count, what was deleted after the first reading is not known.
+        following = next_mark((first if latest.total is None else latest).began, latest.newest, lookback)
+        is_whole = first.lowest is None and not first.walks
+        return ChangesRead(following, latest.newest, latest.total, first.joined, is_whole, first.lowest, written)
 
     def seen_at_once(self, page: Sequence[Record], lookback: float) -> ChangesRead:
         """What reading this page, which is the whole list, comes to."""

@@ -293,7 +293,7 @@ class ObjectSync:
     def _take_as_begun(self, whole: ChangesRead, doubt: CannotProve) -> None:
         """Everything was read after the scan began, and holds as of then, unless the service counts more than it lists."""
         count, total = self.table.count(), self.lister.total
-        if doubt.contradicts:
+        if doubt.contradicts and self.file.noted(SORTS) is not None:
             self._save(whole, f"not proven: {doubt.reason}", "everything", proven=False)
             return
         if total is not None and total > count:
