@@ -29,10 +29,12 @@ def ended(run):
 LIST = SETUP + "items = [{'id': '1', 'updatedAt': '2026-01-01T00:00:00Z', 'n': 1}]\n"
 
 
-def test_a_terminal_gets_colour_and_relative_times_and_a_pipe_neither() -> None:
+def test_a_terminal_gets_colour_and_local_times_and_a_pipe_neither() -> None:
     code = LIST + "emitter('table').emit_items(items)"
-    seen = on_terminal(code)
+    seen = on_terminal(code, env={"TZ": "Europe/Berlin"})
     assert "\x1b[1mid" in seen.out
+    assert "updatedAt (CET)" in seen.out
+    assert "2026-01-01 01:00" in seen.out
     assert "2026-01-01T" not in seen.out
     assert in_pipes(code).out == "id  updatedAt             n\n1   2026-01-01T00:00:00Z  1\n"
 

@@ -1,4 +1,5 @@
-"""How wide each column of a table becomes, counted in terminal cells. Ids, numbers and dates are never cut; free text gives way first."""
+"""How wide each column of a table becomes, counted in terminal cells. Ids, e-mails, numbers and dates are never cut; there are
+fewer columns before free text becomes hard to read."""
 
 from __future__ import annotations
 
@@ -6,18 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 GAP = "  "
-LEAST = 20
-"""Cells a shortened text keeps. With less nobody can read it: then rather one column fewer."""
+LEAST = 32
+"""Cells a shortened text keeps. With less it is hard to read: then rather one column fewer."""
+
+LEAST_OF_CHOSEN = 20
+"""The same of a column that was asked for by name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """A column as text: `right` aligns to the right, `rigid` is never cut."""
+    """A column as text: `right` aligns to the right, `rigid` is never cut, others to no less than `short` cells."""
 
     header: str
     texts: list[str]
     right: bool = False
     rigid: bool = False
+    short: int = LEAST
 
     @cached_property
     def natural(self) -> int:
@@ -26,11 +31,16 @@ class Cells:
 
     @property
     def least(self) -> int:
-        return self.natural if self.rigid else min(self.natural, LEAST)
+        return self.natural if self.rigid else min(self.natural, self.short)
 
     @property
     def is_empty(self) -> bool:
         return not any(self.texts)
+
+
+def fits(columns: list[Cells], width: int | None) -> bool:
+    """Whether all columns can be read in lines of this width."""
+    return width is None or _total([column.least for column in columns]) <= width
 
 
 def fit(columns: list[Cells], width: int | None, *, may_drop: bool) -> tuple[list[Cells], list[int]]:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from crmctl.errors import CrmctlError
 from crmctl.output.control_characters import clean, clean_lines
 from crmctl.output.streams import Streams
+from crmctl.output.word_wrap import wrapped
+
+COMMAND = "crmctl "
+"""What holds a command stays on one line, so that it can be copied."""
 
 
 class Messages:
@@ -25,7 +29,7 @@ class Messages:
     def note(self, text: str) -> None:
         """Something worth knowing."""
         if not self.quiet:
-            self._say(self.streams.paint(clean(text), "dim", "stderr"))
+            self._say("\n".join(self.streams.paint(line, "dim", "stderr") for line in self._lines(clean(text))))
 
     def success(self, text: str) -> None:
         """What was done."""
@@ -35,11 +39,11 @@ class Messages:
     def hint(self, text: str) -> None:
         """The command that helps."""
         if not self.quiet:
-            self._say(f"{self.streams.paint('hint:', 'cyan', 'stderr')} {clean(text)}")
+            self._say(f"{self.streams.paint('hint:', 'cyan', 'stderr')} {self._after(6, text)}")
 
     def warn(self, text: str) -> None:
         """Something that may be wrong: said at once, in one line, even when quiet and before an error document."""
-        self.streams.write_err(f"{self.streams.paint('warning:', 'yellow', 'stderr')} {clean(text)}\n")
+        self.streams.write_err(f"{self.streams.paint('warning:', 'yellow', 'stderr')} {self._after(9, text)}\n")
 
     def detail(self, text: str) -> None:
         """What only --verbose wants to know."""
@@ -64,10 +68,18 @@ class Messages:
             self._held.clear()
             self.streams.write_err(jsontext.dumps(error.to_document()) + "\n")
             return
-        text = f"{self.streams.paint('error:', 'red', 'stderr')} {clean(error.message)}\n"
+        text = f"{self.streams.paint('error:', 'red', 'stderr')} {self._after(7, error.message)}\n"
         if error.hint:
-            text += f"{self.streams.paint('hint:', 'cyan', 'stderr')} {clean(error.hint)}\n"
+            text += f"{self.streams.paint('hint:', 'cyan', 'stderr')} {self._after(6, error.hint)}\n"
         self.streams.write_err(text)
+
+    def _after(self, indent: int, text: str) -> str:
+        """A text behind a word of so many cells, its further lines below its first."""
+        return f"\n{' ' * indent}".join(self._lines(clean(text), indent))
+
+    def _lines(self, text: str, indent: int = 0) -> list[str]:
+        width = None if COMMAND in text else self.streams.error_width
+        return wrapped(text, width and width - indent)
 
     def finish(self) -> None:
         """Say what was held back: at the end of a run that succeeded."""

@@ -70,6 +70,16 @@ class Streams:
         except (OSError, ValueError):
             return 80
 
+    @property
+    def error_width(self) -> int | None:
+        """Columns of stderr right now; None when it is no terminal, where whoever reads it breaks its lines."""
+        if not self.stderr_is_terminal:
+            return None
+        try:
+            return os.get_terminal_size(self.stderr.fileno()).columns or None
+        except (OSError, ValueError):
+            return None
+
     def color(self, side: Side = "stdout") -> bool:
         """Whether this stream gets colour: --color, then NO_COLOR, CLICOLOR_FORCE, then whether it is a capable terminal."""
         if self.color_mode != "auto":

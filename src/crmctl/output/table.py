@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from crmctl.models.fieldpaths import value_at
-from crmctl.output.columns import GAP, Cells, cell_width, fit, pad
+from crmctl.output.columns import GAP, LEAST, LEAST_OF_CHOSEN, Cells, cell_width, fit, fits, pad
 from crmctl.output.control_characters import clean, clean_lines
-from crmctl.output.value_text import Item, Rendering, shown
+from crmctl.output.value_text import Item, Rendering, shown, zones
 from crmctl.output.views import Column, View, generic_view
+from crmctl.output.word_wrap import wrapped
 
 _RIGHT = frozenset({"number", "currency"})
-_RIGID = frozenset({"id", "number", "currency", "time", "date", "checkbox"})
+_RIGID = frozenset({"id", "email", "number", "currency", "time", "date", "checkbox"})
 
 
 def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
@@ -49,15 +50,19 @@ def value(value: Any, how: Rendering) -> str:
 def _table(rows: list[Item], view: View, how: Rendering) -> str:
     columns = [
         Cells(
-            column.header,
+            _heading(column, rows, how),
             [shown(value_at(row, column.path), column.kind, how) for row in rows],
             column.kind in _RIGHT,
             column.kind in _RIGID,
+            LEAST_OF_CHOSEN if how.chosen else LEAST,
         )
         for column in view.columns
     ]
+    if how.chosen and len(columns) > 1 and not fits(columns, how.width):
+        return "\n".join(_block(list(view.columns), row, how) for row in rows)
     kept, widths = fit(columns, how.width, may_drop=not how.chosen)
-    missing = ", ".join(clean(column.header) for column in columns if column not in kept and not column.is_empty)
+    gone = (named.header for named, column in zip(view.columns, columns, strict=True) if column not in kept and not column.is_empty)
+    missing = ", ".join(map(clean, gone))
     if missing:
         how.note(f"not shown, too wide for this terminal: {missing}; choose columns with --fields, or use -o json")
     header = GAP.join(pad(clean(column.header), width, column.right) for column, width in zip(kept, widths, strict=True))
@@ -66,6 +71,11 @@ def _table(rows: list[Item], view: View, how: Rendering) -> str:
         cells = (pad(column.texts[number], width, column.right) for column, width in zip(kept, widths, strict=True))
         lines.append(GAP.join(cells).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _heading(column: Column, rows: list[Item], how: Rendering) -> str:
+    """The column's name; of times also their zone, once for all."""
+    return column.header + (zones((value_at(row, column.path) for row in rows), how) if column.kind == "time" else "")
 
 
 def _block_columns(item: Item, view: View, how: Rendering) -> list[Column]:
@@ -102,18 +112,14 @@ def _has(item: Any, column: Column) -> bool:
 
 
 def _block(columns: list[Column], item: Item, how: Rendering) -> str:
-    label = max((cell_width(clean(column.header)) for column in columns), default=0)
+    heads = [clean(_heading(column, [item], how)) for column in columns]
+    label = max(map(cell_width, heads), default=0)
     text = ""
-    for column in columns:
+    for column, heading in zip(columns, heads, strict=True):
         value = value_at(item, column.path)
-        lines = clean_lines(value) if isinstance(value, str) and column.kind != "time" else [_in_full(value, column, how)]
-        head = how.paint(pad(clean(column.header), label, right=False), "dim")
+        lines = clean_lines(value) if isinstance(value, str) and column.kind != "time" else [shown(value, column.kind, how)]
+        lines = [part for line in lines for part in wrapped(line, how.width and how.width - label - len(GAP))]
+        head = how.paint(pad(heading, label, right=False), "dim")
         indent = "\n" + " " * (label + len(GAP))
         text += f"{head}{GAP}{indent.join(lines)}".rstrip() + "\n"
     return text
-
-
-def _in_full(value: Any, column: Column, how: Rendering) -> str:
-    text = shown(value, column.kind, how)
-    is_relative = column.kind == "time" and isinstance(value, str) and not value.startswith(text)
-    return f"{clean(value)} ({text})" if is_relative else text

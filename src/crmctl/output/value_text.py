@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.output.control_characters import clean
-from crmctl.output.times import relative
+from crmctl.output.times import local
 
 Item = Mapping[str, Any]
 
@@ -18,7 +18,7 @@ Item = Mapping[str, Any]
 class Rendering:
     """What a format has to know besides the data. `width` None: nothing limits a line. `now` is Unix time.
 
-    `terminal` allows relative times. `chosen`: the user named the columns, so none may be left out. `note` takes remarks for the person.
+    `terminal`: times are local. `chosen`: the user named the columns, so none may be left out. `note` takes remarks for the person.
     """
 
     format: str
@@ -139,7 +139,16 @@ def _reference(value: Any, how: Rendering) -> str:
 
 
 def _time(value: Any, how: Rendering) -> str:
-    return (relative(value, how.now) if how.terminal and isinstance(value, str) else None) or _plain(value, how)
+    here = local(value) if how.terminal and isinstance(value, str) else None
+    return here[0] if here is not None else _plain(value, how)
+
+
+def zones(values: Iterable[Any], how: Rendering) -> str:
+    """The zones of times as they are shown, for their header: ` (CET)`; nothing where they are shown as they came."""
+    if not how.terminal:
+        return ""
+    found = dict.fromkeys(here[1] for value in values if isinstance(value, str) and (here := local(value)) is not None)
+    return f" ({'/'.join(sorted(found))})" if found else ""
 
 
 RENDERERS: dict[str, Callable[[Any, Rendering], str]] = {

@@ -70,6 +70,8 @@ TYPE_KINDS = {
     "list": "list",
     "reference": "id",
     "select": "word",
+    "email": "email",
+    "phone_number": "email",
 }
 
 _KINDS = {
@@ -97,6 +99,7 @@ _KINDS = {
     ),
     **dict.fromkeys(("isActive", "isRequired", "isUnique", "isList", "enabled", "proven"), "checkbox"),
     **dict.fromkeys(("slug", "type", "status", "role", "trigger"), "word"),
+    "email": "email",
 }
 
 

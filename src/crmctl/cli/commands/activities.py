@@ -142,7 +142,7 @@ def update_activity(
     _emit(runtime, with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(activity_id, body)))
 
 
-@app.command("delete", writes=True, examples=[f"crmctl activities delete {NEWEST} --yes"])
+@app.command("delete", writes=True, examples=[f"crmctl activities delete {NEWEST} --dry-run"])
 def delete_activity(ctx: typer.Context, activity_id: ActivityArgument) -> None:
     """Delete an activity; asks first."""
     runtime: Runtime = ctx.obj

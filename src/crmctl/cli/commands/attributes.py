@@ -102,7 +102,7 @@ def update_attribute(
     _emit(runtime, renamed, changed=True)
 
 
-@app.command("delete", writes=True, examples=["crmctl attributes delete projects stage --yes"])
+@app.command("delete", writes=True, examples=["crmctl attributes delete projects stage --dry-run"])
 def delete_attribute(ctx: typer.Context, object_name: ObjectArgument, attribute: AttributeArgument) -> None:
     """Delete an attribute and its values in all records; asks first."""
     runtime: Runtime = ctx.obj

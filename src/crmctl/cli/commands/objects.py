@@ -85,7 +85,7 @@ def update_object(
     _emit(runtime, on_object(runtime, object_name, lambda target: runtime.crm.update_object(target, fields)).wire)
 
 
-@app.command("delete", writes=True, examples=["crmctl objects delete projects --yes"])
+@app.command("delete", writes=True, examples=["crmctl objects delete projects --dry-run"])
 def delete_object(ctx: typer.Context, object_name: ObjectArgument) -> None:
     """Delete a custom object with all its records; asks first."""
     runtime: Runtime = ctx.obj

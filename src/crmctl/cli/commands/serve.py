@@ -84,8 +84,8 @@ def run_service(
 ) -> None:
     """Run the embedded Customer Records Service.
 
-    The first start sets up an organization with people, companies and deals, and prints a full-access key, once. One JSON line on stdout
-    says that it listens: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
+    The first start sets up people, companies and deals, and prints a full-access key, once. A terminal gets a panel, everything else one
+    JSON line on stdout: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
 
     --files-s3 keeps uploaded files in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX uses the buckets' own names). Its
     buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics, /docs and /openapi.json need no key.
@@ -180,15 +180,18 @@ def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], un
 def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
     if ready_file is not None:
         _write_whole(ready_file, jsontext.dumps(ready.document(with_key=False)) + "\n")
-    runtime.streams.write_out(jsontext.dumps(ready.document()) + "\n")
-    if not runtime.streams.stderr_is_terminal:
+    is_read = runtime.streams.stdout_is_terminal and runtime.flags.get("output") != "json" and not runtime.flags.get("json")
+    if not is_read:
+        runtime.streams.write_out(jsontext.dumps(ready.document()) + "\n")
+    if not is_read and not runtime.streams.stderr_is_terminal:
         return
     lines = ["", "  The Customer Records Service is running", "", f"  Address   {ready.base_url}", f"  Docs      {ready.base_url}/docs"]
     lines += [f"  Console   {ready.console_url}", "            opens for ten minutes; later: crmctl service console"]
     if ready.api_key:
         lines += [f"  API key   {ready.api_key}", "            shown this once: keep it safe", "", "  In another terminal"]
         lines += [f"    crmctl auth login --base-url {ready.base_url}", "    crmctl records list people"]
-    runtime.streams.write_err("\n".join([*lines, "", "  Ctrl-C stops it", "", ""]))
+    show = runtime.streams.write_out if is_read else runtime.streams.write_err
+    show("\n".join([*lines, "", "  Ctrl-C stops it", "", ""]))
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -1,0 +1,56 @@
+"""How things look on a real terminal: the same records at three widths, and what is said when it does not fit in a line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from tests.support.terminal import on_terminal
+
+CODE = """
+import os, sys
+from crmctl.errors import RejectedError
+from crmctl.output.emitter import Emitter
+from crmctl.output.messages import Messages
+from crmctl.output.streams import Streams
+from crmctl.output.views import record_view
+from crmctl.models.attributes import Attribute
+kinds = {"name": "name", "email": "email", "amount": "currency", "since": "date", "tags": "list", "notes": "text"}
+attributes = [Attribute.parse({"id": s, "slug": s, "type": t, "displayOrder": n}) for n, (s, t) in enumerate(kinds.items())]
+people = [("Ada Lovelace", 1234567.5, ["vip", "press"]), ("\\u5c0f\\u9f99 \\u674e", 12, []), ("\\u0645\\u062d\\u0645\\u062f", None, ["\\U0001f642"])]
+records = [
+    {"id": f"00000000-0000-4000-8000-00000000000{n}", "createdAt": "2026-01-01T00:00:00Z", "updatedAt": "2026-07-01T10:05:00Z",
+     "data": {"name": name, "email": f"person.number.{n}@acme.example", "amount": amount and {"amount": amount, "currency": "EUR"},
+              "since": "2026-01-02", "tags": tags, "notes": "a sentence that goes on for much longer than anybody would like it to"}}
+    for n, (name, amount, tags) in enumerate(people)
+]
+streams = Streams.of_process()
+messages = Messages(streams)
+Emitter(streams, "table", messages=messages).emit_items(records, record_view(attributes))
+messages.report_error(RejectedError("a reason that is so long that it does not fit into one line of a terminal that is as narrow as most of them"))
+"""
+
+SHOWN = {
+    60: ["id", "name"],
+    80: ["id", "name", "email"],
+    120: ["id", "name", "email", "amount", "since", "tags"],
+}
+
+
+@pytest.mark.parametrize("width", SHOWN)
+def test_records_at_three_widths(width: int) -> None:
+    seen = on_terminal(CODE, columns=width, env={"TZ": "Europe/Berlin", "NO_COLOR": "1"}).out
+    lines = seen.splitlines()
+    assert re.split(r"  +", lines[0]) == SHOWN[width]
+    assert all(cell_len(line) <= width for line in lines)
+    assert [line[:36] for line in lines[1:4]] == [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
+    said = " ".join(lines[4:])
+    assert re.search(r"not shown, too wide for this terminal: .*notes.*updatedAt; choose columns with --fields", said)
+    assert "error: a reason that is so long" in said
+    assert "as narrow as most of them" in re.sub(r" +", " ", said)
+    assert not any(line.rstrip().endswith(("termin", "narro")) for line in lines)
+    if width == 120:
+        assert lines[1].endswith("Ada Lovelace  person.number.0@acme.example  1,234,567.50 EUR  2026-01-02  vip, press")
+        assert "12.00 EUR" in lines[2]
