@@ -19,7 +19,11 @@ from crmctl.output.views import record_view
 from crmctl.models.attributes import Attribute
 kinds = {"name": "name", "email": "email", "amount": "currency", "since": "date", "tags": "list", "notes": "text"}
 attributes = [Attribute.parse({"id": s, "slug": s, "type": t, "displayOrder": n}) for n, (s, t) in enumerate(kinds.items())]
-people = [("Ada Lovelace", 1234567.5, ["vip", "press"]), ("\\u5c0f\\u9f99 \\u674e", 12, []), ("\\u0645\\u062d\\u0645\\u062f", None, ["\\U0001f642"])]
+people = [
+    ("Ada Lovelace", 1234567.5, ["vip", "press"]),
+    ("\\u5c0f\\u9f99 \\u674e", 12, []),
+    ("\\u0645\\u062d\\u0645\\u062f", None, ["\\U0001f642"]),
+]
 records = [
     {"id": f"00000000-0000-4000-8000-00000000000{n}", "createdAt": "2026-01-01T00:00:00Z", "updatedAt": "2026-07-01T10:05:00Z",
      "data": {"name": name, "email": f"person.number.{n}@acme.example", "amount": amount and {"amount": amount, "currency": "EUR"},
@@ -29,13 +33,14 @@ records = [
 streams = Streams.of_process()
 messages = Messages(streams)
 Emitter(streams, "table", messages=messages).emit_items(records, record_view(attributes))
-messages.report_error(RejectedError("a reason that is so long that it does not fit into one line of a terminal that is as narrow as most of them"))
+REASON = "a reason that is so long that it does not fit into one line of a terminal that is as narrow as most of them"
+messages.report_error(RejectedError(REASON))
 """
 
 SHOWN = {
     60: ["id", "name"],
     80: ["id", "name", "email"],
-    120: ["id", "name", "email", "amount", "since", "tags"],
+    120: ["id", "name", "email", "amount", "since"],
 }
 
 
@@ -52,5 +57,5 @@ def test_records_at_three_widths(width: int) -> None:
     assert "as narrow as most of them" in re.sub(r" +", " ", said)
     assert not any(line.rstrip().endswith(("termin", "narro")) for line in lines)
     if width == 120:
-        assert lines[1].endswith("Ada Lovelace  person.number.0@acme.example  1,234,567.50 EUR  2026-01-02  vip, press")
+        assert lines[1].endswith("Ada Lovelace  person.number.0@acme.example  1,234,567.50 EUR  2026-01-02")
         assert "12.00 EUR" in lines[2]
