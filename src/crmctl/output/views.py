@@ -59,8 +59,8 @@ def generic_view(items: Iterable[Mapping[str, Any]], noun: str = "results", *, f
 
 TYPE_KINDS = {
     "text": "text",
-    "email": "text",
-    "phone_number": "text",
+    "email": "email",
+    "phone_number": "email",
     "number": "number",
     "checkbox": "checkbox",
     "name": "name",
@@ -70,8 +70,6 @@ TYPE_KINDS = {
     "list": "list",
     "reference": "id",
     "select": "word",
-    "email": "email",
-    "phone_number": "email",
 }
 
 _KINDS = {
