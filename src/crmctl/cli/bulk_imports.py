@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from crmctl.cli.bulk_context import PreviewListener, RuntimeContext
 from crmctl.cli.bulk_findings import tell_findings
 from crmctl.cli.counted_words import counted
+from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,14 +20,21 @@ if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
 
 
-def import_file(runtime: Runtime, request: ImportRequest) -> None:
-    """Import a file, or with --dry-run or --plan say what that would do."""
+def import_file(runtime: Runtime, request: ImportRequest, report: str | None = None) -> None:
+    """Import a file, or with --dry-run or --plan say what that would do; as a `report` for a build system where that is asked for."""
     from crmctl.bulk.usecases.import_records import import_records, preview_import
 
     if runtime.dry_run or request.plan_path is not None:
         runtime.flags["dry_run"] = True
+        if report is not None:
+            from crmctl.cli.bulk_reports import report_import
+
+            report_import(runtime, request, report)
+            return
         _show_preview(runtime, preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request))
         return
+    if report is not None:
+        raise UsageError("--report says what --dry-run finds", hint="give --dry-run too")
     check_shown(runtime)
     show_result(runtime, import_records(RuntimeContext(runtime), request))
 
@@ -136,12 +144,13 @@ def _show_preview(runtime: Runtime, preview: ImportPreview) -> None:
     """Raises the error of what would not be imported, after the report."""
     tell_findings(runtime, preview.findings, preview.error)
     document = preview.to_document()
-    text = _preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
+    text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
     runtime.emitter.emit_result(document, text=text)
     preview.raise_for_error()
 
 
-def _preview_text(preview: ImportPreview) -> str:
+def preview_text(preview: ImportPreview) -> str:
+    """How many rows would do what, and what that takes."""
     from crmctl.output.progress import duration
 
     found, report, document = preview.predicted, preview.predicted.report, preview.to_document()

@@ -65,6 +65,10 @@ MaxChangesOption = Annotated[
 PlanOption = Annotated[
     str | None, typer.Option("--plan", metavar="FILE", help="Dry run, and keep what it decides here for crmctl bulk apply.")
 ]
+ReportOption = Annotated[
+    str | None,
+    typer.Option("--report", metavar="github|junit|markdown", help="With --dry-run: every finding on its line, for a build system."),
+]
 MapOption = Annotated[
     list[str] | None, typer.Option("--map", metavar="COLUMN=SLUG", help="Which attribute a column fills; COLUMN= leaves it out.")
 ]

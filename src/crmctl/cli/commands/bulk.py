@@ -25,6 +25,7 @@ app = CommandApp("Import, export and delete many records safely.")
     examples=[
         "crmctl bulk import people people.csv",
         "crmctl bulk import people people.csv --dry-run",
+        "crmctl bulk import people people.csv --dry-run --report github",
         "crmctl bulk import people people.csv --key email",
         "crmctl bulk import people people.csv --key email --ref company=companies.domain",
         "crmctl bulk import people people.csv --ref company=companies.name --on-missing-ref create",
@@ -51,6 +52,7 @@ def import_records(
     expect: given.ExpectOption = None,
     max_changes: given.MaxChangesOption = None,
     plan_file: given.PlanOption = None,
+    report: given.ReportOption = None,
     map_pairs: given.MapOption = None,
     map_file: given.MapFileOption = None,
     set_values: given.ConstantOption = None,
@@ -91,7 +93,7 @@ def _import(ctx: typer.Context, object_name: str) -> None:
     from crmctl.bulk.usecases.requests import ImportRequest
     from crmctl.cli.bulk_imports import import_file
 
-    import_file(ctx.obj, ImportRequest.taken(_given(ctx), object=object_name))
+    import_file(ctx.obj, ImportRequest.taken(_given(ctx), object=object_name), ctx.params.get("report"))
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
