@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from crmctl.bulk.findings import Finding
     from crmctl.cli.runtime import Runtime
     from crmctl.client.crm import Crm
@@ -41,6 +43,17 @@ class PreviewListener(ScreenListener):
     def confirm(self, question: str) -> None:
         if not self._runtime.assume_yes:
             self._runtime.prompter.confirm(f"{question}?")
+
+
+class ReportListener(PreviewListener):
+    """Of a dry run whose findings all go into a report."""
+
+    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None]) -> None:
+        super().__init__(runtime)
+        self._hear = hear
+
+    def report(self, finding: Finding) -> None:
+        self._hear(finding)
 
 
 class RuntimeContext:

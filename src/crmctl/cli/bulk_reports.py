@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crmctl.cli.bulk_context import PreviewListener, RuntimeContext
+from crmctl.cli.bulk_context import ReportListener, RuntimeContext
 from crmctl.errors import CrmctlError, UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.findings import Finding
-    from crmctl.bulk.usecases.finding_reports import FindingReport
     from crmctl.bulk.usecases.requests import ImportRequest
     from crmctl.cli.runtime import Runtime
-
-
-class _ReportListener(PreviewListener):
-    def __init__(self, runtime: Runtime, report: FindingReport) -> None:
-        super().__init__(runtime)
-        self._report = report
-
-    def report(self, finding: Finding) -> None:
-        self._report.add(finding)
 
 
 def report_import(runtime: Runtime, request: ImportRequest, form: str) -> None:
@@ -36,7 +25,7 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str) -> None:
     with FindingReport(form, request.file) as report:
         failure: CrmctlError | None = None
         try:
-            preview = preview_import(RuntimeContext(runtime, _ReportListener(runtime, report)), request)
+            preview = preview_import(RuntimeContext(runtime, ReportListener(runtime, report.add)), request)
             failure, sentence = preview.error, preview_text(preview).replace("\n", "; ")
             if failure is not None and not report.errors:
                 report.add_error(failure)
