@@ -59,3 +59,18 @@ def test_records_at_three_widths(width: int) -> None:
     if width == 120:
         assert lines[1].endswith("Ada Lovelace  person.number.0@acme.example  1,234,567.50 EUR  2026-01-02")
         assert "12.00 EUR" in lines[2]
+
+
+LIST = """
+import sys
+from crmctl.output.emitter import Emitter
+from crmctl.output.streams import Streams
+Emitter(Streams.of_process(), "table", pager=sys.argv[1] if len(sys.argv) > 1 else PAGER).emit_items([{"id": "1", "n": 2}])
+"""
+
+
+def test_a_list_goes_through_the_pager_that_was_asked_for() -> None:
+    assert "1   2" in on_terminal(LIST.replace("PAGER", "None")).out
+    paged = on_terminal(LIST.replace("PAGER", repr("sed 's/^/> /'")), env={"NO_COLOR": "1"})
+    assert paged.out.splitlines() == ["> id  n", "> 1   2"]
+    assert on_terminal(LIST.replace("PAGER", repr("true"))).code == 0

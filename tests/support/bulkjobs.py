@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ class Silent:
 
     def start(self, label: str, total: int | None = None, per_request: int = 0, /) -> None:
         self.done = 0
+
+    def tally(self, counts: Mapping[str, int]) -> None:
+        """Not shown."""
 
     def advance(self, n: int = 1) -> None:
         self.done += n

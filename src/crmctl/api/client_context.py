@@ -31,6 +31,9 @@ class _NoProgress:
     def advance(self, count: int = 1, /) -> None:
         pass
 
+    def tally(self, counts: Mapping[str, int], /) -> None:
+        pass
+
     def note(self, text: str) -> None:
         LOG.info("%s", text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -10,5 +11,9 @@ class Progress(Protocol):
 
     def start(self, label: str, total: int | None = None, per_request: int = 0, /) -> None: ...
     def advance(self, count: int = 1, /) -> None: ...
+    def tally(self, counts: Mapping[str, int], /) -> None:
+        """What became of some of them, in words: `created`, `failed`."""
+        ...
+
     def note(self, text: str) -> None: ...
     def finish(self) -> None: ...

@@ -66,7 +66,32 @@ class _OnDemand(RuntimeParam):
             return value
         if self.annotation == list[str] and all(map(_is_text, value)):
             return list(value)
-        return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
+        try:
+            return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
+        except click.exceptions.BadParameter as error:
+            raise click.exceptions.BadParameter(f"{_expected(error.message)}, not {value!r}", ctx=ctx, param=param) from error
+
+
+_EXPECTED = (
+    ("a valid integer", "a whole number is expected"),
+    ("a valid number", "a number is expected"),
+    ("a valid boolean", "true or false is expected"),
+    ("less than or equal to ", "at most {} is expected"),
+    ("greater than or equal to ", "at least {} is expected"),
+    ("less than ", "less than {} is expected"),
+    ("greater than ", "more than {} is expected"),
+)
+
+
+def _expected(message: str) -> str:
+    """What the library that reads values says of a bad one, in our words."""
+    _, found, rest = message.partition("Input should be ")
+    if not found:
+        return message.rstrip(".")
+    for start, words in _EXPECTED:
+        if rest.startswith(start):
+            return words.format(rest.removeprefix(start))
+    return f"{rest} is expected"
 
 
 def _is_text(value: Any) -> bool:

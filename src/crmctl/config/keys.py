@@ -133,6 +133,7 @@ KEYS: dict[str, SettingKey] = {
         SettingKey("ca_bundle", _text, "file with the certificate authorities to trust"),
         SettingKey("no_input", parse_bool, "never prompt", "CRMCTL_NO_INPUT", False),
         SettingKey("read_only", parse_bool, "refuse every write", "CRMCTL_READ_ONLY", False),
+        SettingKey("pager", _text, "command that shows lists on a terminal, for example less", "CRMCTL_PAGER"),
         SettingKey("protected", parse_bool, "refuse writes unless the profile's name is typed", None, False),
     )
 }

@@ -60,6 +60,7 @@ class Settings:
     no_input: Sourced[bool]
     read_only: Sourced[bool]
     protected: Sourced[bool]
+    pager: Sourced[str | None]
     file: ConfigFile
 
     def items(self) -> Iterator[tuple[str, Sourced[Any]]]:

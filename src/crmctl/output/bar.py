@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -29,13 +29,13 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.0f}/s" if speed else "", style="dim")
 
 
-class _Left(ProgressColumn):
-    def __init__(self, left: Callable[[], str], column: Column) -> None:
+class _Said(ProgressColumn):
+    def __init__(self, say: Callable[[], str], column: Column) -> None:
         super().__init__(column)
-        self._left = left
+        self._say = say
 
     def render(self, task: Task) -> Text:
-        return Text(self._left())
+        return Text(self._say())
 
 
 def _whole() -> Column:
@@ -46,10 +46,12 @@ def _whole() -> Column:
 class Bar:
     """One bar that follows the terminal's width and disappears when closed; what is written to stderr meanwhile stands above it.
 
-    `left` says how long it will still take, in a few words.
+    `said` says in a few words how long it will still take, and what became of what is done, which gives way where there is no room.
     """
 
-    def __init__(self, streams: Streams, label: str, total: int | None, monotonic: Callable[[], float], left: Callable[[], str]) -> None:
+    def __init__(
+        self, streams: Streams, label: str, total: int | None, monotonic: Callable[[], float], said: Sequence[Callable[[], str]]
+    ) -> None:
         colored = streams.color("stderr")
         self._streams = streams
         self._console = Console(
@@ -67,7 +69,8 @@ class Bar:
             _Share(_whole()),
             _Count(_whole()),
             _Rate(_whole()),
-            _Left(left, _whole()),
+            _Said(said[0], _whole()),
+            _Said(said[1], Column(no_wrap=True, overflow="ellipsis", ratio=2)),
         )
         self._progress = Progress(*columns, console=self._console, transient=True, expand=True, get_time=monotonic)
         self._task = self._progress.add_task(label, total=total)

@@ -13,6 +13,7 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError
 from crmctl.models.fieldpaths import narrow
 from crmctl.output.messages import Messages
+from crmctl.output.pager import paged
 from crmctl.output.selection import choose_fields, compile_query
 from crmctl.output.streams import ClosedPipe, Streams
 from crmctl.output.value_text import Rendering
@@ -52,6 +53,7 @@ class Emitter:
         fields: Sequence[str] | None = None,
         query: str | None = None,
         excel_safe: bool = False,
+        pager: str | None = None,
         *,
         raw: bool = False,
         messages: Messages | None = None,
@@ -63,6 +65,7 @@ class Emitter:
         self.format = format
         self.fields = list(fields) if fields is not None else None
         self.excel_safe = excel_safe
+        self.pager = pager
         self.raw = raw
         self.messages = messages or Messages(streams, machine=format != "table")
         self.clock: Clock = clock or SystemClock()
@@ -99,6 +102,16 @@ class Emitter:
         first = next(items, [])
         chosen, view = self._narrow_view(view, first[0] if first else None)
         everything = _chain(first, items)
+        with paged(self.streams, self.pager if counted.items else None):
+            self._emit_list(everything, chosen, view)
+        self._tell_remarks()
+        if counted.items == 0:
+            self.messages.note(f"no {view.noun if view else 'results'} found")
+        return counted.items
+
+    def _emit_list(
+        self, everything: Iterator[list[Mapping[str, Any]]], chosen: dict[str, tuple[str, ...]] | None, view: View | None
+    ) -> None:
         if self._query is not None:
             whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
             self._write([self._value(self._query(whole))])
@@ -106,9 +119,6 @@ class Emitter:
             narrowed = (self._narrowed(page, chosen, keep=self.format in _KEEPS_SHAPE) for page in everything)
             chunks = self._format_module().items(narrowed, view, self.rendering())
             self._write(self._spooled(chunks) if self.format in _ONE_DOCUMENT else chunks)
-        if counted.items == 0:
-            self.messages.note(f"no {view.noun if view else 'results'} found")
-        return counted.items
 
     def emit_item(self, item: Item, view: View | None = None) -> None:
         """One resource. Raises UsageError for an unknown field."""
@@ -167,7 +177,12 @@ class Emitter:
     def _write(self, chunks: Iterable[str]) -> None:
         for chunk in chunks:
             self.streams.write_out(chunk)
-        for remark in self._remarks:  # under the data they are about
+        if self.streams.sink is None:
+            self._tell_remarks()
+
+    def _tell_remarks(self) -> None:
+        """Under the data they are about."""
+        for remark in self._remarks:
             self.messages.note(remark)
         self._remarks.clear()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -44,6 +45,7 @@ class ProgressDisplay:
         self._ends: float | None = None
         self._reckoned = 0.0
         self._done = 0
+        self._counts: Counter[str] = Counter()
         self._started = 0.0
         self._due = 0.0
         self._gap = _FIRST_LINE
@@ -62,6 +64,7 @@ class ProgressDisplay:
         self.finish()
         with self._lock:
             self._label, self._total, self._done, self._per_request = clean(label), total, 0, per_request
+            self._counts.clear()
             self._started = self.clock.monotonic()
             self._gap = _FIRST_LINE
             self._due = self._started + self._gap
@@ -70,7 +73,7 @@ class ProgressDisplay:
                 from crmctl.output.bar import Bar
 
                 self._reckon()
-                self._bar = Bar(self.streams, self._label, total, self.clock.monotonic, self._left)
+                self._bar = Bar(self.streams, self._label, total, self.clock.monotonic, (self._left, self._told))
 
     def advance(self, count: int = 1) -> None:
         """That many more are done."""
@@ -85,6 +88,11 @@ class ProgressDisplay:
                 self._say(self._line())
                 self._gap = min(self._gap * 2, _LONGEST_GAP)
                 self._due = self.clock.monotonic() + self._gap
+
+    def tally(self, counts: Mapping[str, int], /) -> None:
+        """What became of some of them, in words."""
+        with self._lock:
+            self._counts.update(counts)
 
     def note(self, text: str) -> None:
         """A remark that does not disturb the bar: why a run waits, until when."""
@@ -109,8 +117,14 @@ class ProgressDisplay:
         if self._total is None:
             return f"{self._label}: {self._done:,} done, {rate:,.0f}/s"
         share = f" ({self._done * 100 // self._total} %)" if self._total else ""
-        left = self._left()
-        return f"{self._label}: {self._done:,} of {self._total:,}{share}, {rate:,.0f}/s" + (f", about {left}" if left else "")
+        left, told = self._left(), self._told()
+        return (
+            f"{self._label}: {self._done:,} of {self._total:,}{share}{f', {told}' if told else ''}, {rate:,.0f}/s"
+            f"{f', about {left}' if left else ''}"
+        )
+
+    def _told(self) -> str:
+        return ", ".join(f"{count:,} {word}" for word, count in self._counts.items() if count)
 
     def _reckon(self) -> None:
         """When it will be done: at the speed so far, but no sooner than the rate limit allows."""

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TextIO
+from typing import IO, Any, Literal, TextIO
 
 from crmctl.errors import UsageError, reason
 
@@ -39,6 +39,8 @@ class Streams:
         self.color_mode = "auto"
         self.above: Callable[[str], None] | None = None
         """Where something is drawn on stderr that moves: takes the lines that are to stand above it."""
+        self.sink: IO[bytes] | None = None
+        """Where data goes instead of stdout: a pager."""
 
     @classmethod
     def of_process(cls) -> Streams:
@@ -101,10 +103,17 @@ class Streams:
 
         Raises ClosedPipe when the reader has gone, UsageError when the data cannot be stored (disk full).
         """
+        if (sink := self.sink) is None:
+            try:
+                _write(self.stdout, text)
+            except OSError as error:
+                self._lost(error)
+            return
         try:
-            _write(self.stdout, text)
-        except OSError as error:
-            self._lost(error)
+            sink.write(text.encode("utf-8", "backslashreplace"))
+            sink.flush()
+        except OSError:
+            raise ClosedPipe from None  # whoever read it has seen enough
 
     def write_err(self, text: str) -> None:
         """Write for the person watching. Never fails: a closed stderr must not stop a run that is writing records."""

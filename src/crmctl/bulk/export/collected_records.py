@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from crmctl.errors import UsageError, storage_error
+from crmctl.errors import UsageError, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.records import Record
 from crmctl.models.timestamps import micros_of
@@ -54,7 +54,7 @@ class Staging:
         except (OSError, sqlite3.Error) as error:
             if "locked" in str(error):
                 raise UsageError(f"another export is working on {path}", code="export_running") from error
-            failure = storage_error(error, path) or UsageError(f"cannot write {path}: {error}", code="unwritable_file")
+            failure = storage_error(error, path) or UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file")
             raise failure from error
 
     def __enter__(self) -> Self:

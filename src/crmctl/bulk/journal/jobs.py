@@ -218,7 +218,7 @@ class JobStore:
         except OSError as error:
             return DamagedJob(folder, reason(error), "is it another user's? CRMCTL_STATE_DIR names another directory")
         except (CrmctlError, sqlite3.Error) as error:
-            return DamagedJob(folder, str(error))
+            return DamagedJob(folder, error.message if isinstance(error, CrmctlError) else reason(error))
 
 
 def shown_mode(header: Header) -> str:
@@ -229,7 +229,11 @@ def shown_mode(header: Header) -> str:
 def unlockable(path: Path, error: Exception) -> CrmctlError:
     """The error of a lock that cannot be had for another reason than that somebody holds it."""
     failure = storage_error(error, path)
-    return failure if failure is not None and failure.code == "no_space" else ConfigError(f"cannot lock {path}: {error}", hint=ELSEWHERE)
+    return (
+        failure
+        if failure is not None and failure.code == "no_space"
+        else ConfigError(f"cannot lock {path}: {reason(error)}", hint=ELSEWHERE)
+    )
 
 
 def refuse_running(job: JobInfo) -> None:

@@ -53,6 +53,7 @@ class DeleteSummary:
     error: CrmctlError | None = None
     job: str | None = None
     backup: Path | None = None
+    refusals: Sequence[str] = ()
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""

@@ -59,8 +59,13 @@ class Sender:
                 refusals.append(verdict.reason)
             elif verdict.state is not BatchState.IN_DOUBT:
                 self._context.progress.advance(len(part.batch))
+                self._tally(verdict)
         refusal = refusals[-1] if refusals else task.refusal
         self._in_flight.tally_refusal(refusal if failed == len(task.batch) else None)
+
+    def _tally(self, verdict: Verdict) -> None:
+        made, changed = ("not there", "deleted") if self._journal.header.mode == "delete" else ("created", "updated")
+        self._context.progress.tally({made: verdict.created, changed: verdict.updated, "failed": len(verdict.failures)})
 
     def _halves(self, task: Task) -> list[Task]:
         return [Task(self._in_flight.next_number(), half, task.number, task.round) for half in task.batch.halves()]

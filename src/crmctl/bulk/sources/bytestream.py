@@ -68,6 +68,8 @@ def open_bytes(path: Path, name: str, *, compressed: bool) -> Iterator[BinaryIO]
             f"{name} is cut off: the gzip data ends before its end mark", hint="copy or download the file again", code="unreadable_file"
         ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise UsageError(f"{name} is not intact gzip: {error}", hint="copy or download the file again", code="unreadable_file") from error
+        raise UsageError(
+            f"{name} is not intact gzip: {reason(error)}", hint="copy or download the file again", code="unreadable_file"
+        ) from error
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error

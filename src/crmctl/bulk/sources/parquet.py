@@ -8,7 +8,7 @@ from typing import Any
 
 from crmctl.bulk.extras import require_files_extra
 from crmctl.bulk.findings import Finding
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 
 BATCH = 2000
 
@@ -27,7 +27,7 @@ def read_parquet(path: Path, name: str) -> Callable[[], Iterator[tuple[int, list
                         number += 1
                         yield number, list(values), _problem(values)
         except (OSError, pyarrow.ArrowException) as error:
-            raise UsageError(f"{name} cannot be read as Parquet: {error}", code="unreadable_file") from error
+            raise UsageError(f"{name} cannot be read as Parquet: {reason(error)}", code="unreadable_file") from error
 
     return rows
 

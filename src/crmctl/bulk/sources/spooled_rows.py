@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from crmctl.errors import RejectedError, storage_error
+from crmctl.errors import RejectedError, reason, storage_error
 from crmctl.models import jsontext
 
 
@@ -43,7 +43,7 @@ def _line(number: int, row: Mapping[str, Any]) -> str:
     try:
         return jsontext.dumps({str(name): _plain(value) for name, value in row.items()})
     except (TypeError, ValueError, RecursionError) as error:
-        raise RejectedError(f"row {number} cannot be sent as JSON: {error}", code="unusable_row") from error
+        raise RejectedError(f"row {number} cannot be sent as JSON: {reason(error)}", code="unusable_row") from error
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from crmctl.bulk.extras import require_files_extra
 from crmctl.bulk.findings import Finding
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 
 EXACT = 10**15
 """Excel keeps 15 digits of a number: a longer one has lost some already."""
@@ -57,7 +57,7 @@ def _open(path: Path, name: str, *, values: bool) -> Any:
             warnings.simplefilter("ignore")  # of styles and extensions, which have nothing to do with values
             return openpyxl.load_workbook(path, read_only=True, data_only=values)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{name} cannot be read as an Excel workbook: {error}", code="unreadable_file") from error
+        raise UsageError(f"{name} cannot be read as an Excel workbook: {reason(error)}", code="unreadable_file") from error
 
 
 def _has_formulas(path: Path) -> bool:

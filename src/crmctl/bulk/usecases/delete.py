@@ -80,7 +80,8 @@ class Deletion:
             return summary.error if summary is not None else None
         left = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
         said = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
-        return PartialError(f"not every record was deleted: {said}") if said else None
+        why = f"; the service said: {'; '.join(summary.refusals)}" if summary.refusals else ""
+        return PartialError(f"not every record was deleted: {said}{why}") if said else None
 
     def raise_for_error(self) -> None:
         """Raises the error that goes with the outcome; nothing when every record is gone."""
@@ -162,6 +163,7 @@ def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
         error=error,
         job=journal.header.job,
         backup=backup.path if backup is not None else None,
+        refusals=tuple(journal.refusals()),
     )
 
 

@@ -109,7 +109,8 @@ def _error_of(result: JobResult, rivals: PartialError | None) -> CrmctlError | N
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
         hint = f"{result.hint} {DOUBTFUL_WAYS}" if result.hint and document["inDoubt"] and not document["unsent"] else result.hint
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
-        return PartialError(f"not every row was written: {said}", hint=hint or correct, details={**counts, **notes})
+        why = _said(result.refusals) if document["failed"] else ""
+        return PartialError(f"not every row was written: {said}{why}", hint=hint or correct, details={**counts, **notes})
     return None
 
 

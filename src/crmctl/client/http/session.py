@@ -19,7 +19,7 @@ from crmctl.client.redaction import HIDDEN, Redactor
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.keys import origin_of
-from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError
+from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.version import __version__
 
@@ -305,7 +305,7 @@ def encode_json(value: Any) -> bytes:
     try:
         return jsontext.dumps(value).encode()
     except (UnicodeEncodeError, ValueError) as error:
-        raise RejectedError(f"a value cannot be sent as JSON: {error}", code="invalid_value") from error
+        raise RejectedError(f"a value cannot be sent as JSON: {reason(error)}", code="invalid_value") from error
 
 
 def _origin_or_none(url: str) -> str | None:
