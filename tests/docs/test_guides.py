@@ -115,6 +115,14 @@ def test_asking_in_sql(shell: pexpect.spawn, service: RunningService) -> None:
     follow(shell, read_page("docs/guides/questions-in-sql.md"))
 
 
+def test_checking_in_ci() -> None:
+    """Its workflow files are run by test_ci."""
+    text = (ROOT / "docs/guides/check-imports-in-ci.md").read_text(encoding="utf-8")
+    for name in ("github.yml", "gitlab.yml"):
+        assert f"(../ci/{name})" in text
+        assert (ROOT / "docs/ci" / name).is_file()
+
+
 def test_every_guide_is_listed_and_followed() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     followed = Path(__file__).read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ app = CommandApp("Import, export and delete many records safely.")
 
 @app.command(
     "import",
+    help="Import records from a file, all checked before any is sent, none written twice.",
     writes=True,
     examples=[
         "crmctl bulk import people people.csv",
@@ -85,7 +86,6 @@ def import_records(
     capture_ids: given.CaptureOption = False,
     lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
-    """Import records from a file, all checked before any is sent, none written twice."""
     _import(ctx, object_name)
 
 
