@@ -38,7 +38,7 @@ OPERANDS = {Family.NUMBER: "1", Family.DATE: "2026-01-31", Family.TRUTH: "true"}
 def test_every_type_is_of_a_kind_and_every_family_has_all_its_parts() -> None:
     assert set(KINDS) == set(AttributeType)
     assert {kind.family for kind in KINDS.values()} == set(Family)
-    assert set(conditions._OPERATORS) == set(conditions._KEYS) == set(TAKEN) == set(Family)
+    assert set(conditions.OPERATORS) == set(conditions._KEYS) == set(TAKEN) == set(Family)
     assert set.union(*TAKEN.values()) == set(Operator)
 
 
