@@ -114,6 +114,21 @@ def test_schedules_say_when_they_run_next_and_how_the_last_runs_went(service: Ru
     assert re.search(r"Next run</dt><dd><time[^>]*>[0-9-]+ 03:00:00 UTC", visitor.get(path).text)
 
 
+def test_what_failed_last_is_named_on_the_overview(service: RunningService, visitor: Visitor) -> None:
+    made = visitor.send("/console/objects", plural="Passing")
+    gone = made.headers["location"].partition("?")[0]
+    path = visitor.send("/console/reports", name="Orphan <b>", object="passing", kind="groups", function="count", measured="")
+    report = path.headers["location"].partition("?")[0]
+    visitor.follow(visitor.send(f"{report}/run"))
+    assert "Needs attention" not in visitor.get("/console").text
+    visitor.follow(visitor.send(f"{gone}/delete"))
+    visitor.follow(visitor.send(f"{report}/run"))
+    page = visitor.get("/console").text
+    assert "Needs attention" in page
+    assert "Orphan &lt;b&gt;" in page
+    assert "has been deleted" in page
+
+
 ACTIONS = [
     {"type": "updateRecord", "data": {"notes": "5", "score": 5, "tags": ["a"], "name": {"first": "{{ x }}"}}, "recordId": "{{ y }}"},
     {"type": "createActivity", "title": "Hi", "linkedRecords": [], "summary": ""},

@@ -260,6 +260,9 @@ def test_deliveries_are_paged_filtered_and_replayed(service: RunningService, vis
     again = visitor.send(f"{path}/deliveries/{made[0]}/replay")
     assert again.headers["location"].partition("?")[0].endswith(made[0])
     assert "not sent twice" in visitor.follow(again).text
+    counted = visitor.send(f"{path}/replay", which="all", until="2030-01-01T00:00", count="yes").text
+    assert "27 events are meant by this" in counted
+    assert "Replay 27" in counted
     assert "sent once more" in visitor.follow(visitor.send(f"{path}/replay", which="all", until="2030-01-01T00:00")).text
     counted = service.engine.read(lambda tx: deliveries.count_deliveries(tx, endpoint))
     assert counted == {"pending": 27, "succeeded": 0, "failed": 0}

@@ -49,6 +49,9 @@ def add_pages(pages: Pages) -> None:
         except BadRequest as error:
             return _range_form(tx, visit, error.message)
         only_failed = visit.text("which") != "all"
+        if visit.text("count"):
+            counted = deliveries.count_range(tx, visit.id("endpointId"), since, until, only_failed=only_failed)
+            return _range_form(tx, visit, counted=counted)
         count = deliveries.replay_range(tx, visit.id("endpointId"), since, until, only_failed=only_failed, **visit.stamp())
         return Redirect(f"/webhooks/{visit.id('endpointId')}", "replayed-range" if count else "replayed-none")
 
@@ -77,10 +80,10 @@ def _is_due_soon(delivery: dict[str, Any], now: float) -> bool:
     return due is not None and micros_of(parse_instant(due)) / 1_000_000 <= now + SOON_SECONDS
 
 
-def _range_form(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+def _range_form(tx: Tx, visit: Visit, error: str | None = None, counted: int | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
     fields = {name: visit.text(name) for name in ("since", "until", "which")}
-    values = {"section": "webhooks", "endpoint": endpoint, "fields": fields, "error": error}
+    values = {"section": "webhooks", "endpoint": endpoint, "fields": fields, "error": error, "counted": counted}
     return ConsolePage("replay.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 

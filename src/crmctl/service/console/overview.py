@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from crmctl.service.console.navigation import MOST_OBJECTS
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.store import deliveries, keys, organisation, sessions, webhooks
+from crmctl.service.store import deliveries, keys, organisation, records, reports, sessions, webhooks, workflow_runs, workflows
 from crmctl.service.store.tx import Tx
 
 MOST_FAILING = 10
@@ -34,8 +37,30 @@ def add_pages(pages: Pages) -> None:
             "failed": sum(each[deliveries.FAILED] for each in counts),
             "pending": sum(each[deliveries.PENDING] for each in counts),
             "sessions": sessions.count_sessions(tx, now=now),
+            "given_up": [endpoint for endpoint in endpoints if endpoint["disabledAt"]][:MOST_FAILING],
+            "broken": _broken(tx),
+            "totals": [(known, records.count_records(tx, known["id"])) for known in visit.objects[:MOST_OBJECTS]],
         }
         return ConsolePage("overview.html", values)
+
+
+def _broken(tx: Tx) -> list[dict[str, Any]]:
+    """Reports and enabled workflows whose last run failed: `{path, name, kind, at, error}`."""
+    found = []
+    for workflow in workflows.list_workflows(tx):
+        last = workflow_runs.recent_outcomes(tx, workflow["id"], 1)["last"] if workflow["enabled"] else None
+        if last and last["status"] == workflow_runs.FAILED:
+            found.append({"path": f"/workflows/{workflow['id']}", "kind": "Workflow", "at": last["createdAt"]} | _named(workflow, last))
+    runs = reports.last_runs(tx)
+    for report in reports.list_reports(tx):
+        run = runs.get(report["id"])
+        if run and run["status"] == reports.FAILED:
+            found.append({"path": f"/reports/{report['id']}", "kind": "Report", "at": run["startedAt"]} | _named(report, run))
+    return found[:MOST_FAILING]
+
+
+def _named(thing: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    return {"name": thing["name"], "error": run.get("error") or ""}
 
 
 def add_portal_entrance(pages: Pages) -> None:

@@ -117,19 +117,28 @@ def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_f
     """
     endpoint = get_endpoint(tx, endpoint_id)["id"]
     _hold_endpoint(tx, endpoint)
+    events = _events_between(tx, endpoint, since, until, only_failed)
+    waiting = {row[0] for row in tx.all("SELECT event_id FROM webhook_delivery WHERE endpoint_id = ? AND state = 'pending'", (endpoint,))}
+    _try_now(tx, endpoint, [event[1] for event in events if event[1] in waiting], stamp["now"])
+    _insert_deliveries(tx, [event for event in events if event[1] not in waiting], stamp["ids"], stamp["now"])
+    return len(events)
+
+
+def count_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_failed: bool) -> int:
+    """How many events such a replay would concern now. Raises NotFound."""
+    return len(_events_between(tx, get_endpoint(tx, endpoint_id)["id"], since, until, only_failed))
+
+
+def _events_between(tx: Tx, endpoint: str, since: float, until: float, only_failed: bool) -> list[tuple[Any, ...]]:
     succeeded = (
         "SELECT 1 FROM webhook_delivery AS s WHERE s.event_id = d.event_id AND s.endpoint_id = d.endpoint_id AND s.state = 'succeeded'"
     )
-    events = tx.all(
+    return tx.all(
         "SELECT d.endpoint_id, d.event_id, d.event_type FROM webhook_delivery AS d WHERE d.endpoint_id = ? AND d.created_at >= ? "
         f"AND d.created_at < ? {f'AND NOT EXISTS ({succeeded}) ' if only_failed else ''}"
         "GROUP BY d.endpoint_id, d.event_id, d.event_type ORDER BY min(d.number)",
         (endpoint, to_micros(since), to_micros(until)),
     )
-    waiting = {row[0] for row in tx.all("SELECT event_id FROM webhook_delivery WHERE endpoint_id = ? AND state = 'pending'", (endpoint,))}
-    _try_now(tx, endpoint, [event[1] for event in events if event[1] in waiting], stamp["now"])
-    _insert_deliveries(tx, [event for event in events if event[1] not in waiting], stamp["ids"], stamp["now"])
-    return len(events)
 
 
 def forget(tx: Tx, before: float, most: int) -> int:
