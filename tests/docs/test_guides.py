@@ -142,3 +142,24 @@ def create(service: RunningService, slug: str, **data: Any) -> str:
 def records_of(service: RunningService, slug: str) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = service.client.get(f"/api/v1/objects/{service.object_id(slug)}/records").json()["records"]
     return records
+
+
+def test_merging_duplicates(shell: pexpect.spawn, service: RunningService) -> None:
+    acme = create(service, "companies", name="Acme")
+    create(service, "people", email="alan@example.org", name="Alan Turing")
+    create(service, "people", email="ada@acme.com", name="Ada Lovelace", phone="+44 20 7946 0958", job_title="Engineer", company=acme)
+    other = create(service, "people", email="a.lovelace@gmail.com", name="Ada Lovelase", phone="+442079460958")
+    grace = create(service, "people", email="grace@navy.mil", name="Grace Hopper", phone="+12025550143", job_title="Admiral")
+    create(service, "people", email="grace.hopper@navy.mil", name="Grace Hoper", phone="+1 202 555 0143")
+    create(service, "deals", name="Engine", contact=other)
+    link = {"objectId": service.object_id("people"), "recordId": grace}
+    call = {"title": "Call", "summary": "", "linkedRecords": [link], "participants": []}
+    assert service.client.post("/api/v1/activities", json=call).is_success
+    follow(shell, read_page("docs/guides/merge-duplicates.md"))
+    people = {person["data"]["name"]: person for person in records_of(service, "people")}
+    assert set(people) == {"Ada Lovelace", "Ada Lovelase", "Grace Hopper", "Grace Hoper", "Alan Turing"}
+    assert people["Ada Lovelace"]["data"]["job_title"] == "Countess"
+    [deal] = records_of(service, "deals")
+    assert deal["data"]["contact"] == people["Ada Lovelase"]["id"]
+    [activity] = service.client.get("/api/v1/activities").json()["activities"]
+    assert [one["recordId"] for one in activity["linkedRecords"]] == [people["Grace Hopper"]["id"]]

@@ -30,6 +30,11 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     shown = ("column", "target", "type", "fillRate", "distinct", "samples", "suggestions", "note")
     rows = [{name: document[name] for name in shown} for document in report.column_documents()]
     runtime.emitter.emit_items(rows, generic_view(rows, "columns"))
+    if report.duplicates is not None:
+        found = report.duplicates
+        first = "; the first: lines " + ", ".join(map(str, found.examples[0]["lines"])) if found.examples else ""
+        by = " or ".join(found.rules)
+        runtime.messages.note(f"by {by}: {counted(found.rows, 'duplicate')} in {counted(found.groups, 'group')}{first}")
     if request.object is not None and report.map_arguments:
         pairs = " ".join(f"--map {shlex.quote(pair)}" for pair in report.map_arguments)
         runtime.messages.hint(f"crmctl bulk import {request.object} {shlex.quote(file)} {pairs}")

@@ -14,6 +14,7 @@ from crmctl.bulk.rows.mapping import Mode, Role, resolve_column
 from crmctl.bulk.run.job_start import temporary_input
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Dialect, Row, Source
+from crmctl.bulk.usecases.file_duplicates import FileColumns, FileDuplicates, count_duplicates
 from crmctl.bulk.usecases.requests import InspectRequest, check_choice
 from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of
 from crmctl.errors import RejectedError, UsageError
@@ -22,6 +23,9 @@ from crmctl.models.attributes import Attribute
 from crmctl.models.ids import is_uuid
 from crmctl.models.numbers import read_number
 from crmctl.models.typed_text import read_checkbox, read_date, read_email, read_phone
+
+MOST_ROWS = 10
+"""Rows of one group: more that share a value say nothing."""
 
 MAX_DISTINCT = 1000
 MAX_COLUMNS = 2000
@@ -84,6 +88,7 @@ class InspectReport:
     columns: list[ColumnReport]
     problems: int
     findings: list[Finding]
+    duplicates: FileDuplicates | None = None
 
     @property
     def unknown(self) -> list[ColumnReport]:
@@ -133,6 +138,7 @@ class InspectReport:
             "unknown": [column.header for column in self.unknown],
             "map": self.map_arguments,
             "problems": self.problems,
+            "duplicates": self.duplicates.to_document() if self.duplicates is not None else None,
             "findings": [finding.to_document() for finding in self.findings],
         }
 
@@ -143,7 +149,19 @@ def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport
     check_places(None, request.file)
     attributes = resolve_target(context, request.object).attributes if request.object is not None else None
     with temporary_input(store_of(context), request.file, context.stdin) as given:
-        return inspect(open_source(given.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
+        report = inspect(open_source(given.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
+        if request.duplicates or request.match:
+            again = open_source(given.path, request.source(), name=request.file)
+            report.duplicates = count_duplicates(again, _as_attributes(report, attributes or ()), tuple(request.match), MOST_ROWS)
+        return report
+
+
+def _as_attributes(report: InspectReport, attributes: Sequence[Attribute]) -> FileColumns:
+    """The columns as what rules of matching name."""
+    columns = [Attribute(id=one.header, slug=one.header, type=one.guessed_type) for one in report.columns if one.header]
+    targets = {one.header: one.target for one in report.columns if one.target is not None}
+    filled = {target.partition(".")[0] for target in targets.values()}
+    return FileColumns(columns, [one for one in attributes if one.slug in filled and one.slug not in targets], targets)
 
 
 def inspect(source: Source, attributes: Sequence[Attribute] | None = None, *, mode: Mode = Mode.CREATE) -> InspectReport:

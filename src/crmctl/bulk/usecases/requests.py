@@ -205,11 +205,14 @@ class ResumeRequest(RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectRequest(ReadRequest):
-    """A file to look at; with an object its columns are mapped for an import in that mode."""
+    """A file to look at; with an object its columns are mapped for an import in that mode. With `duplicates`, or rules to `match`, its rows
+    are compared with each other."""
 
     file: str
     object: str | None = None
     mode: str = "create"
+    duplicates: bool = False
+    match: Sequence[str] = ()
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -348,7 +348,7 @@ def dedupe_records(
     dedupe_records(ctx.obj, DedupeRequest(object_name, tuple(match or ()), tuple(keep or ()), path, most, review, max_age))
 
 
-@app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv -o json"])
+@app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv --duplicates"])
 def inspect_file(
     ctx: typer.Context,
     file: given.FileArgument,
@@ -356,6 +356,10 @@ def inspect_file(
         str | None, typer.Option("--object", metavar="OBJECT", help="Also propose which attributes the columns fill.")
     ] = None,
     mode: given.ModeOption = "create",
+    duplicates: Annotated[bool, typer.Option("--duplicates", help="Also count rows that are one and the same.")] = False,
+    match: Annotated[
+        list[str] | None, typer.Option("--match", metavar="EXPR", help="What makes two rows one, as in bulk dedupe; implies --duplicates.")
+    ] = None,
     format: given.FormatOption = None,
     encoding: given.EncodingOption = None,
     delimiter: given.DelimiterOption = None,
@@ -363,7 +367,10 @@ def inspect_file(
     sheet: given.SheetOption = None,
     pad_short: given.PadOption = False,
 ) -> None:
-    """Show how a file is read, what its columns hold, and what they would fill."""
+    """Show how a file is read, what its columns hold, and what they would fill.
+
+    With --duplicates its rows are compared: by every column of e-mail addresses or phone numbers, else by all columns together.
+    """
     from crmctl.bulk.usecases.requests import InspectRequest
     from crmctl.cli.bulk_transfers import inspect_input
 

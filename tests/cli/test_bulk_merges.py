@@ -1,0 +1,92 @@
+"""`bulk dedupe`, `bulk apply` and `bulk inspect --duplicates` as the installed program: from the service and from a mirror."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+PEOPLE = [
+    {"email": "ada@acme.com", "name": "Ada Lovelace", "phone": "+44 20 7946 0958"},
+    {"email": "a.l@acme.com", "name": "Lovelace, Ada", "phone": "+442079460958", "job_title": "Engineer"},
+    {"email": "alan@example.org", "name": "Alan Turing"},
+]
+RULES = ("--match", "name,phone", "--keep", "email=newest")
+
+
+@pytest.fixture
+def people(crm: RunningService) -> list[str]:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    return [crm.client.post(path, json={"data": data}).json()["id"] for data in PEOPLE]
+
+
+def listed() -> list[Any]:
+    return run_crmctl("records", "list", "people", "--order", "asc").ok().json()
+
+
+def test_duplicates_are_found_merged_and_taken_apart(crm: RunningService, people: list[str]) -> None:
+    found = run_crmctl("bulk", "dedupe", "people", *RULES, "--plan", "p.jsonl", "--review").ok().json()
+    assert (found["groups"], found["duplicates"], found["source"], found["byRule"]) == (1, 1, "service", {"name,phone": 1})
+    assert found["review"][0]["survivor"] == people[0]
+    assert Path("p.jsonl").stat().st_mode & 0o077 == 0
+    asked = run_crmctl("bulk", "apply", "p.jsonl").exits(2).error()
+    assert asked["hint"] == "pass --yes"
+    assert len(listed()) == 3
+    done = run_crmctl("bulk", "apply", "p.jsonl", "--yes").ok().json()
+    assert (done["merged"], done["deleted"]) == (1, 1)
+    survivor = listed()[0]
+    assert survivor["id"] == people[0]
+    assert (survivor["data"]["email"], survivor["data"]["job_title"]) == ("a.l@acme.com", "Engineer"), "a unique value moved"
+    again = run_crmctl("bulk", "apply", "p.jsonl", "--yes").exits(9).error()
+    assert "not as planned any more" in again["message"]
+    job = done["job"]
+    assert run_crmctl("bulk", "resume", job).ok().json()["merged"] == 1
+    undone = run_crmctl("bulk", "undo", job, "--yes").ok().json()
+    assert [row["id"] for row in undone["rows"]["recreated"]] == [people[1]]
+    data = sorted((one["data"] for one in listed()), key=lambda one: str(one["email"]))
+    assert data == sorted(PEOPLE, key=lambda one: str(one["email"]))
+
+
+def test_a_mirror_is_asked_instead_of_the_service(crm: RunningService, people: list[str]) -> None:
+    run_crmctl("mirror", "sync").ok()
+    path = f"/api/v1/objects/{crm.object_id('deals')}/records"
+    deal = crm.client.post(path, json={"data": {"name": "Big", "contact": people[1]}}).json()["id"]
+    found = run_crmctl("bulk", "dedupe", "people", *RULES, "--plan", "p.jsonl").ok().json()
+    assert (found["groups"], found["source"]) == (1, "mirror")
+    assert run_crmctl("bulk", "apply", "p.jsonl", "--yes").ok().json()["references"] == 1
+    assert crm.client.get(f"{path}/{deal}").json()["data"]["contact"] == people[0]
+
+
+def test_an_edited_plan_that_says_two_things_writes_nothing(crm: RunningService, people: list[str]) -> None:
+    run_crmctl("bulk", "dedupe", "people", *RULES, "--plan", "p.jsonl").ok()
+    head, line = Path("p.jsonl").read_text().splitlines()
+    Path("p.jsonl").write_text(f"{head}\n{line}\n{json.dumps({**json.loads(line), 'group': 2})}\n")
+    error = run_crmctl("bulk", "apply", "p.jsonl", "--yes").exits(2).error()
+    assert "is in group 1 and in group 2" in error["message"]
+    assert len(listed()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say what makes two records the same"),
+        (("--match", "nme"), "no attribute nme"),
+        (("--match", "email", "--keep", "x"), "no rule"),
+    ],
+)
+def test_rules_that_mean_nothing(crm: RunningService, arguments: tuple[str, ...], said: str) -> None:
+    assert said in run_crmctl("bulk", "dedupe", "people", *arguments).exits(2).error()["message"]
+
+
+def test_a_file_is_asked_for_duplicates_before_it_is_imported() -> None:
+    Path("f.csv").write_text("Email,Name,Phone\na@x.com,Ada Lovelace,020 79460958\nA@X.com,A L,\nb@x.com,Lovelase Ada,+442079460958\n")
+    found = run_crmctl("bulk", "inspect", "f.csv", "--duplicates").ok().json()["duplicates"]
+    assert (found["match"], found["groups"], found["rows"], found["examples"][0]["lines"]) == (["Email:email"], 1, 1, [2, 3])
+    by_name = run_crmctl("bulk", "inspect", "f.csv", "--match", "Name:name~0.9,Phone:phone").ok().json()["duplicates"]
+    assert by_name["examples"][0]["lines"] == [2, 4]
+    assert run_crmctl("bulk", "inspect", "f.csv").ok().json()["duplicates"] is None
