@@ -26,7 +26,7 @@ _crmctl_table() {
         'bulk update') options='--ids=@files --filter=@assignments --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
         'bulk delete') options='--ids=@files --filter=@assignments --expect=@anything --backup=@files --no-backup --concurrency=@anything' arguments='@objects' ;;
         'bulk dedupe') options='--match=@anything --keep=@anything --plan=@files --max-group=@anything --review --max-age=@anything' arguments='@objects' ;;
-        'bulk inspect') options='--object=@objects --mode=create|upsert --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
+        'bulk inspect') options='--object=@objects --mode=create|upsert --duplicates --match=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
         'mirror') commands='sync status verify search sql path remove' ;;
         'mirror sync') options='--activities --full --exclude=@anything --lock-wait=@anything' arguments='@anything...' ;;
         'mirror status') ;;

@@ -274,6 +274,8 @@ complete -c crmctl -n '__crmctl_at " bulk dedupe"' -l max-age -x -d 'A mirror th
 complete -c crmctl -n '__crmctl_at " bulk dedupe" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " bulk inspect"' -l object -x -a '(__crmctl_values objects)' -d 'Also propose which attributes the columns fill'
 complete -c crmctl -n '__crmctl_at " bulk inspect"' -l mode -x -a 'create upsert' -d 'Make new records, or update those whose id a column holds'
+complete -c crmctl -n '__crmctl_at " bulk inspect"' -l duplicates -d 'Also count rows that are one and the same'
+complete -c crmctl -n '__crmctl_at " bulk inspect"' -l match -x -d 'What makes two rows one, as in bulk dedupe; implies --duplicates'
 complete -c crmctl -n '__crmctl_at " bulk inspect"' -l format -x -a 'csv tsv jsonl json' -d 'Format, when name and content mislead'
 complete -c crmctl -n '__crmctl_at " bulk inspect"' -l encoding -x -d 'Encoding of the text, for example cp1252'
 complete -c crmctl -n '__crmctl_at " bulk inspect"' -l delimiter -x -d 'What separates cells: a character, tab, semicolon '
