@@ -7,21 +7,33 @@ import os
 
 from crmctl.cli.app import run
 from crmctl.cli.runtime import Runtime
+from crmctl.client.crm import Crm
 from crmctl.clock import Clock
 from crmctl.output.streams import ClosedPipe, Streams
 from tests.support.cli import Result
+
+
+class _Runtime(Runtime):
+    """Remembers its connections: a process that ends closes them by itself."""
+
+    made: list[Crm]
+
+    def connect(self, lane: str = "interactive") -> Crm:
+        self.made.append(super().connect(lane))
+        return self.made[-1]
 
 
 def run_here(*arguments: str, clock: Clock | None = None, env: dict[str, str] | None = None) -> Result:
     """Run to the end off a terminal, with the test's environment."""
     out, err = io.StringIO(), io.StringIO()
     environ = {**os.environ, **(env or {})}
-    runtime = Runtime(Streams(io.StringIO(), out, err, environ), environ, list(arguments), clock)
+    runtime = _Runtime(Streams(io.StringIO(), out, err, environ), environ, list(arguments), clock)
+    runtime.made = []
     try:
         code = run(list(arguments), runtime)
     except ClosedPipe:
         code = 0
     finally:
-        if "crm" in runtime.__dict__:
-            runtime.crm.session.close()
+        for crm in runtime.made:
+            crm.session.close()
     return Result(arguments, int(code), out.getvalue(), err.getvalue())

@@ -107,7 +107,8 @@ class Bulk:
         `UpdateRequest`, for example `max_changes="100"`; `approve` sees what would change, and raises to leave it.
         """
         approve = options.pop("approve", agree)
-        selection = Selection(conditions=as_conditions(self._context, object_name, filter), ids=ids)
+        conditions, admits = as_conditions(self._context, object_name, filter)
+        selection = Selection(conditions=conditions, ids=ids, admits=admits)
         request = UpdateRequest(object=object_name, selection=selection, set_values=_pairs(set), **_checked(UpdateRequest, options))
         if dry_run:
             return updating.preview_update(self._context, request)
@@ -122,7 +123,8 @@ class Bulk:
         for neither ids nor filter, or both."""
         if not dry_run:
             self._context.guard_write()
-        selection = Selection(conditions=as_conditions(self._context, object_name, filter), ids=ids, verb="delete")
+        conditions, admits = as_conditions(self._context, object_name, filter)
+        selection = Selection(conditions=conditions, ids=ids, verb="delete", admits=admits)
         approve = options.pop("approve", agree)
         request = deleting.DeleteRequest(object_name, selection, dry_run=dry_run, **_checked(deleting.DeleteRequest, options))
         return deleting.delete(self._context, request, approve)
@@ -130,9 +132,10 @@ class Bulk:
     def export(self, object_name: str, path: str | Path, *, filter: Filter = (), **options: Any) -> exporting.ExportSummary:
         """Write all records that meet the filter into a file, which appears whole or not at all. Options: `ExportRequest`, for example
         `format="csv"`; an existing file is replaced only with `replace=True`."""
-        conditions = as_conditions(self._context, object_name, filter)
+        conditions, admits = as_conditions(self._context, object_name, filter)
         given = _checked(exporting.ExportRequest, options)
-        request = exporting.ExportRequest(object=object_name, path=Path(path), conditions=conditions, **given)
+        further = exporting.Further((str(filter),), admits)
+        request = exporting.ExportRequest(object=object_name, path=Path(path), conditions=conditions, further=further, **given)
         return exporting.export(self._context, request)
 
     def inspect(self, path: str | Path, object_name: str | None = None, **options: Any) -> InspectReport:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from crmctl.api.client_context import ClientContext
-from crmctl.client.paging import iterate
-from crmctl.client.record_lists import SHIFTED, count_records, read_conditions
-from crmctl.client.shapes import Page
+from crmctl.client.queries.clauses import FilterReader
+from crmctl.client.queries.query_context import QueryContext
+from crmctl.client.queries.record_filter import Admits, ListOrder
+from crmctl.client.queries.record_query import RecordQuery
+from crmctl.client.record_lists import SHIFTED
 from crmctl.errors import UsageError
 from crmctl.models.filters import Condition
 from crmctl.models.records import Record
@@ -39,23 +41,13 @@ class Records:
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit must be at least 1, not {limit}")
-        context = self._context
-        conditions = as_conditions(context, self._object, filter)
-
-        def fetch(size: int, offset: int) -> Page[Record]:
-            return context.directory.with_object(
-                self._object,
-                lambda target: context.crm.list_records(target, filters=conditions, sort=sort, order=order, limit=size, offset=offset),
-            )
-
-        pages = iterate(fetch, limit=limit, on_shift=lambda: context.listener.note(SHIFTED))
+        listener = self._context.listener
+        pages = as_query(self._context, self._object, filter, ListOrder(sort, order)).pages(limit, 0, lambda: listener.note(SHIFTED))
         return (record for page in pages for record in page.items)
 
     def count(self, filter: Filter = ()) -> int:
         """How many records meet the filter."""
-        context = self._context
-        conditions = as_conditions(context, self._object, filter)
-        return context.directory.with_object(self._object, lambda target: count_records(context.crm, target, conditions))
+        return as_query(self._context, self._object, filter).count()
 
     def get(self, record_id: str) -> Record:
         context = self._context
@@ -79,7 +71,14 @@ class Records:
         context.directory.with_object(self._object, lambda target: context.crm.delete_record(target, record_id))
 
 
-def as_conditions(context: ClientContext, object_name: str, filter: Filter) -> list[Condition]:
-    """One condition or several, their slugs checked. Raises UsageError."""
+def as_query(context: ClientContext, object_name: str, filter: Filter, order: ListOrder | None = None) -> RecordQuery:
+    """What a filter means: one condition or several that must all hold. Raises UsageError, and what looking up others raises."""
     given = [filter] if isinstance(filter, str | Condition) else filter
-    return read_conditions(context.directory, object_name, given)
+    note = context.listener.note
+    asked = QueryContext(context.crm, context.directory, context.clock.now(), warn=note, tell=note)
+    return RecordQuery(asked, object_name, FilterReader(asked, object_name).read(given), order)
+
+
+def as_conditions(context: ClientContext, object_name: str, filter: Filter) -> tuple[tuple[Condition, ...], Admits | None]:
+    """For who reads a list by itself: conditions to ask it with, and what decides the rest, where there is a rest. Raises UsageError."""
+    return as_query(context, object_name, filter).one_list() if filter else ((), None)

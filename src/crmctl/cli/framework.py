@@ -23,7 +23,7 @@ from crmctl.cli import help_text
 from crmctl.cli.options import common_options
 from crmctl.cli.registry import BY_NAME, COMMANDS
 from crmctl.errors import UsageError
-from crmctl.models.nearest import did_you_mean, nearest
+from crmctl.models.nearest import nearest
 
 Parameter = TyperArgument | TyperOption
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": help_text.WIDEST}
@@ -261,8 +261,8 @@ def _usage_error(error: click.exceptions.ClickException) -> UsageError:
     path = ctx.command_path if ctx is not None else "crmctl"
     if isinstance(error, click.exceptions.NoSuchOption):
         known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
-        meant = did_you_mean(error.option_name, [*known, "--help"])
-        return UsageError(f"no such option: {error.option_name}", hint=meant or f"{path} --help")
+        meant = nearest(error.option_name.lstrip("-"), [name[2:] for name in [*known, "--help"] if name.startswith("--")])
+        return UsageError(f"no such option: {error.option_name}", hint=f"did you mean --{meant}?" if meant else f"{path} --help")
     message = error.format_message().rstrip(".")
     for theirs, ours in _PLAIN_PROBLEMS:
         message = theirs.sub(ours, message)

@@ -1,0 +1,50 @@
+"""Bulk work by conditions that the service alone cannot decide: exports with fields of others, updates and deletions of what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.test_everyday_questions import add
+from tests.support.inprocess import run_here
+from tests.support.service import RunningService, running_service
+
+
+@pytest.fixture
+def service(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    """Three companies and twelve people."""
+    with running_service(tmp_path_factory.mktemp("bulk")) as running:
+        monkeypatch.setenv("CRMCTL_BASE_URL", running.base_url)
+        monkeypatch.setenv("CRMCTL_API_KEY", running.key)
+        companies = add(running, "companies", [{"name": f"Company {one}", "domain": f"c{one}.com"} for one in range(3)])
+        rows = [
+            {"email": f"p{one}@acme.com", "address": {"city": ("Rome", "Paris")[one % 2]}, "company": companies[one % 3], "score": one}
+            for one in range(12)
+        ]
+        add(running, "people", rows)
+        yield running
+
+
+def test_an_export_of_what_is_decided_here_with_names_of_others(service: RunningService) -> None:
+    arguments = ("bulk", "export", "people", "--filter", "address.city=Rome", "--filter", "company.domain in c0.com,c1.com")
+    exported = run_here(*arguments, "--fields", "email,company.name", "-o", "csv").ok()
+    assert sorted(exported.out.splitlines()) == sorted(
+        ["email,company.name", *(f"p{one}@acme.com,Company {one % 3}" for one in range(0, 12, 2) if one % 3 < 2)]
+    )
+    lines = run_here(*arguments, "--fields", "email,company.domain,company").ok().lines()
+    assert {line["data"]["company"]["domain"] for line in lines} == {"c0.com", "c1.com"}
+    wrong = run_here("bulk", "export", "people", "--fields", "company.nmae").exits(2).error()
+    assert "company.name" in wrong["hint"]
+
+
+def test_an_update_and_a_deletion_of_what_is_decided_here(service: RunningService) -> None:
+    both = ("--filter", "address.city=Rome", "--filter", "score in 0,2,3,4")
+    run_here("bulk", "update", "people", *both, "--set", "job_title=Poet", "--yes").ok()
+    poets = run_here("records", "list", "people", "--filter", "job_title=Poet").ok().json()
+    assert sorted(one["data"]["score"] for one in poets) == [0, 2, 4]
+    run_here("bulk", "delete", "people", *both, "--yes").ok()
+    left = run_here("records", "list", "people", "--order", "asc").ok().json()
+    assert [one["data"]["score"] for one in left] == [1, 3, 5, 6, 7, 8, 9, 10, 11]
+    run_here("bulk", "delete", "people", "--filter", "company.domain=nobody.com", "--yes").ok()
+    assert run_here("records", "count", "people").ok().json() == {"count": 9}
