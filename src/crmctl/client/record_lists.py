@@ -1,4 +1,4 @@
-"""Lists of records as people ask for them: conditions checked against the attributes where those may be read, and how many there are."""
+"""Lists of records as people ask for them: what is known of an object's attributes, and how many records there are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crmctl.client.directory import Directory
 from crmctl.client.paging import iterate
 from crmctl.errors import DeniedError
 from crmctl.models.attributes import Attribute
-from crmctl.models.filters import Condition, check_slugs, parse_condition
+from crmctl.models.filters import Condition
 from crmctl.models.records import Record
 
 SHIFTED = "the list changed while its pages were read: something may be missing"
@@ -24,16 +24,6 @@ def known_attributes(directory: Directory, object_name: str, tell: Callable[[str
             raise
         tell(f"the attributes of {object_name} are not known: {error.message}")
         return None
-
-
-def read_conditions(
-    directory: Directory, object_name: str, filters: Sequence[str | Condition], tell: Callable[[str], None] = lambda _: None
-) -> list[Condition]:
-    """Conditions as text or ready, their slugs checked where the attributes are known. Raises UsageError before any request."""
-    conditions = [parse_condition(item) if isinstance(item, str) else item for item in filters]
-    if conditions and (attributes := known_attributes(directory, object_name, tell)):
-        check_slugs(conditions, attributes)
-    return conditions
 
 
 def count_records(crm: Crm, object_id: str, conditions: Sequence[Condition]) -> int:
