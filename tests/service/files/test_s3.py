@@ -16,6 +16,7 @@ from botocore.credentials import Credentials
 from crmctl.errors import ConfigError
 from crmctl.service.files.configured_storage import open_storage
 from crmctl.service.settings import S3Settings, ServiceSettings
+from tests.support.cli import run_crmctl
 from tests.support.service import RunningService, running_service
 
 REGION = "eu-west-1"
@@ -109,3 +110,16 @@ def test_without_credentials_the_service_does_not_start(monkeypatch: pytest.Monk
         monkeypatch.delenv(name)
     with pytest.raises(ConfigError, match="no credentials"):
         open_storage(ServiceSettings(files_s3=S3Settings()))
+
+
+def test_a_backup_goes_to_a_storage_and_comes_back(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with running_service(tmp_path / "data", background=False) as crm:
+        made = run_crmctl("service", "backup", "s3://crm-public/daily/crm.backup", "--data", crm.data_dir, "-o", "json").ok().json()
+        unknown = run_crmctl("service", "backup", "s3://missing/crm.backup", "--data", crm.data_dir, "-o", "json").exits(7).error()
+    assert "s3://missing/crm.backup" in unknown["message"]
+    back = run_crmctl("service", "restore", "s3://crm-public/daily/crm.backup", "--data", tmp_path / "new", "-o", "json").ok().json()
+    assert (back["records"], back["bytes"]) == (made["records"], made["bytes"])
+    run_crmctl("service", "restore", "s3://crm-public/none", "--data", tmp_path / "other").exits(7)
+    run_crmctl("service", "restore", "s3://crm-public", "--data", tmp_path / "other").exits(2)
