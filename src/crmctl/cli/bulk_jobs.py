@@ -64,7 +64,7 @@ def _list(runtime: Runtime) -> None:
         runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
     rows = [job.to_document() for job in found.jobs]
     if runtime.output_format == "table":
-        rows = [{**row, "host": urlsplit(row.pop("origin")).netloc} for row in rows]
+        rows = [{"host": urlsplit(row.pop("origin")).netloc, **row} for row in rows]
     runtime.emitter.emit_items(rows, generic_view(rows, "jobs", first=_JOB_COLUMNS))
 
 

@@ -70,7 +70,7 @@ class Bar:
             _Count(_whole()),
             _Rate(_whole()),
             _Said(said[0], _whole()),
-            _Said(said[1], Column(no_wrap=True, overflow="ellipsis", ratio=2)),
+            _Said(said[1], Column(no_wrap=True, overflow="ellipsis")),
         )
         self._progress = Progress(*columns, console=self._console, transient=True, expand=True, get_time=monotonic)
         self._task = self._progress.add_task(label, total=total)

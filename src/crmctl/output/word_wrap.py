@@ -9,9 +9,12 @@ NARROWEST = 20
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """The lines of one line of text; blanks inside stay as they are."""
+    """The lines of one line of text; blanks inside stay as they are, and what is indented stays so."""
     if width is None or width < NARROWEST or cell_width(text) <= width:
         return [text]
+    if indent := text[: len(text) - len(text.lstrip(" "))]:
+        first, *others = wrapped(text.lstrip(" "), width - 2 * len(indent))
+        return [indent + first, *(2 * indent + line for line in others)]
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
