@@ -336,7 +336,7 @@ def dedupe_records(
         float, typer.Option("--max-age", metavar="SECONDS", min=0, help="A mirror that is older is brought up to date first.")
     ] = 3600.0,
 ) -> None:
-    """Find records that are one and the same, and propose how to merge them. Changes nothing.
+    """Find records that are one and the same, and propose how to merge them.
 
     Several --match are alternatives; crmctl help matching says how values are compared. The plan is a file to read and to edit: one group
     a line, with the record that stays, those that go, and whose value of every attribute is kept.
