@@ -161,7 +161,7 @@ complete -c crmctl -n '__crmctl_at " bulk"' -a undo -d 'Take back what an import
 complete -c crmctl -n '__crmctl_at " bulk"' -a export -d 'Export all records of an object, or those that match, each once'
 complete -c crmctl -n '__crmctl_at " bulk"' -a update -d 'Give many records the same values; shows some changes and asks'
 complete -c crmctl -n '__crmctl_at " bulk"' -a delete -d 'Delete many records, given by id or by conditions; names some and asks'
-complete -c crmctl -n '__crmctl_at " bulk"' -a dedupe -d 'Find records that are one and the same, and propose how to merge them. Changes nothing'
+complete -c crmctl -n '__crmctl_at " bulk"' -a dedupe -d 'Find records that are one and the same, and propose how to merge them'
 complete -c crmctl -n '__crmctl_at " bulk"' -a inspect -d 'Show how a file is read, what its columns hold, and what they would fill'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l mode -x -a 'create upsert update' -d 'Make new records, update those that an id or --key names too, or only those'
 complete -c crmctl -n '__crmctl_at " bulk import"' -l key -x -a '(__crmctl_values attributes)' -d 'Update the record with the same value here, create it where there is none; repeatable'
