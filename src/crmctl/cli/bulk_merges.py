@@ -35,7 +35,7 @@ def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
         runtime.emitter.emit_result(found.to_document(), text=_dedupe_text(found))
         return
     rows = _review(found)
-    runtime.emitter.emit_items(rows, generic_view(rows, "duplicates"))
+    runtime.emitter.emit_items(rows, generic_view(rows, "duplicates", first=("group", "score", "becomes", "holds", "id", "rule")))
     runtime.messages.note(_dedupe_text(found))
     if found.groups > len(found.least_certain):
         runtime.messages.note(f"showing the {len(found.least_certain):,} least certain of {found.groups:,} groups; the plan has all")

@@ -74,6 +74,8 @@ class Demo:
         stage.run(
             "mirror", "sql", "SELECT status, count(*) AS people, round(avg(score), 1) AS score FROM people GROUP BY status ORDER BY 2 DESC"
         )
+        stage.title("Find people who are there twice, however they are spelled; merging them is a plan away, and can be undone.")
+        stage.run("bulk", "dedupe", "people", "--match", "name,phone", "--keep", "most-complete", "--review")
         stage.title("Run a report, and draw it.")
         stage.run("reports", "run", "People by status", "--fields", "status,resultCount")
         stage.run("reports", "results", "People by status", "--chart")
