@@ -1,0 +1,56 @@
+"""What the pages ask of the store besides the interface, on both engines: names of records, outcomes of runs, deletion."""
+
+from __future__ import annotations
+
+import pytest
+
+from crmctl.service.definitions.document import parse_document
+from crmctl.service.definitions.entries import store_report, store_workflow
+from crmctl.service.faults import NotFound
+from crmctl.service.store import record_labels, reports, workflow_runs, workflows
+from crmctl.service.store.reports import ReportOutcome
+from tests.service.store.conftest import Store, new_id
+
+
+def test_records_are_found_by_what_they_are_called(store: Store) -> None:
+    people = store.standard("people")
+    ada = store.create(people, name={"first": "Ada", "last": "Lovelace"}, email="ada@example.com")["id"]
+    adam = store.create(people, email="ADAM@example.com")["id"]
+    store.create(people, name="Grace % Hopper", job_title="ada")
+
+    def found(text: str) -> list[str]:
+        return [each["label"] for each in store.read(lambda tx: record_labels.find_by_label(tx, people, text))]
+
+    assert found("ada") == ["Ada Lovelace", "ADAM@example.com"]
+    assert found("LOVE") == ["Ada Lovelace"]
+    assert found("% h") == ["Grace % Hopper"]
+    assert found("nobody") == found(" ") == []
+    labels = store.read(lambda tx: record_labels.labels_of(tx, people, [ada, adam, new_id()]))
+    assert labels == {ada: "Ada Lovelace", adam: "ADAM@example.com"}
+
+
+def test_reports_and_workflows_are_renamed_and_deleted_with_their_runs(store: Store) -> None:
+    report_text = "reports: [{name: R, object: people}]"
+    action = "actions: [{type: createActivity, title: T}]"
+    text = f"{report_text}\nworkflows:\n- {{name: W, trigger: activity/created, {action}}}"
+    document = parse_document(text)
+    store.write(lambda tx, **stamp: store_report(tx, document.reports[0], **stamp))
+    store.write(lambda tx, **stamp: store_workflow(tx, document.workflows[0], **stamp))
+    [report], [workflow] = store.read(reports.list_reports), store.read(workflows.list_workflows)
+    for error in (None, "broken"):
+        outcome = ReportOutcome(["a"], "[]", 0, error=error)
+        store.write(lambda tx, outcome=outcome, **stamp: reports.add_run(tx, report["id"], outcome, started_at=stamp["now"], **stamp))
+    assert store.read(reports.last_runs)[report["id"]]["status"] == reports.FAILED
+    assert store.read(lambda tx: reports.count_runs(tx, report["id"])) == 2
+    assert store.read(lambda tx: workflow_runs.recent_outcomes(tx, workflow["id"])) == {
+        "ended": 0,
+        "completed": 0,
+        "failed": 0,
+        "last": None,
+    }
+    store.engine.write(lambda tx: (reports.rename_report(tx, report["id"], "R2"), workflows.rename_workflow(tx, workflow["id"], "W2")))
+    assert (store.read(reports.list_reports)[0]["name"], store.read(workflows.list_workflows)[0]["name"]) == ("R2", "W2")
+    store.engine.write(lambda tx: (reports.delete_report(tx, report["id"]), workflows.delete_workflow(tx, workflow["id"])))
+    assert store.read(reports.last_runs) == {}
+    with pytest.raises(NotFound):
+        store.read(lambda tx: reports.get_report(tx, report["id"]))
