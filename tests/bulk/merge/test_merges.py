@@ -21,6 +21,7 @@ from tests.support.sources import ROOT
 
 NUMBERS = count(1)
 SEEDS = (1,)
+THREE_LOSERS = 20
 ALL_KINDS = 28
 """A world whose merge takes a step of every kind."""
 
@@ -123,6 +124,18 @@ def test_a_killed_process_goes_on_where_it_was(service: RunningService, tmp_path
         assert resume(case.context).error is None
         case.world.check_merged(case.merges)
         assert child(case, "undo", 2, "after") == -signal.SIGKILL
+        case.undone()
+
+
+def test_losers_that_refer_to_each_other_do_so_again(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=THREE_LOSERS) as case:
+        (merge,) = case.merges
+        assert len(merge.losers) == 3
+        for one, other in zip(merge.losers, (*merge.losers[1:], merge.losers[0]), strict=True):
+            case.crm.update_record(case.world.contacts, one, {"manager": other})
+        case.before = case.world.snapshot()
+        case.merges = case.world.plan(case.chance, case.ids, case.path, service.base_url)
+        assert case.apply().error is None
         case.undone()
 
 

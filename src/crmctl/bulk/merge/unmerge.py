@@ -178,7 +178,7 @@ class Unmerge:
 
     def _link_again(self, group: GroupEntry, remaker: Remaker) -> None:
         """Losers that referred to losers refer to what these are now."""
-        steps = []
+        steps: list[MergeStep] = []
         for lost in self.sender.journal.lost_records(group.number):
             if lost.new_id is not None and (wanted := remaker.relinked(lost)):
                 self.sender.requests += 1
@@ -189,7 +189,8 @@ class Unmerge:
                 stood_in = {slug: replace_ids(ids_only(lost.data[slug]), remaker.away) for slug in wanted}
                 mine = {slug: value for slug, value in wanted.items() if ids_only(record.data.get(slug)) == stood_in[slug]}
                 if mine:
-                    steps.append(MergeStep(StepKind.REFERENCE, self.schema.object_id, lost.new_id, mine))
+                    # None of the journal's steps; each has a number of its own all the same, by which the sender tells them apart.
+                    steps.append(MergeStep(StepKind.REFERENCE, self.schema.object_id, lost.new_id, mine, number=-1 - len(steps)))
         self.sender.write(steps, back=True)
 
 
