@@ -97,7 +97,7 @@ _crmctl_table() {
         'service console') options='--open --data=@files --database-url=@anything' ;;
         'service load') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service dump') options='--data=@files --database-url=@anything' ;;
-        'service requests') options='--key=@anything --request=@anything --failed --since=@anything --limit=@anything --data=@files --database-url=@anything' ;;
+        'service requests') options='--key=@anything --request=@anything --errors --since=@anything --limit=@anything --data=@files --database-url=@anything' ;;
         'service audit') options='--action=@anything --limit=@anything --data=@files --database-url=@anything' ;;
         'service backup') options='--data=@files --database-url=@anything' arguments='@files' ;;
         'service restore') options='--as-of=@anything --data=@files --database-url=@anything' arguments='@files' ;;

@@ -482,7 +482,7 @@ complete -c crmctl -n '__crmctl_at " service dump"' -l data -r -F -d 'Directory 
 complete -c crmctl -n '__crmctl_at " service dump"' -l database-url -x -d 'Database to use instead of a file in --data'
 complete -c crmctl -n '__crmctl_at " service requests"' -l key -x -d 'Only those of one API key'
 complete -c crmctl -n '__crmctl_at " service requests"' -l request -x -d 'Only the one whose answer had this X-Request-Id'
-complete -c crmctl -n '__crmctl_at " service requests"' -l failed -d 'Only those that were refused or failed (status 400 and up)'
+complete -c crmctl -n '__crmctl_at " service requests"' -l errors -d 'Only those that were refused or failed (status 400 and up)'
 complete -c crmctl -n '__crmctl_at " service requests"' -l since -x -d 'Only later ones, such as -1h'
 complete -c crmctl -n '__crmctl_at " service requests"' -l limit -x -d 'Show at most so many'
 complete -c crmctl -n '__crmctl_at " service requests"' -l data -r -F -d 'Directory of the service\'s data (default: crmctl\'s own)'

@@ -47,7 +47,7 @@ def test_formats(crm: RunningService) -> None:
     [
         (["objects", "lst"], "did you mean: crmctl objects list"),
         (["object", "list"], "did you mean: crmctl objects"),
-        (["objects", "list", "--nope"], "crmctl objects list --help"),
+        (["objects", "list", "--xylophone"], "crmctl objects list --help"),
         (["objects", "list", "-o", "xml"], "--output"),
         (["objects", "get"], "crmctl objects get --help"),
         (["objects", "list", "--timeout", "soon"], "--timeout"),

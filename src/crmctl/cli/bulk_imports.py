@@ -29,7 +29,7 @@ def import_file(runtime: Runtime, request: ImportRequest, report: str | None = N
         if report is not None:
             from crmctl.cli.bulk_reports import report_import
 
-            report_import(runtime, request, report)
+            report_import(runtime, request, report, preview_text)
             return
         _show_preview(runtime, preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request))
         return

@@ -26,6 +26,7 @@ _JOB_COLUMNS = (
     "object",
     "host",
     "rejected",
+    "input",
     "failed",
     "mode",
     "rows",
@@ -34,7 +35,6 @@ _JOB_COLUMNS = (
     "deleted",
     "inDoubt",
     "unsent",
-    "input",
 )
 
 

@@ -8,16 +8,21 @@ from crmctl.cli.bulk_context import ReportListener, RuntimeContext
 from crmctl.errors import CrmctlError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from crmctl.bulk.usecases.import_records import ImportPreview
     from crmctl.bulk.usecases.requests import ImportRequest
     from crmctl.cli.runtime import Runtime
 
 
-def report_import(runtime: Runtime, request: ImportRequest, form: str) -> None:
-    """Check a file and report. Raises the error because of which it would not be imported, after the report."""
+def report_import(runtime: Runtime, request: ImportRequest, form: str, describe: Callable[[ImportPreview], str]) -> None:
+    """Check a file and report, with `describe` on what an import would do.
+
+    Raises the error because of which it would not be imported, after the report.
+    """
     from crmctl.bulk.usecases.finding_reports import FORMS, FindingReport
     from crmctl.bulk.usecases.import_records import preview_import
     from crmctl.bulk.usecases.requests import check_choice
-    from crmctl.cli.bulk_imports import preview_text
 
     check_choice("--report", form, FORMS)
     if asked := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):
@@ -26,7 +31,7 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str) -> None:
         failure: CrmctlError | None = None
         try:
             preview = preview_import(RuntimeContext(runtime, ReportListener(runtime, report.add)), request)
-            failure, sentence = preview.error, preview_text(preview).replace("\n", "; ")
+            failure, sentence = preview.error, describe(preview).replace("\n", "; ")
             if failure is not None and not report.errors:
                 report.add_error(failure)
         except CrmctlError as error:

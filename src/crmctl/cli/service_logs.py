@@ -19,7 +19,7 @@ def list_requests(
     ctx: typer.Context,
     key: Annotated[str | None, typer.Option("--key", metavar="KEY-ID", help="Only those of one API key.")] = None,
     request: Annotated[str | None, typer.Option("--request", metavar="ID", help="Only the one whose answer had this X-Request-Id.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that were refused or failed (status 400 and up).")] = False,
+    failed: Annotated[bool, typer.Option("--errors", help="Only those that were refused or failed (status 400 and up).")] = False,
     since: Annotated[str | None, typer.Option("--since", metavar="MOMENT", help="Only later ones, such as -1h.")] = None,
     limit: LimitOption = 50,
     data: DataOption = None,

@@ -13,7 +13,7 @@ from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.run.job_start import temporary_input
 from crmctl.bulk.send.deletion import read_ids
-from crmctl.bulk.sources.given_input import STDIN
+from crmctl.bulk.sources.given_input import STDIN, is_stream
 from crmctl.bulk.usecases.targets import store_of
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.filters import Condition, format_condition
@@ -47,9 +47,11 @@ class Selection:
         return " ".join([*(f"--filter '{format_condition(one)}'" for one in self.conditions), *(["--filter ..."] if self.admits else [])])
 
     def check(self) -> None:
-        """Raises UsageError when it is not clear which records are meant."""
+        """Raises UsageError when it is not clear which records are meant, or the file of their ids cannot be read."""
         if sum((self.ids_file is not None, self.ids is not None, self.is_filter)) != 1:
             raise UsageError("say which records: either --ids or --filter", hint=f"crmctl bulk {self.verb} --help")
+        if self.ids_file is not None:
+            is_stream(self.ids_file)
 
     def read_ids(self, context: BulkContext, ids: SeenIds) -> None:
         """Fill `ids` with what is given by id. Raises RejectedError for what is no id, UsageError for a file without any."""

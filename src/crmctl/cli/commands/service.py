@@ -152,7 +152,7 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
         runtime.emitter.emit_result(sections)
 
 
-app.command("requests", examples=["crmctl service requests --failed --since -1h"])(service_logs.list_requests)
+app.command("requests", examples=["crmctl service requests --errors --since -1h"])(service_logs.list_requests)
 app.command("audit", examples=["crmctl service audit --action key"])(service_logs.list_audit)
 app.command("backup", examples=["crmctl service backup crm.backup"])(service_copies.backup)
 app.command(
