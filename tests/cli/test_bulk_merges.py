@@ -89,4 +89,4 @@ def test_a_file_is_asked_for_duplicates_before_it_is_imported() -> None:
     assert (found["match"], found["groups"], found["rows"], found["examples"][0]["lines"]) == (["Email:email"], 1, 1, [2, 3])
     by_name = run_crmctl("bulk", "inspect", "f.csv", "--match", "Name:name~0.9,Phone:phone").ok().json()["duplicates"]
     assert by_name["examples"][0]["lines"] == [2, 4]
-    assert run_crmctl("bulk", "inspect", "f.csv").ok().json()["duplicates"] is None
+    assert "duplicates" not in run_crmctl("bulk", "inspect", "f.csv").ok().json()

@@ -22,7 +22,7 @@ SHOWN = [
     "listening on http://127.0.0.1:",
     "title         First call",
     "title        API: Call again\nstatus       completed",
-    "people.csv  54336  text/csv",
+    "  text/csv",
     "activity.created    First call",
     "workflow.completed  Call again",
     "heard 3 webhooks, and cleaned up",

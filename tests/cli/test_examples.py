@@ -33,7 +33,7 @@ EXAMPLES = [
     for example in leaf["examples"]
     if not any(leaf["command"].startswith(name) for name in ELSEWHERE)
 ]
-NEEDS_A_TERMINAL = {"crmctl auth login --base-url https://crm.example.com": "asks for the key"}
+NEEDS_A_TERMINAL = {"crmctl auth login --base-url https://crm.example.com": "asks for the key", "crmctl mirror remove": "asks first"}
 PROJECTS = {"slug": "projects", "singularName": "Project", "pluralName": "Projects", "description": ""}
 
 
@@ -109,6 +109,8 @@ def test_example(furnished: RunningService, command: str, example: str) -> None:
         run_crmctl("bulk", "import", "people", "people.csv").ok()
     if command == "crmctl bulk apply":
         run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--plan", "people.plan").ok()
+    if command.startswith("crmctl mirror ") and command != "crmctl mirror sync":
+        run_crmctl("mirror", "sync").ok()
     if command == "crmctl auth logout":
         profile = "work" if "work" in example else "default"
         arguments = ("auth", "login", "--profile", profile, "--base-url", furnished.base_url, "--with-key", "--insecure-storage")

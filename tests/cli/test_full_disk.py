@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Result, run_crmctl
+from tests.support.cli import CRMCTL, Result, environment, run_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 from tests.support.smalldisk import left, small_disk
 
@@ -61,12 +63,22 @@ def test_an_import_goes_on_where_a_full_disk_ended_it(crm: RunningService, disk:
 @pytest.mark.parametrize("room", [512, 20_000, 70_000])
 def test_a_file_that_may_not_grow_is_like_a_full_disk(crm: RunningService, tmp_path: Path, room: int) -> None:
     """For machines where nothing can be mounted."""
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-    try:
-        ended = run_crmctl("bulk", "import", "companies", "-", input=firms("b"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+    def limit() -> None:
+        """In the process of the program alone: the service is in this one."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    arguments = ("bulk", "import", "companies", "-")
+    ran = subprocess.run(
+        [CRMCTL, *arguments],
+        input=firms("b").encode(),
+        env=environment(),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+        preexec_fn=limit,
+    )
+    ended = Result(arguments, ran.returncode, ran.stdout.decode(), ran.stderr.decode())
     assert ended.code in (0, 2)
     assert "a bug" not in ended.err
     if ended.code:

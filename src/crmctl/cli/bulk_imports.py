@@ -110,8 +110,8 @@ def _summary_text(result: ImportResult) -> str:
 
 def _people_text(document: Mapping[str, Any]) -> str:
     """Of a feed: what people changed."""
-    kept = f"{counted(document['kept'], 'value')} kept as people changed them" if document["kept"] else ""
-    return ", ".join(part for part in (kept, counted(document["conflicts"], "conflict") if document["conflicts"] else "") if part)
+    kept = f"{counted(document['kept'], 'value')} kept as people changed them" if document.get("kept") else ""
+    return ", ".join(part for part in (kept, counted(document["conflicts"], "conflict") if document.get("conflicts") else "") if part)
 
 
 _CHOICES_SHOWN, _VALUE_SHOWN = 20, 40

@@ -11,7 +11,7 @@ from crmctl.bulk.context import BulkContext
 from crmctl.errors import DeniedError, NotFoundError, UsageError
 from crmctl.mirror.activity_sync import sync_activities
 from crmctl.mirror.columns import can_be_named, quoted
-from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, mirror_path
+from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, mirror_path, remove_mirror
 from crmctl.mirror.noun_tables import write_attributes, write_members, write_objects
 from crmctl.mirror.object_sync import ObjectResult, ObjectSync, SyncPlan
 from crmctl.mirror.object_table import ObjectTable
@@ -51,11 +51,15 @@ def sync_mirror(context: BulkContext, request: SyncRequest) -> SyncReport:
     """Make the mirror of the context's service, or bring it up to date. Raises UsageError for objects and attributes that are not there,
     PendingError when another sync takes too long, and what requests raise; what was synced before that stays."""
     path = mirror_path(context.state, context.profile, context.origin)
-    with (
-        writing_turn(path, context.clock, context.listener.note, request.patience),
-        MirrorFile.create(path, context.profile, context.origin) as file,
-    ):
-        return MirrorSync(context, file).run(request)
+    with writing_turn(path, context.clock, context.listener.note, request.patience):
+        is_new = not path.exists() or not path.stat().st_size
+        try:
+            with MirrorFile.create(path, context.profile, context.origin) as file:
+                return MirrorSync(context, file).run(request)
+        except (UsageError, NotFoundError):
+            if is_new:
+                remove_mirror(path)
+            raise
 
 
 class MirrorSync:

@@ -255,6 +255,6 @@ def summarize(journal: Journal) -> Summary:
     for path in journal.folder.glob(f"*/{FILE_NAME}"):
         with closing(Journal(path.parent, SystemClock())) as phase:
             requests += phase.effort()[0]
-    values = journal.recall(FEED_COUNTS) or ()
+    values = FeedCounts(*counted) if (counted := journal.recall(FEED_COUNTS)) is not None else None
     files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
-    return Summary(header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, FeedCounts(*values))
+    return Summary(header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, values)

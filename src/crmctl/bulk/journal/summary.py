@@ -21,13 +21,10 @@ class FeedCounts(NamedTuple):
     conflicts: int = 0
 
 
-NO_VALUES = FeedCounts()
-
-
 @dataclass(frozen=True)
 class Summary:
     """`counts` has every row state; `files` maps ok, failed, inDoubt and unsent to paths. `job` is None for a dry run. `values`: those that
-    people and a feed have both written."""
+    people and a feed have both written; None where no feed is imported."""
 
     job: str | None
     object: str
@@ -36,21 +33,21 @@ class Summary:
     requests: int
     elapsed: float
     files: Mapping[str, Path | None]
-    values: FeedCounts = NO_VALUES
+    values: FeedCounts | None = None
 
     @property
     def rows(self) -> int:
         return sum(self.counts.values())
 
     def to_document(self) -> dict[str, Any]:
-        """The JSON form of the contract, every key always present."""
+        """The JSON form of the contract, every key always present, those of a feed where one is imported."""
         return {
             "job": self.job,
             "object": self.object,
             "mode": self.mode,
             "rows": self.rows,
             **{str(state): self.counts[state] for state in RowState},
-            **self.values._asdict(),
+            **(self.values._asdict() if self.values is not None else {}),
             "requests": self.requests,
             "elapsedSeconds": round(self.elapsed, 3),
             "files": {name: str(path) if (path := self.files.get(name)) is not None else None for name in RESULT_FILES},

@@ -220,7 +220,7 @@ class _Forecast:
         self._batches = 0
         self._actions: Counter[str] = Counter()
         self._ambiguous = 0
-        self.values = FeedCounts()
+        self.values = FeedCounts() if planned.plan.feed is not None else None
         self.choices: list[RowChoice] = []
         self.merges = 0
         """Rows that change parts of values, by id."""
@@ -245,7 +245,8 @@ class _Forecast:
         if self._decisions is not None:
             self._decisions.add_outcome(row, outcome, resolver, index)
         if (merge := outcome.merge) is not None:
-            self.values = FeedCounts(self.values.kept + merge.kept, self.values.conflicts + merge.conflicts)
+            before = self.values or FeedCounts()
+            self.values = FeedCounts(before.kept + merge.kept, before.conflicts + merge.conflicts)
             self.choices += [RowChoice(row.ordinal, row.line, one) for one in merge.chosen[: LISTED - len(self.choices)]]
         if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
             self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))

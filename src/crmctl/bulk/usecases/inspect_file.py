@@ -138,7 +138,7 @@ class InspectReport:
             "unknown": [column.header for column in self.unknown],
             "map": self.map_arguments,
             "problems": self.problems,
-            "duplicates": self.duplicates.to_document() if self.duplicates is not None else None,
+            **({"duplicates": self.duplicates.to_document()} if self.duplicates is not None else {}),
             "findings": [finding.to_document() for finding in self.findings],
         }
 

@@ -73,7 +73,7 @@ def invite_member(
 
 @app.command("reset", writes=None, examples=["crmctl service members reset ada@example.com"])
 def reset_password(ctx: typer.Context, email: EmailArgument, data: DataOption = None, database_url: DatabaseOption = None) -> None:
-    """Print a link with which a member sets a new password; a link made before becomes void.
+    """Print a link with which a member sets a new password; earlier links become void.
 
     The present password works until the link is used. Then every session of the member ends.
     """
