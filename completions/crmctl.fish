@@ -513,7 +513,7 @@ complete -c crmctl -n '__crmctl_at " service keys revoke"' -l data -r -F -d 'Dir
 complete -c crmctl -n '__crmctl_at " service keys revoke"' -l database-url -x -d 'Database to use instead of a file in --data'
 complete -c crmctl -n '__crmctl_at " service members"' -a list -d 'List the members, what each may do, and whether each can sign in'
 complete -c crmctl -n '__crmctl_at " service members"' -a invite -d 'Add a member and print the link with which the member sets a password'
-complete -c crmctl -n '__crmctl_at " service members"' -a reset -d 'Print a link with which a member sets a new password; a link made before becomes void'
+complete -c crmctl -n '__crmctl_at " service members"' -a reset -d 'Print a link with which a member sets a new password; earlier links become void'
 complete -c crmctl -n '__crmctl_at " service members list"' -l data -r -F -d 'Directory of the service\'s data (default: crmctl\'s own)'
 complete -c crmctl -n '__crmctl_at " service members list"' -l database-url -x -d 'Database to use instead of a file in --data'
 complete -c crmctl -n '__crmctl_at " service members invite"' -l name -x -d 'How the member is called (default: the address)'
