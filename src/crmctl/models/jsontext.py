@@ -19,6 +19,7 @@ from crmctl.models.numbers import plain_decimal
 
 # A Decimal leaves the encoder as a string with this marker and is unquoted afterwards; random, so that no data can hold it.
 _MARK = f"decimal-{secrets.token_hex(8)}:"
+_HALF = re.compile("[\ud800-\udfff]")
 _MARKED = re.compile(f'"{_MARK}([^"]*)"')
 
 
@@ -98,6 +99,8 @@ quote: Callable[[str], str] = json.encoder.encode_basestring
 
 
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Write JSON with Unicode as it is; compact without `indent`."""
+    """Write JSON with Unicode as it is; compact without `indent`. Half of a surrogate pair is escaped: no file and no database holds it."""
     text = _encoder(indent, sort_keys)(value)
+    if not text.isascii() and _HALF.search(text):
+        text = _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
     return _MARKED.sub(r"\1", text) if _MARK in text else text
