@@ -39,6 +39,7 @@ class LimitedSink:
         if isinstance(limiter, TokenBucket):
             limiter.at = time.time()
         self.asked: list[Asked] = []
+        self.connections: set[asyncio.Transport] = set()
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(self._loop.create_server(lambda: _Connection(self), "127.0.0.1", 0))
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -58,8 +59,16 @@ class LimitedSink:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join()
+        self._loop.run_until_complete(self._leave())
         self._loop.close()
+
+    async def _leave(self) -> None:
+        """What is open, or is closing and has not come to its end."""
+        while self.connections:
+            for connection in list(self.connections):
+                connection.abort()
+            await asyncio.sleep(0)
 
     def answer(self, method: bytes, path: bytes, body: bytes) -> bytes:
         now = time.time()
@@ -86,6 +95,10 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._sink.connections.add(self._transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._sink.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
