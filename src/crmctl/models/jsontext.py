@@ -104,3 +104,8 @@ def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> 
     if not text.isascii() and _HALF.search(text):
         text = _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
     return _MARKED.sub(r"\1", text) if _MARK in text else text
+
+
+def holds_half(value: Any) -> bool:
+    """Whether half of a surrogate pair, which is no text, stands anywhere in a value."""
+    return _HALF.search(_encoder(None, False)(value)) is not None

@@ -25,7 +25,7 @@ def row_of(ordinal: int, first_line: int, last_line: int, raw: str, value: Any) 
             raw,
             Finding("not_an_object", f"{_kind(value)} where a record was expected", hint="every record is a JSON object"),
         )
-    if "\\u" in raw and not _is_text(value):
+    if "\\u" in raw and jsontext.holds_half(value):
         return problem_row(
             ordinal,
             first_line,
@@ -64,14 +64,6 @@ def _flat(value: dict[str, Any]) -> dict[str, Any]:
         return value
     fields = {key: field for key, field in value.items() if key != "data"}
     return value if fields.keys() & data.keys() else {**fields, **data}
-
-
-def _is_text(value: Any) -> bool:
-    try:
-        jsontext.dumps(value).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _kind(value: Any) -> str:

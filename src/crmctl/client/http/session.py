@@ -301,10 +301,10 @@ def _encoded(body: Any) -> bytes | None:
 
 
 def encode_json(value: Any) -> bytes:
-    """A value as the bytes of a body; raises RejectedError for what JSON, or UTF-8, cannot hold."""
+    """A value as the bytes of a body; raises RejectedError for what JSON cannot hold."""
     try:
         return jsontext.dumps(value).encode()
-    except (UnicodeEncodeError, ValueError) as error:
+    except ValueError as error:
         raise RejectedError(f"a value cannot be sent as JSON: {reason(error)}", code="invalid_value") from error
 
 
