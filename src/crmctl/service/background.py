@@ -17,6 +17,7 @@ from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, outbox
 from crmctl.service.store.figures import read_figures
 from crmctl.service.store.tx import Tx
+from crmctl.service.webhooks.attempt_tally import AttemptTally
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Expiry
 from crmctl.service.workflows.run_executor import Runs
 from crmctl.service.workflows.triggers import Schedules, start_for_event
@@ -36,7 +37,8 @@ def target_guard(context: Context) -> TargetGuard:
 def jobs(context: Context) -> list[BackgroundJob]:
     """Of one process; none has begun yet."""
     caller = Caller(target_guard(context))
-    sender = OutboundCaller(caller, context.clock)
+    tally = AttemptTally(context)
+    sender = OutboundCaller(caller, context.clock, tally.add)
 
     def fan_out(tx: Tx, event: outbox.Event) -> None:
         deliveries.fan_out(tx, event.id, event.type, ids=context.ids, now=context.clock.now())
@@ -48,6 +50,7 @@ def jobs(context: Context) -> list[BackgroundJob]:
         Dispatcher(context, [fan_out, start_workflows]),
         Deliveries(context, sender, random.random, PROVEN),
         Deliveries(context, sender, random.random, UNPROVEN),
+        tally,
         Expiry(context),
         Retention(context),
         Runs(context, caller),

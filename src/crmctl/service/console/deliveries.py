@@ -59,12 +59,12 @@ def add_pages(pages: Pages) -> None:
 def delivery_values(tx: Tx, visit: Visit, endpoint_id: str) -> dict[str, Any]:
     """One page of an endpoint's deliveries, as the query asks: `state` and `page`."""
     state = visit.query.get("state") if visit.query.get("state") in STATES else None
-    counts = deliveries.count_deliveries(tx, endpoint_id)
-    total = counts[state] if state else sum(counts.values())
-    last = max(1, -(-total // PER_PAGE))
-    page = min(visit.number("page", 1), last)
-    found = deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE, (page - 1) * PER_PAGE)
-    return {"deliveries": found, "counts": counts, "state": state, "states": STATES, "total": total, "page": page, "last_page": last}
+    page = visit.number("page", 1)
+    found = deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE + 1, (page - 1) * PER_PAGE)
+    if page > 1 and not found:
+        page, found = 1, deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE + 1)
+    shown = {"deliveries": found[:PER_PAGE], "page": page, "has_older": len(found) > PER_PAGE}
+    return shown | {"counts": deliveries.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
 
 
 def _known(tx: Tx, visit: Visit) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,7 +13,7 @@ from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest
 from crmctl.service.outbound.guard import ForbiddenTargetError
 from crmctl.service.roles import MemberRole
-from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store import attempt_counts, deliveries, webhooks
 from crmctl.service.store.tx import Tx
 
 TYPES = BoxChoice("types", "all", "some", "type", "event type", "all event types")
@@ -28,8 +28,12 @@ def add_pages(pages: Pages) -> None:
 
 def _add_list_and_forms(pages: Pages) -> None:
     @pages.get("/webhooks", needs=MemberRole.ADMIN)
-    def list_endpoints(tx: Tx, _visit: Visit) -> ConsolePage:
-        found = [endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"])} for endpoint in webhooks.list_endpoints(tx)]
+    def list_endpoints(tx: Tx, visit: Visit) -> ConsolePage:
+        days = attempt_counts.last_day(tx, now=visit.now())
+        found = [
+            endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"]), "day": days[endpoint["id"]]}
+            for endpoint in webhooks.list_endpoints(tx)
+        ]
         return ConsolePage("endpoints.html", {"section": "webhooks", "endpoints": found, "type_count": len(EVENT_TYPES)})
 
     @pages.get("/webhooks/new", needs=MemberRole.ADMIN)
@@ -126,7 +130,8 @@ def _confirmation(endpoint: dict[str, Any], action: str, title: str, text: str, 
 
 def _endpoint(tx: Tx, visit: Visit, secret: str | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
-    values = {"section": "webhooks", "endpoint": endpoint, "secret": secret, "type_count": len(EVENT_TYPES), "error": None}
+    day = attempt_counts.last_day(tx, now=visit.now(), endpoint_id=endpoint["id"])[endpoint["id"]]
+    values = {"section": "webhooks", "endpoint": endpoint, "day": day, "secret": secret, "type_count": len(EVENT_TYPES), "error": None}
     return ConsolePage("endpoint.html", values | delivery_values(tx, visit, endpoint["id"]))
 
 

@@ -85,6 +85,7 @@ def _templates() -> jinja2.Environment:
     templates.globals["version_of"] = lambda name: hashlib.sha256(static_file(name)).hexdigest()[:12]
     templates.filters["moment"] = moment
     templates.filters["pretty"] = pretty
+    templates.filters["upto"] = counted_up_to
     templates.filters["browser"] = browser_name
     return templates
 
@@ -92,6 +93,11 @@ def _templates() -> jinja2.Environment:
 def moment(wire: str) -> str:
     """`2026-01-31 09:30:00 UTC` of a timestamp on the wire."""
     return f"{wire[:19].replace('T', ' ')} UTC"
+
+
+def counted_up_to(number: int, most: int) -> str:
+    """`1,204`, or `10,000+` of what is counted no further."""
+    return f"{most:,}+" if number > most else f"{number:,}"
 
 
 def browser_name(agent: str) -> str:

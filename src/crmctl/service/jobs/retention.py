@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from crmctl.service.context import Context
-from crmctl.service.store import audit_log, change_log, deliveries, request_log
+from crmctl.service.store import attempt_counts, audit_log, change_log, deliveries, request_log
 from crmctl.service.store.tx import Tx
 
 CHUNK = 1000
 EVERY_SECONDS = 600.0
 DELIVERY_SECONDS = 30 * 24 * 3600.0
 """How long settled deliveries, their attempts and the bodies of their events are kept."""
+COUNTS_SECONDS = 2 * 24 * 3600.0
 
 
 class Retention:
@@ -28,6 +29,7 @@ class Retention:
         self._next_at = now + EVERY_SECONDS
         kept = self._context.settings.kept
         self._repeat(lambda tx: deliveries.forget(tx, now - DELIVERY_SECONDS, CHUNK))
+        self._context.engine.write(lambda tx: attempt_counts.forget(tx, now - COUNTS_SECONDS))
         self._repeat(lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.forget(tx, now - kept.history, CHUNK))
         self._repeat(lambda tx: request_log.forget(tx, now - kept.requests, CHUNK))

@@ -93,9 +93,11 @@ class Caller:
 class OutboundCaller:
     """Sends signed deliveries; thread-safe."""
 
-    def __init__(self, caller: Caller, clock: Clock) -> None:
+    def __init__(self, caller: Caller, clock: Clock, tell: Callable[[Due, Attempt], None] = lambda _due, _attempt: None) -> None:
+        """`tell` is told of every try."""
         self._caller = caller
         self._clock = clock
+        self._tell = tell
 
     def send(self, due: Due) -> Attempt:
         """One try. Never raises: what went wrong is in the attempt."""
@@ -114,7 +116,9 @@ class OutboundCaller:
             status, reply_headers, body = reply.status, dict(reply.headers), reply.body
         except CallFailedError as problem:
             error = str(problem)
-        return Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
+        attempt = Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
+        self._tell(due, attempt)
+        return attempt
 
 
 def _host_header(target: VettedAddress) -> str:

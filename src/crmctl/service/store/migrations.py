@@ -12,6 +12,7 @@ from typing import Protocol
 from crmctl.errors import ConfigError
 from crmctl.service.store import (
     activities,
+    attempt_counts,
     audit_log,
     change_log,
     deliveries,
@@ -125,4 +126,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("indexes of figures", figures.create_indexes),
     Migration("sizes of report runs", reports.add_sizes),
     Migration("endpoints that are given up", delivery_claims.add_disabling),
+    Migration("counts of attempts", attempt_counts.create_tables),
 )

@@ -133,6 +133,7 @@ def delete_endpoint(tx: Tx, endpoint_id: str) -> None:
     known = get_endpoint(tx, endpoint_id)["id"]
     tx.execute("DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE endpoint_id = ?)", (known,))
     tx.execute("DELETE FROM webhook_delivery WHERE endpoint_id = ?", (known,))
+    tx.execute("DELETE FROM webhook_hour WHERE endpoint_id = ?", (known,))
     tx.execute("DELETE FROM webhook_endpoint WHERE id = ?", (known,))
     audit_log.note(tx, "endpoint.deleted", known)
 
