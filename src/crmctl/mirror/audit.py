@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from crmctl.bulk.export.passes import UNEVEN
+from crmctl.bulk.read.counted_reads import CountedReads
 from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, SliceReader, Unsorted
 from crmctl.errors import RejectedError
 from crmctl.mirror.changes import CannotProve, ChangesRead
 from crmctl.mirror.columns import wire_text
-from crmctl.mirror.counted_lister import CountedLister
 from crmctl.mirror.object_table import ObjectTable
 from crmctl.models.timestamps import micros_of
 
 
-def compare_page(lister: CountedLister, object_id: str, table: ObjectTable, offset: int, read: ChangesRead) -> int:
+def compare_page(lister: CountedReads, object_id: str, table: ObjectTable, offset: int, read: ChangesRead) -> int:
     """Compare the page at `offset`; where the next one begins. Raises CannotProve where a record is another than the mirror has, though
     its time of change is the same, or is unknown though it is old; what requests raise."""
     if read.is_whole or not table.count():

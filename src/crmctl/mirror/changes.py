@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crmctl.bulk.export.passes import ROUNDS, UNEVEN, GatherMark
+from crmctl.bulk.read.counted_reads import CountedReads
 from crmctl.bulk.read.sorted_lists import Listing, NoProgress, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass
 from crmctl.clock import Clock
 from crmctl.errors import RejectedError
 from crmctl.mirror.columns import wire_text
-from crmctl.mirror.counted_lister import CountedLister
 from crmctl.mirror.object_table import ObjectTable, Written
 from crmctl.models.records import Record
 from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
@@ -70,7 +70,7 @@ class ChangeReader:
     """Reads the changes of one object into its table, inside the caller's transaction. `shows_order`: what was read is not in the order of
     creation, so that the service does sort by time of change."""
 
-    def __init__(self, lister: CountedLister, object_id: str, table: ObjectTable, db: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, lister: CountedReads, object_id: str, table: ObjectTable, db: sqlite3.Connection, clock: Clock) -> None:
         self._lister = lister
         self._object_id = object_id
         self._table = table

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.counted_reads import CountedReads
 from crmctl.bulk.read.full_scan import Sweep, SweepState
 from crmctl.bulk.read.sorted_lists import PassStatistics
 from crmctl.bulk.read.stable_pages import Position
 from crmctl.clock import Clock
-from crmctl.mirror.counted_lister import CountedLister
 
 RESUMED_WITHIN = 24 * 3600.0
 """Seconds within which an interrupted scan is gone on with."""
@@ -57,7 +57,7 @@ def staged(mirror: Path, object_id: str, excluded: Collection[str], clock: Clock
     _remove(place)
 
 
-def scan_into(staging: Staging, lister: CountedLister, object_id: str, begin: ScanBegin, progress: Progress) -> CompleteScan:
+def scan_into(staging: Staging, lister: CountedReads, object_id: str, begin: ScanBegin, progress: Progress) -> CompleteScan:
     """Every record that exists from the beginning to the end, as it was at some moment in between. Raises what a sweep raises."""
     noted = staging.noted("scan")
     if noted is not None:

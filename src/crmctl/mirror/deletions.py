@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crmctl.bulk.read.counted_reads import CountedReads
 from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, Slice, SliceReader, Unsorted
 from crmctl.errors import RejectedError
 from crmctl.mirror.changes import CannotProve
-from crmctl.mirror.counted_lister import CountedLister
 from crmctl.mirror.object_table import ObjectTable
 from crmctl.models.records import PAGE_LIMIT
 
@@ -40,7 +40,7 @@ class Bracket:
 class DeletionSearch:
     """Finds the deletions of one object and takes them out of its table, inside the caller's transaction."""
 
-    def __init__(self, lister: CountedLister, object_id: str, table: ObjectTable, total: int) -> None:
+    def __init__(self, lister: CountedReads, object_id: str, table: ObjectTable, total: int) -> None:
         self._reader = SliceReader(lister, Listing(object_id), PassStatistics())
         self._table = table
         self._total = total

@@ -6,10 +6,10 @@ that came, or moved, shifts all behind it.
 
 from __future__ import annotations
 
+from crmctl.bulk.read.counted_reads import CountedReads
 from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, Slice, SliceReader, Unsorted
 from crmctl.errors import RejectedError
 from crmctl.mirror.columns import wire_text
-from crmctl.mirror.counted_lister import CountedLister
 from crmctl.mirror.object_table import ObjectTable
 from crmctl.models.records import PAGE_LIMIT
 
@@ -19,7 +19,7 @@ EVERY_PAGE = 5
 STEP = PAGE_LIMIT - 1
 
 
-def stands_still(lister: CountedLister, object_id: str, table: ObjectTable, since: int, before: int | None) -> bool:
+def stands_still(lister: CountedReads, object_id: str, table: ObjectTable, since: int, before: int | None) -> bool:
     """Whether the list holds exactly the known records that were changed from `since` on and before `before`, where they must stand."""
     if before is None:
         return True

@@ -11,18 +11,17 @@ from dataclasses import dataclass, field, replace
 from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.export.passes import LOOKBACK, GatherMark
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.read.read_back import Getter
+from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.client.shapes import Page
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.audit import compare_page
 from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, next_mark
 from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, scan_into, staged
-from crmctl.mirror.counted_lister import CountedLister
 from crmctl.mirror.deletions import DeletionSearch, ListMoved
 from crmctl.mirror.file import MirrorFile, SyncState
 from crmctl.mirror.lookback_check import stands_still
-from crmctl.mirror.object_table import ObjectTable, Written
+from crmctl.mirror.object_table import ObjectTable, Written, without_values
 from crmctl.mirror.schema_fingerprint import fingerprint_of, needs_columns, why_anew
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
@@ -41,7 +40,7 @@ SORTS = "sorts_by_change"
 class SyncPlan:
     """What a sync works with. `lookback` in seconds."""
 
-    getter: Getter
+    service: ReadService
     clock: Clock
     progress: Progress
     lookback: float = LOOKBACK
@@ -68,7 +67,7 @@ class ObjectSync:
         self._kept = [each for each in attributes if each.slug not in state.excluded]
         self._fingerprint = fingerprint_of(attributes)
         self.table = ObjectTable(file.db, state.table_name, self._kept, state.loose)
-        self.lister = CountedLister(plan.getter, state.excluded)
+        self.lister = CountedReads(plan.service, lambda record: without_values(record, state.excluded))
 
     def run(self, why: str | None = None) -> ObjectResult:
         """Bring it up to date. `why`: read everything, for this reason. Raises what requests raise; then nothing has changed."""

@@ -124,8 +124,10 @@ def test_references_among_them_and_activities_are_linked_again(service: RunningS
     link = {"objectId": service.object_id("people"), "recordId": boss.id}
     body = {"title": "Call", "linkedRecords": [link], "participants": [{"type": "person", "id": report.id}]}
     activity = service.client.post("/api/v1/activities", json=body).json()["id"]
+    no_link = {"title": "Mail", "participants": body["participants"]}
+    unlinked = service.client.post("/api/v1/activities", json=no_link).json()["id"]
     done = client.bulk.delete("people", [boss.id, report.id])
-    assert undone(client, done.summary.job).to_document()["activities"] == 1  # type: ignore[union-attr]
+    assert undone(client, done.summary.job).to_document()["activities"] == 2  # type: ignore[union-attr]
     new = {record.data["email"]: record for record in client.records("people").list()}
     assert new["report@acme.com"].data["manager"] == new["boss@acme.com"].id != boss.id
     shown = service.client.get(f"/api/v1/activities/{activity}").json()
@@ -133,6 +135,7 @@ def test_references_among_them_and_activities_are_linked_again(service: RunningS
         [{**link, "recordId": new["boss@acme.com"].id}],
         [{"type": "person", "id": new["report@acme.com"].id}],
     )
+    assert service.client.get(f"/api/v1/activities/{unlinked}").json()["participants"] == shown["participants"]
 
 
 def test_what_keeps_it_from_beginning_deletes_nothing(client: Client, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.journal.verdicts import Verdict, judge
 from crmctl.bulk.merge.merge_journal import MergeJournal
-from crmctl.bulk.merge.steps import MergeStep, StepKind, StepState, swap_links
-from crmctl.bulk.merge.survey import MergeService
+from crmctl.bulk.merge.steps import MergeStep, StepKind, StepState
+from crmctl.bulk.read.counted_reads import ReadService
+from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.bulk.rows.batches import Batch, Batcher, Entry
 from crmctl.bulk.send.bisection import in_halves, repeated
 from crmctl.client.http.session import encode_json
@@ -25,7 +26,7 @@ ATTEMPTS = 4
 """How often a request of unknown outcome is sent: twice is as good as once."""
 
 
-class MergeWriter(MergeService, Protocol):
+class MergeWriter(ReadService, Protocol):
     """The calls of the client that a merge, and taking one apart, makes."""
 
     def bulk_write(self, object_id: str, records: Sequence[Any], *, mode: str = "create") -> BulkResult: ...

@@ -9,11 +9,8 @@ from typing import Any
 
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge, held
 from crmctl.bulk.dedupe.survivorship import is_empty, plain_value
-from crmctl.bulk.read.activity_links import PERSON
-from crmctl.models import jsontext
+from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.models.attributes import Attribute, AttributeType
-
-LINKS = ("linkedRecords", "participants")
 
 
 class StepKind(StrEnum):
@@ -164,29 +161,6 @@ def ids_only(value: Any) -> Any:
     if isinstance(value, list):
         return [ids_only(one) for one in value]
     return value.get("id") if isinstance(value, Mapping) else value
-
-
-def swap_links(activity: Mapping[str, Any], away: Mapping[str, str]) -> dict[str, Any]:
-    """The lists of an activity's links that name other records when the ids of `away` are replaced."""
-    change = {}
-    for name in LINKS:
-        there = activity.get(name) or []
-        moved = _each_once([_swapped(link, away) for link in there])
-        if moved != _each_once(there):
-            change[name] = moved
-    return change
-
-
-def _swapped(link: Any, away: Mapping[str, str]) -> Any:
-    if not isinstance(link, Mapping):
-        return link
-    key = "recordId" if "recordId" in link else "id" if link.get("type") == PERSON else None
-    there = link.get(key) if key else None
-    return {**link, str(key): away[there.lower()]} if isinstance(there, str) and there.lower() in away else link
-
-
-def _each_once(links: Sequence[Any]) -> list[Any]:
-    return list({jsontext.dumps(link, sort_keys=True): link for link in links}.values())
 
 
 def is_as_planned(attributes: Sequence[Attribute], planned: Mapping[str, Any], current: Mapping[str, Any], away: Mapping[str, str]) -> bool:

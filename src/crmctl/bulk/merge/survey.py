@@ -6,22 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from crmctl.bulk.match.key_lookups import Lookup
-from crmctl.bulk.merge.steps import LINKS, MergeSchema, Surroundings
-from crmctl.bulk.read.activity_links import ActivityPages, all_activities, named_records
+from crmctl.bulk.merge.steps import MergeSchema, Surroundings
+from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
-from crmctl.bulk.read.read_back import Getter, Reader
+from crmctl.bulk.read.linked_activities import LINKS, all_activities, named_records
+from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.spill import Spill
-from crmctl.client.shapes import Page
 from crmctl.errors import NotFoundError
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.models import jsontext
-from crmctl.models.activities import Activity
-from crmctl.models.filters import Condition
 from crmctl.models.records import Record
 from crmctl.models.timestamps import micros_of
 
@@ -34,43 +32,8 @@ CREATE TABLE names (target TEXT NOT NULL, activity TEXT NOT NULL, PRIMARY KEY (t
 """
 
 
-class MergeService(Getter, ActivityPages, Protocol):
-    """The calls of the client that only read."""
-
-
 MANY = 10_000
 """So many records are asked of a mirror at a time."""
-
-
-class CountedReads:
-    """The calls that read, counted."""
-
-    def __init__(self, service: MergeService) -> None:
-        self.requests = 0
-        self._service = service
-
-    def list_records(
-        self,
-        object_id: str,
-        *,
-        filters: Sequence[Condition] = (),
-        sort: str | None = None,
-        order: str | None = None,
-        limit: int = 50,
-        offset: int = 0,
-    ) -> Page[Record]:
-        self.requests += 1
-        return self._service.list_records(object_id, filters=filters, sort=sort, order=order, limit=limit, offset=offset)
-
-    def get_record(self, object_id: str, record_id: str) -> Record:
-        self.requests += 1
-        return self._service.get_record(object_id, record_id)
-
-    def list_activities(
-        self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
-    ) -> Page[Activity]:
-        self.requests += 1
-        return self._service.list_activities(record_id=record_id, object_id=object_id, limit=limit, offset=offset)
 
 
 class Survey(Spill):
@@ -79,7 +42,7 @@ class Survey(Spill):
     TABLES = _TABLES
     CACHE_KIB = 16_000
 
-    def __init__(self, service: MergeService, schema: MergeSchema) -> None:
+    def __init__(self, service: ReadService, schema: MergeSchema) -> None:
         super().__init__()
         self._service = CountedReads(service)
         self._schema = schema

@@ -11,8 +11,9 @@ from crmctl.bulk.merge.merge_journal import GroupEntry, GroupState, LostRecord, 
 from crmctl.bulk.merge.remake import Remaker
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.step_status import StepStanding, data_standing, differing
-from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, StepState, ids_only, replace_ids, swap_links
+from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, StepState, ids_only, replace_ids
 from crmctl.bulk.progress import Progress
+from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.errors import NotFoundError, RejectedError
 
 OPEN = (GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING, GroupState.UNDONE)

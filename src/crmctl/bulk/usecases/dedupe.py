@@ -17,8 +17,8 @@ from crmctl.bulk.dedupe.groups import GroupCounts, MatchGroup, find_groups
 from crmctl.bulk.dedupe.match_rules import MatchRule, parse_rules
 from crmctl.bulk.dedupe.merge_plan import MatchReason, MergePlanHeader, PlannedMerge, write_merge_plan
 from crmctl.bulk.dedupe.survivorship import MOST_ACTIVITIES, KeepRules, MergeRecord, choose_survivor, merge_values, parse_keep
-from crmctl.bulk.read.activity_links import count_links
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
+from crmctl.bulk.read.linked_activities import count_links
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.usecases.targets import resolve_target
 from crmctl.errors import UsageError

@@ -14,8 +14,8 @@ from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.send.context import DeliveryOptions, SendContext
-from crmctl.bulk.undo.activity_links import link_activities
 from crmctl.bulk.undo.recreate import IDS_NAME, DeletedRecords, Recreated, recreate
+from crmctl.bulk.undo.relink import link_activities
 from crmctl.bulk.usecases.targets import current_limit
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.records import BULK_LIMIT
@@ -108,7 +108,7 @@ def recreate_deleted(
         plan.result, new = recreate(deleted, run, count)
         if plan.result.error is None:
             try:
-                link_activities(context.service, header.object_id, new, plan.result)
+                link_activities(context.service, new, plan.result)
             except CrmctlError as error:
                 plan.result.error = error
         for note in plan.result.notes:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from crmctl.client.paging import iterate
 from crmctl.client.shapes import Page
+from crmctl.models import jsontext
 from crmctl.models.activities import Activity
 
 PASSES = 3
 """So often the list is read again when others change it meanwhile."""
+
+LINKS = ("linkedRecords", "participants")
 
 PERSON = "person"
 
@@ -57,6 +60,29 @@ def _ids(wire: dict[str, Any]) -> Iterator[str]:
     for participant in wire.get("participants") or ():
         if isinstance(participant, dict) and participant.get("type") == PERSON and isinstance(participant.get("id"), str):
             yield participant["id"].lower()
+
+
+def swap_links(activity: Mapping[str, Any], away: Mapping[str, str]) -> dict[str, Any]:
+    """The lists of an activity's links that name other records when the ids of `away` are replaced."""
+    change = {}
+    for name in LINKS:
+        there = activity.get(name) or []
+        moved = _each_once([_swapped(link, away) for link in there])
+        if moved != _each_once(there):
+            change[name] = moved
+    return change
+
+
+def _swapped(link: Any, away: Mapping[str, str]) -> Any:
+    if not isinstance(link, Mapping):
+        return link
+    key = "recordId" if "recordId" in link else "id" if link.get("type") == PERSON else None
+    there = link.get(key) if key else None
+    return {**link, str(key): away[there.lower()]} if isinstance(there, str) and there.lower() in away else link
+
+
+def _each_once(links: Sequence[Any]) -> list[Any]:
+    return list({jsontext.dumps(link, sort_keys=True): link for link in links}.values())
 
 
 def count_links(lister: ActivityPages) -> Counter[str]:
