@@ -144,3 +144,14 @@ def test_valid_names_keep_their_order_whatever_was_typed_and_however_they_came()
         assert not hints
         assert sorted(listed) == sorted(slugs)
         assert listed[1:] == sorted(listed[1:])
+
+
+@pytest.mark.parametrize(
+    ("listed", "problem"),
+    [("", "has no values"), (" ", "has no values"), ("a,", "has a comma without a value"), (",a", "has a comma without a value"),
+     ('"a', "has a quote that does not fit"), ('a,"b"c', "has a quote that does not fit")],
+)  # fmt: skip
+def test_a_list_of_values_that_is_broken_says_how(listed: str, problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_condition(f"stage in {listed}")
+    assert caught.value.message == f"the filter {f'stage in {listed}'!r} {problem}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from rich.cells import cell_len
 
@@ -12,6 +10,7 @@ from crmctl.output.control_characters import clean
 from crmctl.output.times import local
 from crmctl.output.views import OBJECTS, record_view
 from tests.output.samples import NIL, TYPES, Run, record, view
+from tests.support.zones import in_zone
 
 LONG = "a sentence that goes on for much longer than any terminal is wide, and then some more"
 ID = f"{NIL}000000000001"
@@ -183,11 +182,6 @@ def test_a_slug_named_like_a_field_of_the_record_does_not_hide_it() -> None:
         ("", None),
     ],
 )
-def test_times_are_local_to_the_minute(timestamp: str, shown: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    try:
+def test_times_are_local_to_the_minute(timestamp: str, shown: tuple[str, str] | None) -> None:
+    with in_zone("Europe/Berlin"):
         assert local(timestamp) == shown
-    finally:
-        monkeypatch.undo()
-        time.tzset()

@@ -15,15 +15,16 @@ from crmctl.errors import UsageError
 FORMS = "2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00:00+02:00, today, 'yesterday 15:30', 14:00, -2h, 2y, 'in 3 days', '1 May 2026'"
 
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_IN_DAYS = {"d": 1, "w": 7}
 _MONTHS = {"mo": 1, "y": 12}
 _UNITS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "hr": "h", "day": "d", "week": "w"} | {
     "month": "mo",
     "year": "y",
     "yr": "y",
-    **{unit: unit for unit in (*_SECONDS, *_MONTHS)},
+    **{unit: unit for unit in (*_SECONDS, *_IN_DAYS, *_MONTHS)},
 }
-_OF_DAYS = frozenset({"d", "w", *_MONTHS})
+_OF_DAYS = frozenset({*_IN_DAYS, *_MONTHS})
 _AMOUNT = r"(\d{1,6})\s*([a-z]+)"
 _DISTANCE = re.compile(rf"(?:[-+]\s*|in )?{_AMOUNT}( ago)?")
 _TIME = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
@@ -116,14 +117,16 @@ def _relative(text: str, present: datetime) -> datetime | None:
     if found is None or unit is None or (found[0].startswith(("-", "+", "in ")) and found[3]):
         return None
     count = int(found[1]) * (1 if found[0].startswith(("+", "in ")) else -1)
-    if unit in _MONTHS:
-        return _months_from(now, count * _MONTHS[unit])
-    return now + timedelta(seconds=count * _SECONDS[unit])
+    if unit in _SECONDS:
+        return now + timedelta(seconds=count * _SECONDS[unit])
+    # Days and months are those of the calendar here: at the same time of day, on both sides of a change of the clocks.
+    here = now.astimezone().replace(tzinfo=None)
+    there = _months_from(here, count * _MONTHS[unit]) if unit in _MONTHS else here + timedelta(days=count * _IN_DAYS[unit])
+    return there.astimezone()
 
 
-def _months_from(moment: datetime, months: int) -> datetime:
+def _months_from(here: datetime, months: int) -> datetime:
     """The same day of another month, or its last one."""
-    here = moment.astimezone()
     year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
     for day in range(here.day, 27, -1):
         try:
