@@ -9,6 +9,7 @@ import threading
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
 from crmctl.service.jobs.dispatch import Dispatcher
+from crmctl.service.jobs.removals import Removals
 from crmctl.service.jobs.request_log import RequestLogWriter
 from crmctl.service.jobs.retention import Retention
 from crmctl.service.jobs.worker import BackgroundJob
@@ -53,6 +54,7 @@ def jobs(context: Context) -> list[BackgroundJob]:
         tally,
         Expiry(context),
         Retention(context),
+        Removals(context),
         Runs(context, caller),
         Schedules(context),
     ]

@@ -10,6 +10,7 @@ from crmctl.models.filters import Condition, Operator
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict
 from crmctl.service.store import attributes, objects, records
+from crmctl.service.store.attribute_removals import StillLeaving
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.objects import STANDARD, NewObject
 from crmctl.service.store.tx import Tx
@@ -100,7 +101,7 @@ def _add_attribute_changes(pages: Pages) -> None:
         )
         try:
             attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
-        except (BadRequest, Conflict) as error:
+        except (BadRequest, Conflict, StillLeaving) as error:
             return _object(tx, visit, error.message, is_attribute=True)
         return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
 

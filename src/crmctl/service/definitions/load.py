@@ -15,6 +15,7 @@ from crmctl.service.context import Ids
 from crmctl.service.definitions.document import AttributeDefinition, Document, MemberDefinition, ObjectDefinition
 from crmctl.service.definitions.entries import store_report, store_workflow
 from crmctl.service.faults import BadRequest, Conflict, Fault
+from crmctl.service.jobs.removals import after_removal
 from crmctl.service.store import attributes, members, objects
 from crmctl.service.store.actors import OPERATOR
 from crmctl.service.store.engine import Engine, rehearse
@@ -23,6 +24,9 @@ from crmctl.service.store.tx import Tx
 
 Summary = dict[str, dict[str, int]]
 SECTIONS = ("members", "objects", "attributes", "reports", "workflows")
+REMOVAL_SECONDS = 600.0
+"""How long a file may wait for the values of a deleted attribute whose slug it names."""
+
 OUTCOMES = ("created", "updated", "unchanged")
 
 
@@ -35,7 +39,7 @@ def load_document(engine: Engine, document: Document, *, clock: Clock, ids: Ids,
     def load(tx: Tx) -> Summary:
         return _Loading(tx, ids, clock.now()).load(document)
 
-    return rehearse(engine, load, by=OPERATOR) if dry_run else engine.write(load, by=OPERATOR)
+    return rehearse(engine, load, by=OPERATOR) if dry_run else after_removal(engine, load, within=REMOVAL_SECONDS, by=OPERATOR)
 
 
 class _Loading:

@@ -8,7 +8,8 @@ from crmctl.service.context import Context
 from crmctl.service.http import schemas
 from crmctl.service.http.endpoints import Call, Endpoints
 from crmctl.service.http.parameters import Choice
-from crmctl.service.store import attributes
+from crmctl.service.jobs.removals import after_removal
+from crmctl.service.store import actors, attributes
 from crmctl.service.store.tx import Tx
 
 MANY = "/objects/{objectId:uuid}/attributes"
@@ -40,10 +41,16 @@ def router(context: Context) -> Endpoints:
         body=schemas.AttributeCreate,
         conflicts=True,
         is_long=True,
+        in_transaction=False,
     )
-    def create_attribute(tx: Tx, call: Call) -> Any:
+    def create_attribute(call: Call) -> Any:
         """Create an attribute."""
-        return attributes.create_attribute(tx, call.id("objectId"), attributes.NewAttribute(**call.fields()), **call.stamp())
+        new = attributes.NewAttribute(**call.fields())
+
+        def create(tx: Tx) -> Any:
+            return attributes.create_attribute(tx, call.id("objectId"), new, **call.stamp())
+
+        return after_removal(call.context.engine, create, within=call.within, by=actors.key(call.key.id))
 
     @api.add("PATCH", ONE, answers=schemas.Attribute, scope="attributes:write", body=schemas.AttributeUpdate)
     def update_attribute(tx: Tx, call: Call) -> Any:

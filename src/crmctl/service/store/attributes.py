@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Unpack
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound
-from crmctl.service.store import audit_log, record_tables
+from crmctl.service.store import attribute_removals, audit_log, record_tables
 from crmctl.service.store.checks import RESERVED_SLUGS, invalid, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.stamp import Stamp
@@ -92,7 +92,10 @@ def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> dict[str, Any]:
 
 
 def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """Existing records start without a value, also for a required attribute. Raises NotFound, BadRequest, Conflict for a slug in use."""
+    """Existing records start without a value, also for a required attribute.
+
+    Raises NotFound, BadRequest, Conflict for a slug in use, StillLeaving for one that is being taken out of the records.
+    """
     schema = load_schema(tx, object_id, tx.dialect.own_object)
     known_name = require_name(new.name, "name")
     known_type = _require_type(new.type)
@@ -106,13 +109,16 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
         raise invalid("slug" if new.slug is not None else "name", f"must not give the slug {known_slug!r}, a field of every record")
     if tx.one("SELECT 1 FROM attribute WHERE object_id = ? AND slug = ?", (schema.object_id, known_slug)):
         raise Conflict(f"the object has an attribute with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
+    if known_slug in schema.leaving:
+        raise attribute_removals.still_leaving(known_slug)
     settings = _require_config(tx, known_type, new.config)
     given = ((new.is_required, "isRequired"), (new.is_unique, "isUnique"), (new.is_list, "isList"))
     flags = [int(require_flag(flag, field)) for flag, field in given]
     at = to_micros(stamp["now"])
     row = (stamp["ids"](), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
     tx.execute(f"INSERT INTO attribute ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-    record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug])
+    vacant = attribute_removals.take_vacancy(tx, schema.number)
+    record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug], vacant)
     _note(tx, "created", _Row(*row).wire(), now=stamp["now"])
     return _Row(*row).wire()
 
@@ -137,13 +143,13 @@ def set_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, no
 
 
 def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
-    """Also takes its values out of every record, without touching their updatedAt and without events. Raises NotFound."""
+    """Nobody sees its values from here on; they are taken out of the records bit by bit, without touching their updatedAt and without
+    events. Raises NotFound."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
     found = get_attribute(tx, object_id, attribute_id)
     attribute = schema.every[found["slug"]]
-    record_tables.drop_attribute(tx, schema.number, attribute)
-    tx.execute("DELETE FROM unique_value WHERE attribute = ?", (attribute.number,))
     tx.execute("DELETE FROM attribute WHERE number = ?", (attribute.number,))
+    attribute_removals.begin(tx, schema.object_id, schema.number, attribute)
     _note(tx, "deleted", found)
 
 

@@ -28,6 +28,8 @@ class SqlDialect(Protocol):
     """Statement that keeps all other writers away from the object with the given id until the transaction ends; may be empty too."""
     hold_claims: str
     """Statement that makes this the only transaction that claims work, until it ends; empty where nobody else can be writing."""
+    impatience: str
+    """Statement that makes the transaction give up soon what others hold; empty where nobody else can hold anything."""
     before_migration: tuple[str, ...]
     """Statements that make this the only migration under way, however long another one takes."""
     passing_table: str
@@ -78,6 +80,7 @@ class SqliteDialect:
     share_object = ""
     own_object = ""
     hold_claims = ""
+    impatience = ""
     before_migration: tuple[str, ...] = ()
     passing_table = "CREATE TABLE"
     names_indexes = True
@@ -124,6 +127,8 @@ class PostgresDialect:
     share_object = f"SELECT pg_advisory_xact_lock_shared({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
     own_object = f"SELECT pg_advisory_xact_lock({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
     hold_claims = f"SELECT pg_advisory_xact_lock({_CLAIMS}, 0)"
+    # While a statement waits for all of a table, everybody who comes after it waits too.
+    impatience = "SET LOCAL lock_timeout = 300"
     before_migration: tuple[str, ...] = (
         "SET LOCAL lock_timeout = 0",
         "SET LOCAL statement_timeout = 0",

@@ -13,6 +13,7 @@ from crmctl.errors import ConfigError
 from crmctl.service.store import (
     activities,
     attempt_counts,
+    attribute_removals,
     audit_log,
     change_log,
     deliveries,
@@ -127,4 +128,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("sizes of report runs", reports.add_sizes),
     Migration("endpoints that are given up", delivery_claims.add_disabling),
     Migration("counts of attempts", attempt_counts.create_tables),
+    Migration("what deleted attributes leave behind", attribute_removals.create_table),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
-from crmctl.service.store import audit_log, record_tables
+from crmctl.service.store import attribute_removals, audit_log, record_tables
 from crmctl.service.store.attributes import list_attributes, referring_attributes
 from crmctl.service.store.checks import require_description, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.schema import load_schema
@@ -135,6 +135,7 @@ def delete_object(tx: Tx, object_id: str) -> None:
             {"attributes": [{"objectId": each["objectId"], "attributeId": each["id"], "slug": each["slug"]} for each in referring]},
         )
     record_tables.drop_table(tx, schema.number)
+    attribute_removals.forget_object(tx, schema.number)
     tx.execute("DELETE FROM unique_value WHERE attribute IN (SELECT number FROM attribute WHERE object_id = ?)", (schema.object_id,))
     for table, key in (("attribute", "object_id"), ("record_total", "object_id"), ("crm_object", "id")):
         tx.execute(f"DELETE FROM {table} WHERE {key} = ?", (schema.object_id,))

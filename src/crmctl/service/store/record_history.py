@@ -66,7 +66,7 @@ def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset
     if row is None and not changes:
         raise NotFound(f"there is no record with the id {record_id}, and none is known to have been")
     names = actors.described(tx, (change.actor for change in changes[offset : offset + limit]))
-    data: Data | None = None if row is None else jsontext.loads(row[0])
+    data: Data | None = None if row is None else schema.values_in(row[0])
     found = []
     for place, change in enumerate(changes[: offset + limit]):
         before = change.undone(data).data

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.models.folded_text import fold
 from crmctl.service.store import record_tables
@@ -55,7 +54,7 @@ def labels_of(tx: Tx, object_id: str, record_ids: Iterable[str]) -> dict[str, st
     schema = load_schema(tx, object_id)
     naming = naming_attributes(schema)
     rows = all_in(tx, f"SELECT id, data FROM {schema.table} WHERE id IN {{}}", dict.fromkeys(record_ids))
-    return {record_id: label_of(naming, record_id, jsontext.loads(data)) for record_id, data in rows}
+    return {record_id: label_of(naming, record_id, schema.values_in(data)) for record_id, data in rows}
 
 
 def find_by_label(tx: Tx, object_id: str, text: str, limit: int = 8) -> list[dict[str, str]]:
@@ -75,7 +74,7 @@ def find_by_label(tx: Tx, object_id: str, text: str, limit: int = 8) -> list[dic
         holds = " OR ".join(tx.dialect.contains(record_tables.column(attribute)) for attribute in naming)
         sql = f"SELECT id, data FROM {newest} WHERE {holds} ORDER BY seq DESC LIMIT ?"
         found |= dict(tx.all(sql, (LOOKED_THROUGH, *[key] * len(naming), limit)))
-    return [_described(naming, record_id, jsontext.loads(data)) for record_id, data in list(found.items())[:limit]]
+    return [_described(naming, record_id, schema.values_in(data)) for record_id, data in list(found.items())[:limit]]
 
 
 def _described(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[str, Any]) -> dict[str, str]:

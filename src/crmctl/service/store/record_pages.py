@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crmctl.models import jsontext
 from crmctl.models.filters import Condition
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
@@ -146,7 +145,7 @@ def _page(tx: Tx, search: _Search, window: _Window) -> list[dict[str, Any]]:
         {
             "id": record_id,
             "objectId": search.schema.object_id,
-            "data": jsontext.loads(data),
+            "data": search.schema.values_in(data),
             "createdAt": to_wire(created_at),
             "updatedAt": to_wire(updated_at),
         }

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from crmctl.models import jsontext
 from crmctl.models.filters import Condition
 from crmctl.service.store import record_tables
 from crmctl.service.store.conditions import Where, combine, compile_conditions
@@ -75,7 +74,7 @@ def records_at(tx: Tx, schema: Schema, sequences: Iterable[int]) -> Iterator[dic
         for sequence in chunk:
             record_id, created_at, updated_at, data = found[sequence]
             fields = {"id": record_id, "created_at": to_wire(created_at), "updated_at": to_wire(updated_at)}
-            yield jsontext.loads(data) | fields
+            yield schema.values_in(data) | fields
 
 
 def _where(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> Where:

@@ -3,8 +3,6 @@
 Per attribute there are two columns: `c<number>` holds what operators compare, `x<number>` the unfolded text where it differs from that.
 """
 
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
-
 from __future__ import annotations
 
 from crmctl.service.store.tx import Tx
@@ -16,11 +14,16 @@ def table_name(object_number: int) -> str:
 
 
 def column(attribute: StoredAttribute) -> str:
-    return f"c{attribute.number}"
+    return columns_of(attribute.number)[0]
 
 
 def exact_column(attribute: StoredAttribute) -> str:
-    return f"x{attribute.number}"
+    return columns_of(attribute.number)[1]
+
+
+def columns_of(number: int) -> tuple[str, str]:
+    """Both columns of the attribute with this number."""
+    return f"c{number}", f"x{number}"
 
 
 def index_name(table: str, column: str) -> str:
@@ -43,10 +46,16 @@ def drop_table(tx: Tx, object_number: int) -> None:
     tx.execute(f"DROP TABLE {table_name(object_number)}")
 
 
-def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> None:
+def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute, vacant: int | None = None) -> None:
+    """`vacant` is the number of a deleted attribute whose columns are free."""
     table = table_name(object_number)
-    for name in (column(attribute), exact_column(attribute)):
-        tx.execute(f"ALTER TABLE {table} ADD COLUMN {name} {tx.dialect.text}")
+    names = columns_of(attribute.number)
+    if vacant is None:
+        for name in names:
+            tx.execute(f"ALTER TABLE {table} ADD COLUMN {name} {tx.dialect.text}")
+    else:
+        for old, name in zip(columns_of(vacant), names, strict=True):
+            tx.execute(f"ALTER TABLE {table} RENAME COLUMN {old} TO {name}")
     index_attribute(tx, object_number, attribute)
 
 
@@ -57,13 +66,5 @@ def index_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> N
         tx.execute(f"CREATE INDEX {index_name(table, column(attribute))} ON {table} ({column(attribute)}, created_at, seq)")
 
 
-def drop_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> None:
-    """Also takes the attribute's values out of every record's data."""
-    table = table_name(object_number)
-    if attribute.is_indexed:
-        tx.execute(f"DROP INDEX {index_name(table, column(attribute))}")
-    # The text search only narrows down which rows to rewrite.
-    strip = f"UPDATE {table} SET data = {tx.dialect.without_key('data')} WHERE {tx.dialect.contains('data')}"
-    tx.execute(strip, (tx.dialect.key_parameter(attribute.slug), f'"{attribute.slug}":'))
-    for name in (column(attribute), exact_column(attribute)):
-        tx.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+def drop_index(tx: Tx, object_number: int, attribute_number: int) -> None:
+    tx.execute(f"DROP INDEX IF EXISTS {index_name(table_name(object_number), columns_of(attribute_number)[0])}")

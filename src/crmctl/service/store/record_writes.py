@@ -128,7 +128,9 @@ class Writing:
         sql += f"ORDER BY id{self._tx.dialect.for_update}"
         for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, sorted(set(record_ids))):
             keys = {attribute.number: keys_in(attribute, column) for attribute, column in zip(unique, stored, strict=True)}
-            self._records[record_id] = StoredRecord(record_id, created_at, updated_at, jsontext.loads(data), keys, data)
+            values = self._schema.values_in(data)
+            document = jsontext.dumps(values) if self._schema.leaving else data
+            self._records[record_id] = StoredRecord(record_id, created_at, updated_at, values, keys, document)
         return self._records
 
     def apply(self, change: RecordChange) -> StoredRecord:

@@ -45,7 +45,7 @@ def get_record(tx: Tx, object_id: str, record_id: str) -> dict[str, Any]:
     if row is None:
         raise _no_record(record_id)
     known_id, data, created_at, updated_at = row
-    wire = {"id": known_id, "objectId": schema.object_id, "data": jsontext.loads(data)}
+    wire = {"id": known_id, "objectId": schema.object_id, "data": schema.values_in(data)}
     return wire | {"createdAt": to_wire(created_at), "updatedAt": to_wire(updated_at)}
 
 

@@ -1,4 +1,5 @@
 """The shape of one object as the record code needs it: its table and its attributes, read inside the transaction that uses them."""
+# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
 from __future__ import annotations
 
@@ -18,16 +19,27 @@ from crmctl.service.values.choices import canonical_uuid
 
 @dataclass(frozen=True)
 class Schema:
-    """`attributes` by slug, in display order, active ones only. Records keep the values of `inactive` ones."""
+    """`attributes` by slug, in display order, active ones only. Records keep the values of `inactive` ones.
+
+    `leaving` are slugs of deleted attributes that records may still hold: see attribute_removals.
+    """
 
     object_id: str
     number: int
     attributes: Mapping[str, StoredAttribute]
     inactive: Mapping[str, StoredAttribute] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
 
     @property
     def table(self) -> str:
         return record_tables.table_name(self.number)
+
+    def values_in(self, document: str) -> dict[str, Any]:
+        """The data of a stored record, without what is leaving."""
+        data: dict[str, Any] = jsontext.loads(document)
+        for slug in self.leaving:
+            data.pop(slug, None)
+        return data
 
     @cached_property
     def every(self) -> Mapping[str, StoredAttribute]:
@@ -55,15 +67,20 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
         tx.one(lock, (known_id,))
     # After the lock and in one statement: whoever held it before may have changed anything.
     rows = tx.all(
-        "SELECT o.number, a.is_active, a.id, a.number, a.slug, a.type, a.is_required, a.is_unique, a.is_list, a.config "
-        "FROM crm_object AS o LEFT JOIN attribute AS a ON a.object_id = o.id "
-        "WHERE o.id = ? ORDER BY a.display_order, a.number",
-        (known_id,),
+        "SELECT o.number, a.is_active, a.id, a.number, a.slug, a.type, a.is_required, a.is_unique, a.is_list, a.config, a.display_order "
+        "FROM crm_object AS o LEFT JOIN attribute AS a ON a.object_id = o.id WHERE o.id = ? "
+        f"UNION ALL SELECT object_number, {_LEAVING}, NULL, number, slug, NULL, 0, 0, 0, NULL, 0 FROM attribute_removal "
+        "WHERE object_id = ? AND done < last ORDER BY 11, 4",
+        (known_id, known_id),
     )
     if not rows:
         raise NotFound(f"there is no object with the id {object_id}")
-    active, inactive = ({row[4]: _Row(*row[2:]).attribute() for row in rows if row[1] == flag} for flag in (1, 0))
-    return Schema(known_id, rows[0][0], active, inactive)
+    active, inactive = ({row[4]: _Row(*row[2:10]).attribute() for row in rows if row[1] == flag} for flag in (1, 0))
+    return Schema(known_id, rows[0][0], active, inactive, frozenset(row[4] for row in rows if row[1] == _LEAVING))
+
+
+_LEAVING = -1
+"""In place of whether an attribute is active."""
 
 
 class _Row(NamedTuple):

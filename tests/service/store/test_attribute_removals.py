@@ -1,0 +1,194 @@
+"""A deleted attribute is gone at once, and its values leave the records piece by piece: what is seen meanwhile, and after a death."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from crmctl.service.context import Context
+from crmctl.service.faults import BadRequest, Busy
+from crmctl.service.jobs.removals import Pieces, Removals, after_removal
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import attribute_removals, attributes, objects, record_history, records
+from crmctl.service.store.attribute_removals import StillLeaving, take_out
+from crmctl.service.store.attributes import NewAttribute
+from crmctl.service.store.engine import open_engine
+from tests.service.store.conftest import Store, new_id, opened
+
+PIECE = 4
+COUNT = 22
+
+
+@pytest.fixture(autouse=True)
+def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few the records are."""
+    monkeypatch.setattr(attribute_removals, "AT_ONCE", 0)
+
+
+@pytest.fixture
+def things(store: Store) -> str:
+    made = store.object(
+        "things", {"slug": "code", "type": "text", "is_unique": True}, {"slug": "n", "type": "number"}, {"slug": "t", "type": "text"}
+    )
+    for n in range(COUNT):
+        store.create(made, code=f"Code {n}" if n % 5 else "", n=n, t='"code":1')
+    return made
+
+
+def delete(store: Store, things: str, slug: str = "code") -> None:
+    store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
+
+
+def take(store: Store, most: int = PIECE) -> bool:
+    return store.engine.write(lambda tx: take_out(tx, most))
+
+
+def take_all(store: Store) -> int:
+    pieces = 0
+    while take(store):
+        pieces += 1
+    return pieces
+
+
+def raw(store: Store, things: str) -> list[tuple[Any, ...]]:
+    number = store.rows("SELECT number FROM crm_object WHERE id = ?", things)[0][0]
+    return store.rows(f"SELECT * FROM record_{number} ORDER BY seq")
+
+
+def versions(store: Store, things: str) -> list[str]:
+    return [records.version_of(each) for each in store.find(things)]
+
+
+def test_it_is_gone_at_once_and_looks_the_same_after_every_piece(store: Store, things: str) -> None:
+    before = versions(store, things)
+    delete(store, things)
+    seen = store.find(things)
+    assert [each["data"] for each in seen] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
+    assert all(one != other for one, other in zip(before, versions(store, things), strict=True))
+    assert store.read(lambda tx: records.get_record(tx, things, seen[1]["id"])) == seen[1]
+    with pytest.raises(BadRequest, match="code"):
+        store.total(things, ("code", "isNotEmpty", "true"))
+    with pytest.raises(BadRequest, match="code"):
+        store.create(things, code="x")
+    assert b"Code 1" in repr(raw(store, things)).encode()
+    pieces = 0
+    while take(store):
+        pieces += 1
+        assert store.find(things) == seen
+    assert pieces > COUNT // PIECE
+    number = store.rows("SELECT number FROM attribute_removal WHERE is_vacant = 1")[0][0]
+    assert all("Code" not in str(row) and '"code":"' not in str(row) for row in raw(store, things))
+    assert store.rows("SELECT * FROM unique_value WHERE attribute = ?", number) == []
+
+
+def test_a_death_in_a_piece_loses_that_piece_only(database: str, store: Store, things: str) -> None:
+    seen = store.find(things)
+    delete(store, things)
+    for _ in range(3):
+        take(store)
+        with contextlib.suppress(KeyboardInterrupt):
+            store.engine.write(_die_after_a_piece)
+        with contextlib.closing(open_engine(database)) as restarted:
+            restarted.write(lambda tx: take_out(tx, PIECE))
+            found = restarted.read(lambda tx: records.list_records(tx, things, page=records.Paging(order="asc", limit=100)))[0]
+            assert [each["data"] for each in found] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
+    with contextlib.closing(open_engine(database)) as restarted:
+        while restarted.write(lambda tx: take_out(tx, PIECE)):
+            pass
+    assert [each["updatedAt"] for each in store.find(things)] == [each["updatedAt"] for each in seen]
+    assert "Code" not in repr(raw(store, things))
+
+
+def _die_after_a_piece(tx: Any) -> None:
+    take_out(tx, PIECE)
+    raise KeyboardInterrupt
+
+
+def test_records_are_written_meanwhile(store: Store, things: str) -> None:
+    made = store.find(things)
+    delete(store, things)
+    take(store)
+    take(store)
+    for place in (1, COUNT - 1):
+        known = records.version_of(store.find(things)[place])
+        changed = store.write(records.update_record, things, made[place]["id"], {"n": 100}, [known])
+        assert changed["data"] == {"n": 100, "t": '"code":1'}
+        told = store.read(lambda tx, place=place: record_history.read_history(tx, things, made[place]["id"]))
+        assert [each["attributeSlug"] for each in told.changes[0]["changes"]] == ["n"]
+    store.write(records.delete_record, things, made[COUNT - 2]["id"])
+    gone = store.read(lambda tx: record_history.read_history(tx, things, made[COUNT - 2]["id"]))
+    assert {each["attributeSlug"] for each in gone.changes[0]["changes"]} == {"n", "t"}
+    late = store.create(things, n=7)
+    before = store.find(things)
+    take_all(store)
+    assert store.find(things) == before
+    assert before[-1]["id"] == late["id"]
+    assert "Code" not in repr(raw(store, things))
+
+
+def test_the_slug_is_free_when_the_values_are_gone_and_takes_over_the_columns(store: Store, things: str) -> None:
+    columns = len(raw(store, things)[0])
+    delete(store, things)
+    new = NewAttribute(name="Code", slug="code", type="number")
+    with pytest.raises(StillLeaving, match="still being taken out"):
+        store.write(attributes.create_attribute, things, new)
+    made = after_removal(
+        store.engine, lambda tx: attributes.create_attribute(tx, things, new, ids=new_id, now=store.clock.now()), within=60
+    )
+    assert store.find(things, ("code", "isNotEmpty", "true")) == []
+    assert [each["data"] for each in store.find(things)] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
+    take_all(store)
+    store.write(attributes.create_attribute, things, NewAttribute(name="Another", type="text", is_unique=True))
+    store.create(things, code=5, another="x")
+    assert len(raw(store, things)[0]) == columns + 2
+    assert len(store.find(things, ("code", "equals", "5"), ("another", "equals", "x"))) == 1
+    delete(store, things)
+    take_all(store)
+    assert store.read(lambda tx: attributes.get_attribute(tx, things, store.attribute(things, "another")["id"]))
+    assert made["type"] == "number"
+    store.engine.write(lambda tx: objects.delete_object(tx, things))
+    assert store.rows("SELECT * FROM attribute_removal") == []
+
+
+def test_several_at_once_and_an_object_that_goes_in_between(store: Store, things: str) -> None:
+    for slug in ("code", "t", "n"):
+        delete(store, things, slug)
+    assert {repr(each["data"]) for each in store.find(things)} == {"{}"}
+    take(store)
+    store.engine.write(lambda tx: objects.delete_object(tx, things))
+    assert not take(store)
+
+
+@pytest.mark.needs("initdb", "postgres")
+def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_template: str) -> None:
+    url = postgres.create_database(postgres_template)
+    try:
+        for store in _opened(url):
+            things = store.object("things", {"slug": "n", "type": "number"})
+            store.create(things, n=1)
+            delete(store, things, "n")
+            job = Removals(Context(ServiceSettings(), store.engine, store.clock, new_id))
+
+            def read_long(tx: Any) -> bool:
+                records.list_records(tx, things)  # noqa: B023
+                with pytest.raises(Busy):
+                    Pieces(store.engine).take()  # noqa: B023
+                return job.run_once()  # noqa: B023
+
+            assert not store.read(read_long)
+            store.create(things)
+            assert not job.run_once()
+            store.clock.advance(6)
+            while job.run_once():
+                pass
+            assert not store.read(attribute_removals.is_waiting)
+    finally:
+        postgres.drop_database(url)
+
+
+def _opened(url: str) -> Iterator[Store]:
+    with opened(url) as store:
+        yield store
