@@ -90,7 +90,7 @@ BAD: list[tuple[str, Any]] = [
         for value in ("0000-01-01", "0001-01-01T00:00+01:00", "9999-12-31T23:59-01:00", "２０２４-01-01", "2024-01-01 ", "2024-W01-1")
     ],
     *[("reference", value) for value in ("people", 5, ID[:-1], ID.replace("-", ""), "{" + ID + "}", "")],
-    *[("list", value) for value in ("a", [None], [True], [["a"]], [{}], ["a\x00"], ["a"] * 1001, {"0": "a"})],
+    *[("list", value) for value in ("a", [None], [True], [["a"]], [{}], ["a\x00"], ["a"] * 1001, {"0": "a"}, [10**1001], [float("nan")])],
 ]
 
 

@@ -54,9 +54,7 @@ class Names:
         whole = self._attribute(name.strip())
         if whole is not None:
             return whole
-        left, dot, part = name.strip().partition(".")
-        if not dot or not left or not part.strip():
-            return None
+        left, _, part = name.strip().partition(".")
         owner = self._attribute(left)
         if owner is None or not _has_parts(owner.attribute) or not knows_part(owner.attribute, part.strip(), self.form(owner.attribute)):
             return None
@@ -69,7 +67,7 @@ class Names:
     def parts_of(self, name: str) -> list[str]:
         """The parts that `slug.part` may name where it names none of them; nothing for any other name."""
         left, dot, _ = name.strip().partition(".")
-        owner = self._attribute(left) if dot and left else None
+        owner = self._attribute(left) if dot else None
         if owner is None or not _has_parts(owner.attribute):
             return []
         return [f"{owner.attribute.slug}.{part}" for part in known_parts(owner.attribute, self.form(owner.attribute))]
