@@ -1,13 +1,17 @@
-"""Merges by chance on a real service, taken apart again: fields, references and activities have to be as before.
+"""Merges by chance on the service itself, taken apart again: fields, references and activities have to be as before.
 
-`python benchmarks/merge_undo.py --runs 1000 [--first SEED] [--kills]`; with `--kills` a process is killed (SIGKILL) before and after every
-write of the apply and of the undo of each world, and goes on.
+`python benchmarks/merge_undo.py --runs 1000 [--first SEED] [--part 2/10] [--save FILE] [--postgresql URL]`: the service's application
+answers in this process, on SQLite in memory or on an empty PostgreSQL database. FILE gets a line for each run; a run that is in it is not
+made again, and the sum is of all lines. With `--kills` a process is killed (SIGKILL) before and after every write of the apply and of the
+undo of each world, and goes on; the service listens then.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,26 +23,32 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.merges import World, apply, merge_context, newest_job, resume, unmerge  # noqa: E402
+from tests.support.answeringapp import ORIGIN, answering_app, quick_folder  # noqa: E402
+from tests.support.merges import MergeContext, World, apply, merge_context, newest_job, resume, unmerge  # noqa: E402
 from tests.support.service import RunningService, running_service  # noqa: E402
 
+from crmctl.client.crm import Crm  # noqa: E402
 
-def one_run(service: RunningService, folder: Path, seed: int) -> list[str]:
+
+def one_run(crm: Crm, folder: Path, seed: int) -> list[str]:
     """What is not as it was, in words."""
-    chance = random.Random(seed)
-    with merge_context(service.base_url, service.key, folder / f"state{seed}") as context:
-        world = World.make(context.service, f"w{seed}")
-        groups = world.fill(chance, chance.randint(1, 4))
-        before = world.snapshot()
-        merges = world.plan(chance, groups, folder / "plan", service.base_url)
-        applied = apply(context, folder / "plan")
-        if applied.error is not None:
-            return [f"{seed}: {applied.error.message}"]
-        world.check_merged(merges)
-        taken = unmerge(context)
-        after = world.snapshot()
-        wrong = [f"{seed}: {taken.error.message}"] if taken.error is not None else []
-        return wrong + [f"{seed}: {name} differs" for name in {*before, *after} if before.get(name) != after.get(name)]
+    chance, state = random.Random(seed), folder / f"state{seed}"
+    context = MergeContext(crm, ORIGIN, state)
+    world = World.make(crm, f"w{seed}", people=seed % 3 == 0)
+    groups = world.fill(chance, chance.randint(1, 4))
+    before = world.snapshot()
+    merges = world.plan(chance, groups, folder / "plan", ORIGIN, by_hand=seed % 2 == 1)
+    applied = apply(context, folder / "plan")
+    if applied.error is not None:
+        return [applied.error.message]
+    world.check_merged(merges)
+    taken = unmerge(context)
+    after = world.snapshot()
+    wrong = [taken.error.message] if taken.error is not None else []
+    wrong += [f"{name} differs" for name in {*before, *after} if before.get(name) != after.get(name)]
+    world.remove()
+    shutil.rmtree(state)
+    return wrong
 
 
 def kills(service: RunningService, folder: Path, seed: int) -> tuple[int, list[str]]:
@@ -72,7 +82,9 @@ def _killed(service: RunningService, folder: Path, name: str, point: tuple[str, 
             _go_on(context, resume)
             world.check_merged(merges)
         _go_on(context, unmerge)
-        return died, [] if world.snapshot() == before else [f"{name}: not as before"]
+        after = world.snapshot()
+        world.remove()
+        return died, [] if after == before else ["not as before"]
 
 
 def _go_on(context: Any, act: Callable[[Any], Any]) -> None:
@@ -81,22 +93,48 @@ def _go_on(context: Any, act: Callable[[Any], Any]) -> None:
         raise SystemExit(f"job {newest_job(context).id}: {done.error.message}")
 
 
+def _make(seeds: list[int], given: argparse.Namespace, keep: Callable[[int, int, list[str]], None]) -> None:
+    """The runs of these seeds."""
+    if given.kills:
+        with tempfile.TemporaryDirectory() as scratch, running_service(Path(scratch) / "service") as service:
+            for seed in seeds:
+                keep(seed, *kills(service, Path(scratch), seed))
+    else:
+        with quick_folder() as scratch, answering_app(Path(scratch) / "service", given.postgresql) as crm:
+            for seed in seeds:
+                keep(seed, 0, one_run(crm, Path(scratch), seed))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--postgresql")
     parser.add_argument("--kills", action="store_true")
     given = parser.parse_args()
-    begun, wrong, deaths = time.perf_counter(), [], 0
-    with tempfile.TemporaryDirectory() as scratch, running_service(Path(scratch) / "service") as service:
-        for seed in range(given.first, given.first + given.runs):
-            if given.kills:
-                died, found = kills(service, Path(scratch), seed)
-                deaths, wrong = deaths + died, wrong + found
-            else:
-                wrong += one_run(service, Path(scratch), seed)
-    what = f"{deaths} deaths in {given.runs} worlds" if given.kills else f"{given.runs} merges, each taken apart again"
-    print(f"{what}, seeds from {given.first}: {len(wrong)} not as before, {time.perf_counter() - begun:.0f} s", *wrong, sep="\n")
+    part, parts = map(int, given.part.split("/"))
+    text = given.save.read_text() if given.save and given.save.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines()]
+    made = {line["seed"] for line in lines}
+    seeds = [seed for seed in range(given.first, given.first + given.runs) if seed % parts == part - 1 and seed not in made]
+
+    def keep(seed: int, deaths: int, wrong: list[str]) -> None:
+        lines.append({"seed": seed, "deaths": deaths, "wrong": wrong})
+        if given.save:
+            with given.save.open("a") as file:
+                file.write(json.dumps(lines[-1]) + "\n")
+
+    begun = time.process_time()
+    _make(seeds, given, keep)
+    wrong = [f"{line['seed']}: {', '.join(line['wrong'])}" for line in lines if line["wrong"]]
+    what = (
+        f"{sum(line['deaths'] for line in lines)} deaths in {len(lines)} worlds"
+        if given.kills
+        else f"{len(lines)} merges, each taken apart again"
+    )
+    print(f"{what}: {len(wrong)} not as before; {len(seeds)} now, {time.process_time() - begun:.0f} s of this process", *wrong, sep="\n")
     sys.exit(bool(wrong))
 
 

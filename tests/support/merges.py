@@ -78,21 +78,25 @@ class World:
     tickets: str
     attributes: Sequence[Attribute]
     slug: str
+    people: bool = False
 
     @classmethod
-    def make(cls, crm: Crm, slug: str) -> World:
+    def make(cls, crm: Crm, slug: str, *, people: bool = False) -> World:
+        """With `people` contacts are the people of the service, who can take part in activities."""
+
         def an_object(name: str) -> str:
             return crm.create_object({"pluralName": name, "singularName": name, "description": "", "slug": name}).id
 
-        contacts, tickets = an_object(slug), an_object(f"{slug}_tickets")
-        for name, facts in CONTACTS.items():
-            crm.create_attribute(contacts, {"name": name, "isRequired": False, "isUnique": False, **facts})
-        to_contacts = {"type": "reference", "isRequired": False, "isUnique": False, "config": {"allowed_object_id": contacts}}
-        crm.create_attribute(contacts, {"name": "manager", **to_contacts})
-        crm.create_attribute(tickets, {"name": "code", "type": "text", "isRequired": True, "isUnique": True})
-        crm.create_attribute(tickets, {"name": "asker", **to_contacts})
-        crm.create_attribute(tickets, {"name": "helper", **to_contacts})
-        return cls(crm, contacts, tickets, crm.list_attributes(contacts), slug)
+        contacts = next(one.id for one in crm.list_objects() if one.slug == "people") if people else an_object(slug)
+        tickets = an_object(f"{slug}_tickets")
+        to_contacts = {"type": "reference", "config": {"allowed_object_id": contacts}}
+        there = {attribute.slug for attribute in crm.list_attributes(contacts)}
+        of_tickets = {"code": CONTACTS["code"], "asker": to_contacts, "helper": to_contacts}
+        for object_id, attributes in ((contacts, {**CONTACTS, "manager": to_contacts}), (tickets, of_tickets)):
+            for name, facts in attributes.items():
+                if object_id == tickets or name not in there:
+                    crm.create_attribute(object_id, {"name": name, "isRequired": False, "isUnique": False, **facts})
+        return cls(crm, contacts, tickets, crm.list_attributes(contacts), slug, people)
 
     def fill(self, chance: random.Random, groups: int, alone: int = 2) -> list[list[str]]:
         """Random contacts with what belongs to them; the groups of ids that are to be merged."""
@@ -105,9 +109,11 @@ class World:
         for number in range(groups * 2):
             data = {"code": f"t{number}", "asker": chance.choice(everyone), "helper": chance.choice([None, *everyone])}
             self.crm.create_record(self.tickets, {slug: value for slug, value in data.items() if value})
+        also = random.Random(str(chance.getstate()))
         for number in range(groups):
             links = [{"objectId": self.contacts, "recordId": one} for one in chance.sample(everyone, chance.randint(1, 3))]
-            self.crm.create_activity({"title": f"{self.slug} {number}", "summary": "", "linkedRecords": links, "participants": []})
+            people = [{"type": "person", "id": one} for one in also.sample(everyone, also.randint(0, 3) if self.people else 0)]
+            self.crm.create_activity({"title": f"{self.slug} {number}", "summary": "", "linkedRecords": links, "participants": people})
         return ids[:groups]
 
     def _contact(self, chance: random.Random, code: str) -> str:
@@ -126,8 +132,10 @@ class World:
     def records(self, object_id: str) -> list[Record]:
         return [record for offset in (0, 100, 200) for record in self.crm.list_records(object_id, limit=100, offset=offset).items]
 
-    def plan(self, chance: random.Random, groups: Sequence[Sequence[str]], path: Path, origin: str) -> list[PlannedMerge]:
-        """A plan that merges these groups, everything in it by chance."""
+    def plan(
+        self, chance: random.Random, groups: Sequence[Sequence[str]], path: Path, origin: str, *, by_hand: bool = False
+    ) -> list[PlannedMerge]:
+        """A plan that merges these groups, everything in it by chance; with `by_hand` also values that no record has."""
         known = {record.id: record for record in self.records(self.contacts)}
         merges = []
         for number, ids in enumerate(groups, 1):
@@ -135,6 +143,8 @@ class World:
             survivor = chance.choice(ids)
             keep = parse_keep([f"{slug}={chance.choice(KEEPS)}" for slug in CONTACTS] + ["tags=union"], self.attributes)
             values: dict[str, MergedValue] = merge_values(records, survivor, keep, self.attributes)
+            if by_hand:
+                values |= _by_hand(chance, ids, values)
             merges.append(PlannedMerge(number, 1.0, (), survivor, tuple(one for one in ids if one != survivor), values, records))
         header = MergePlanHeader(self.slug, self.contacts, origin, "1", "2026-01-01T00:00:00Z", [], [], None)
         write_merge_plan(path, header, merges)
@@ -151,8 +161,19 @@ class World:
         found: dict[str, Any] = {names[record.id]: told(record.data) for record in contacts}
         found |= {f"ticket {record.data['code']}": told(record.data) for record in self.records(self.tickets)}
         for activity in self.activities():
-            found[str(activity.title)] = sorted(names.get(link["recordId"], link["recordId"]) for link in activity.wire["linkedRecords"])
+            linked = sorted(names.get(link["recordId"], link["recordId"]) for link in activity.wire["linkedRecords"])
+            found[str(activity.title)] = [linked, sorted(names.get(one["id"], one["id"]) for one in activity.wire["participants"])]
         return found
+
+    def remove(self) -> None:
+        """Everything of this world."""
+        for activity in self.activities():
+            self.crm.delete_activity(activity.id)
+        self.crm.delete_object(self.tickets)
+        if not self.people:
+            self.crm.delete_object(self.contacts)
+        elif ids := [record.id for record in self.records(self.contacts)]:
+            self.crm.bulk_delete(self.contacts, ids)
 
     def activities(self) -> list[Any]:
         return [one for one in self.crm.list_activities(limit=100).items if str(one.title).startswith(f"{self.slug} ")]
@@ -166,11 +187,20 @@ class World:
             value for record in (*records.values(), *self.records(self.tickets)) for value in record.data.values() if isinstance(value, str)
         ]
         named += [link["recordId"] for activity in self.activities() for link in activity.wire["linkedRecords"]]
+        named += [one["id"] for activity in self.activities() for one in activity.wire["participants"]]
         assert not gone.keys() & set(named)
         for merge in merges:
             for slug, merged in merge.values.items():
                 wanted = gone.get(merged.value, merged.value) if slug == "manager" else merged.value
                 assert records[merge.survivor].data.get(slug) == wanted, (merge.survivor, slug)
+
+
+def _by_hand(chance: random.Random, ids: Sequence[str], values: dict[str, MergedValue]) -> dict[str, MergedValue]:
+    """Some values that a person wrote."""
+    written: dict[str, Any] = {
+        "email": f"{ids[0]}@hand.com", "title": "By hand", "score": 42, "tags": ["hand"], "code": f"hand {ids[0]}", "phone": None,
+    }  # fmt: skip
+    return {slug: MergedValue(value, (), "") for slug, value in written.items() if slug in values and chance.random() < 0.3}
 
 
 def apply(context: Any, path: Path) -> MergeResult:
