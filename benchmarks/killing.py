@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +139,7 @@ def kill_clients(numbers: Sequence[int]) -> Iterator[Outcome]:
             run = Run(folder, service, f"run{number}")
             for _ in range(chance.randint(1, 3)):
                 client = run.start()
-                _wait(client, chance.random() * whole)
+                wait(client, chance.random() * whole)
                 client.kill()
                 if run.finish(client) != -signal.SIGKILL:
                     break
@@ -163,8 +163,8 @@ def kill_services(numbers: Sequence[int]) -> Iterator[Outcome]:
             chance = random.Random(-1 - number)
             run = Run(folder, service, f"run{number}")
             client = run.start()
-            _wait(client, chance.random() * whole)
-            _restart(service, folder)
+            wait(client, chance.random() * whole)
+            restart(service, folder)
             run.finish(client)
             yield run.outcome()
 
@@ -188,14 +188,15 @@ def _service() -> Iterator[tuple[Path, ServiceProcess]]:
             service.kill()
 
 
-def _restart(service: ServiceProcess, folder: Path) -> None:
-    """The same address with another process behind it."""
+def restart(service: ServiceProcess, folder: Path, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """The same address with another process behind it; what happens while there is none."""
     port = service.base_url.rsplit(":", 1)[1]
     service.kill()
+    meanwhile()
     service.process = service_process(folder / "data", "--port", port, "--rate-limit", "0", key=service.key).process
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+def wait(process: subprocess.Popen[bytes], seconds: float) -> None:
     """So long, or until the process ends."""
     until = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < until:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,16 +26,15 @@ def context(tmp_path: Path) -> MirrorContext:
         Attribute.parse({"id": "boss", "slug": "boss", "type": "reference", "config": {"allowed_object_id": OBJECT_ID}})
     )
     service.create(4)
-    held = [
+    held: list[dict[str, Any]] = [
         {"email": "Ada@Acme.com", "phone": {"primaryPhoneNumber": "+44 20 1"}, "score": 1.50, "name": " Ada "},
         {"email": "ada@acme.com", "phone": "+44-20-2", "score": 2, "name": ["Alan"]},
         {"email": None, "score": 12345678901234567890, "name": "Grace"},
         {"name": "Joan"},
     ]
-    for row, data in zip(service.rows.values(), held, strict=True):
-        row.data = data
-    first, *_, last = service.rows.values()
-    last.data["boss"] = first.id
+    held[-1]["boss"] = next(iter(service.rows))
+    for one, data in zip(list(service.rows), held, strict=True):
+        service.overwrite(one, data)
     made = MirrorContext(service, tmp_path, service.clock)
     sync_mirror(made, SyncRequest())  # type: ignore[arg-type]
     return made

@@ -4,15 +4,15 @@ between any two requests. The ground truth for what a mirror may hold."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
+from functools import cached_property, lru_cache
 from typing import Any
 from uuid import UUID
 
 from crmctl.client.shapes import Page
-from crmctl.errors import NotFoundError, RejectedError
+from crmctl.errors import NetworkError, NotFoundError, RejectedError
 from crmctl.models.activities import Activity
 from crmctl.models.attributes import Attribute
 from crmctl.models.filters import Condition
@@ -31,7 +31,7 @@ OBJECT_ID = "00000000-0000-4000-8000-000000000001"
 @dataclass(frozen=True)
 class Manners:
     """How a service behaves: how many records a page holds at most, in which grain times are kept (microseconds), how equal times are
-    ordered, what it says and what it sorts by."""
+    ordered, what it says and what it sorts by. `lag`: how often a list comes from a replica that is behind."""
 
     cap: int = 100
     grain: int = 1
@@ -39,11 +39,16 @@ class Manners:
     gives_total: bool = True
     gives_date: bool = True
     sorts_changes: bool = True
+    lag: float = 0.0
 
 
-@dataclass
+class Killed(BaseException):
+    """The process that asked is no more."""
+
+
+@dataclass(frozen=True)
 class Held:
-    """One record."""
+    """One record. It never changes: a change of it is another one."""
 
     number: int
     id: str
@@ -53,15 +58,35 @@ class Held:
 
     def wire(self) -> dict[str, Any]:
         return {
-            "id": self.id, "objectId": OBJECT_ID, "data": dict(self.data), "createdAt": to_timestamp(self.created),
-            "updatedAt": to_timestamp(self.updated),
+            "id": self.id, "objectId": OBJECT_ID, "data": dict(self.data), "createdAt": timestamp(self.created),
+            "updatedAt": timestamp(self.updated),
         }  # fmt: skip
+
+    @cached_property
+    def record(self) -> Record:
+        return Record.parse(self.wire())
+
+    @cached_property
+    def text(self) -> str:
+        return dumps(self.wire())
+
+
+timestamp = lru_cache(to_timestamp)
+Rows = dict[str, Held]
+
+
+@dataclass
+class Truth:
+    """What was true at any time since a moment: the contents of every id, and the ids that were not there at some time."""
+
+    seen: dict[str, set[str]]
+    absent: set[str] = field(default_factory=set)
 
 
 @dataclass
 class HistoryService:
-    """Ask it as the client is asked. `meanwhile` happens before every request; `seen` and `absent` are what was true during a sync: the
-    contents of every id, and the ids that were not there."""
+    """Ask it as the client is asked. `meanwhile` happens before every request; `truths` are of the syncs that go on, the last one's last.
+    `ends_with`: what is raised instead of the answer number `ends_at`."""
 
     seed: int
     manners: Manners = field(default_factory=Manners)
@@ -72,14 +97,17 @@ class HistoryService:
         self.chance = random.Random(self.seed)
         self.clock = FakeClock(START / MICROS)
         self.step = 0
-        self.rows: dict[str, Held] = {}
+        self.rows: Rows = {}
         self.numbers = 0
         self.attributes = [self._attribute("n"), self._attribute("note")]
-        self.backups: list[dict[str, Held]] = []
+        self.backups: list[Rows] = []
         self.late: list[tuple[int, Callable[[], None]]] = []
-        self.seen: dict[str, set[str]] = {}
-        self.absent: set[str] = set()
-        self.watching = False
+        self.truths: list[Truth] = []
+        self.ends_at: int | None = None
+        self.ends_with: BaseException = NetworkError("the connection was lost")
+        self._touched: set[str] = set()
+        self._states: list[Rows] = []
+        self._orders: dict[tuple[bool, int], list[Held]] = {}
 
     # -- what happens ------------------------------------------------------------------------------------------------------------------
 
@@ -105,7 +133,7 @@ class HistoryService:
             self.numbers += 1
             data = {each.slug: f"{each.slug}{self.numbers}" for each in self.attributes}
             made.append(Held(self.numbers, self._new_id(), stamp, stamp, data))
-        self._write(lambda: self.rows.update((row.id, row) for row in made), late)
+        self._write(lambda: self._put(made), late)
 
     def update(self, ids: Sequence[str], late: int = 0) -> None:
         stamp = self.stamp
@@ -116,28 +144,42 @@ class HistoryService:
                     self.numbers += 1
                     old = self.rows[one]
                     data = {**old.data, "n": f"changed{self.numbers}"}
-                    self.rows[one] = Held(old.number, one, old.created, stamp if late else self.stamp, data)
+                    self._put([replace(old, updated=stamp if late else self.stamp, data=data)])
 
         self._write(act, late)
 
     def delete(self, ids: Sequence[str]) -> None:
         for one in ids:
             self.rows.pop(one, None)
+        self._moved(ids)
 
     def back_up(self) -> None:
-        self.backups.append(deepcopy(self.rows))
+        self.backups.append(dict(self.rows))
 
     def restore(self) -> None:
         if self.backups:
-            self.rows = deepcopy(self.chance.choice(self.backups))
+            before, self.rows = self.rows, dict(self.chance.choice(self.backups))
+            self._moved({one for one in before.keys() | self.rows.keys() if before.get(one) is not self.rows.get(one)})
 
     def drop_attribute(self, *, remake: bool) -> None:
         """Its values leave the records without a sign in their times."""
         gone = self.attributes.pop()
-        for row in self.rows.values():
-            row.data = {slug: value for slug, value in row.data.items() if slug != gone.slug}
+        for one, row in list(self.rows.items()):
+            self.overwrite(one, {slug: value for slug, value in row.data.items() if slug != gone.slug})
         if remake or not self.attributes:
             self.attributes.append(self._attribute(gone.slug))
+
+    def overwrite(self, one: str, data: dict[str, Any]) -> None:
+        """Give a record another content without a sign in its times."""
+        self._put([replace(self.rows[one], data=data)])
+
+    def _put(self, rows: Sequence[Held]) -> None:
+        self.rows.update((row.id, row) for row in rows)
+        self._moved([row.id for row in rows])
+
+    def _moved(self, ids: Iterable[str]) -> None:
+        self._touched.update(ids)
+        self._orders.clear()
 
     def _write(self, act: Callable[[], None], late: int) -> None:
         if late:
@@ -163,29 +205,27 @@ class HistoryService:
 
     # -- what is watched -----------------------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
-        """From now on, remember what is true between requests."""
-        self.seen, self.absent, self.watching = {}, set(), True
-        self.look()
+    def begin(self, *, again: bool = False) -> Truth:
+        """A sync begins, or `again`, after it was interrupted: from now on, remember what is true between requests."""
+        self._look()
+        truth = Truth({one: {row.text} for one, row in self.rows.items()})
+        self.truths = [*self.truths, truth] if again else [truth]
+        self._states = [dict(self.rows)]
+        return truth
 
-    def look(self) -> None:
-        for one in self.seen.keys() - self.rows.keys():
-            self.absent.add(one)
-        for one, row in self.rows.items():
-            if one not in self.seen:
-                self.seen[one] = set()
-                if self.requests > self.first:
-                    self.absent.add(one)
-            self.seen[one].add(dumps(row.wire()))
-
-    @property
-    def first(self) -> int:
-        return 0 if not self.watching else self._first
-
-    def begin(self) -> None:
-        """A sync begins."""
-        self._first = self.requests
-        self.watch()
+    def _look(self) -> None:
+        if not self._touched:
+            return
+        for truth in self.truths:
+            for one in self._touched:
+                row = self.rows.get(one)
+                if row is None or one not in truth.seen:
+                    truth.absent.add(one)
+                if row is not None:
+                    truth.seen.setdefault(one, set()).add(row.text)
+        self._touched.clear()
+        if self.manners.lag:
+            self._states.append(dict(self.rows))
 
     # -- what is answered ----------------------------------------------------------------------------------------------------------------
 
@@ -193,8 +233,9 @@ class HistoryService:
         self.requests += 1
         self.advance(self.chance.randrange(50_000, 700_000))
         self.meanwhile()
-        if self.watching:
-            self.look()
+        self._look()
+        if self.requests == self.ends_at:
+            raise self.ends_with
         return formatdate(self.now // MICROS, usegmt=True) if self.manners.gives_date else None
 
     def list_records(
@@ -213,20 +254,31 @@ class HistoryService:
         if self.manners.sorts_changes and sort not in ("created_at", "updated_at"):
             raise RejectedError("there is no such order", status=400)
         by_change = sort == "updated_at" and self.manners.sorts_changes
-        sign = -1 if order == "desc" else 1
+        rows = self._in_order(by_change, -1 if order == "desc" else 1)
+        items = [row.record for row in rows[offset : offset + min(limit, self.manners.cap)]]
+        return Page(items, len(rows) if self.manners.gives_total else None, limit, offset, date)
+
+    def _in_order(self, by_change: bool, sign: int) -> list[Held]:
+        if self.manners.lag and self.chance.random() < self.manners.lag:
+            return self._sorted(self.chance.choice(self._states[-4:]), by_change, sign)
+        if self.manners.ties == "random":
+            return self._sorted(self.rows, by_change, sign)
+        if (by_change, sign) not in self._orders:
+            self._orders[by_change, sign] = self._sorted(self.rows, by_change, sign)
+        return self._orders[by_change, sign]
+
+    def _sorted(self, rows: Rows, by_change: bool, sign: int) -> list[Held]:
         ties: dict[str, Callable[[Held], Any]] = {
             "arrival": lambda row: sign * row.number, "id": lambda row: row.id, "random": lambda row: self.chance.random(),
         }  # fmt: skip
         tie = ties[self.manners.ties]
-        rows = sorted(self.rows.values(), key=lambda row: (sign * (row.updated if by_change else row.created), tie(row)))
-        items = [Record.parse(row.wire()) for row in rows[offset : offset + min(limit, self.manners.cap)]]
-        return Page(items, len(rows) if self.manners.gives_total else None, limit, offset, date)
+        return sorted(rows.values(), key=lambda row: (sign * (row.updated if by_change else row.created), tie(row)))
 
     def get_record(self, object_id: str, record_id: str) -> Record:
         self._answer()
         if record_id not in self.rows:
             raise NotFoundError("not found", status=404)
-        return Record.parse(self.rows[record_id].wire())
+        return self.rows[record_id].record
 
     def list_objects(self) -> list[Object]:
         self._answer()

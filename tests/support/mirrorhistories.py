@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from crmctl.errors import NetworkError
 from crmctl.mirror.file import MirrorFile, mirror_path
-from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
+from crmctl.mirror.object_sync import ObjectResult
+from crmctl.mirror.sync import SyncRequest, sync_mirror
+from crmctl.models.timestamps import MICROS
 from tests.support.bulkcontext import QuietListener
-from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService, Manners
+from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService, Killed, Manners, Truth
 
 
 @dataclass
@@ -33,11 +38,17 @@ class MirrorContext:
 class Tally:
     """What many histories came to."""
 
+    histories: int = 0
     syncs: int = 0
-    unproven: int = 0
-    anew: dict[str, int] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
     requests: int = 0
+    interrupted: int = 0
+    unproven: int = 0
+    anew: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 def random_manners(chance: random.Random) -> Manners:
@@ -48,6 +59,7 @@ def random_manners(chance: random.Random) -> Manners:
         gives_total=chance.random() < 0.9,
         gives_date=chance.random() < 0.9,
         sorts_changes=chance.random() < 0.93,
+        lag=chance.choice([0, 0, 0, 0, 0.1, 0.5]),
     )
 
 
@@ -58,59 +70,110 @@ def play(seed: int, folder: Path, tally: Tally) -> None:
     for _ in range(chance.randrange(0, 8)):
         service.create(chance.choice([1, 5, 30, 100, 130]))
         service.advance(chance.choice([0, 1_000, MINUTE, 60 * MINUTE]))
-    context = MirrorContext(service, folder, service.clock)
+    history = History(seed, chance, service, MirrorContext(service, folder, service.clock), tally)
+    tally.histories += 1
     for _ in range(chance.randrange(2, 5)):
-        sync_once(service, context, chance, tally, seed)
-        stepped = False
-        for _ in range(chance.randrange(0, 6)):
-            stepped = something_happens(service, chance, stepped)
+        history.sync()
+        history.go_on(chance.randrange(0, 6))
 
 
-def sync_once(service: HistoryService, context: MirrorContext, chance: random.Random, tally: Tally, seed: int) -> SyncReport:
-    """A sync, with or without others who write meanwhile, and whether the mirror is right after it."""
-    busy = chance.random() < 0.35
-    pace = chance.choice([0.05, 0.3, 1.0])
+@dataclass
+class History:
+    """One service and its mirror on their way. `stepped`: the clock has been set in this interval."""
 
-    def meanwhile() -> None:
-        if chance.random() < pace:
-            small_change(service, chance)
+    seed: int
+    chance: random.Random
+    service: HistoryService
+    context: MirrorContext
+    tally: Tally
+    stepped: bool = False
 
-    service.meanwhile = meanwhile if busy else lambda: None
-    service.begin()
-    asked = service.requests
-    report = sync_mirror(context, SyncRequest(full=chance.random() < 0.02))  # type: ignore[arg-type]
-    service.meanwhile = lambda: None
-    tally.syncs += 1
-    tally.requests += service.requests - asked
-    [result] = report.results
-    if result.reason:
-        tally.anew[result.reason] = tally.anew.get(result.reason, 0) + 1
-    if not result.state.proven:
-        tally.unproven += 1
-    elif problem := difference(service, context):
-        tally.wrong.append(f"seed {seed}, sync {tally.syncs}: {problem}; {result.state.how}: {result.reason} {result.state.proof}")
-    return report
+    def go_on(self, events: int) -> None:
+        for _ in range(events):
+            self.stepped = something_happens(self.service, self.chance, self.stepped)
+
+    def sync(self) -> None:
+        """A sync, with or without others who write meanwhile, after others that were interrupted; and whether the mirror is right."""
+        chance, service = self.chance, self.service
+        busy, pace = chance.random() < 0.35, chance.choice([0.05, 0.3, 1.0])
+
+        def meanwhile() -> None:
+            if chance.random() < pace:
+                small_change(service, chance)
+
+        asked, again = service.requests, False
+        service.truths = []
+        while chance.random() < 0.25:
+            again = self.interrupted(meanwhile if busy else nothing, again) or again
+            self.go_on(chance.choice([0, 0, 1, 2]))
+        before = service.clock.now()
+        truth = service.begin(again=again)
+        service.meanwhile = meanwhile if busy else nothing
+        report = sync_mirror(self.context, SyncRequest(full=chance.random() < 0.02))  # type: ignore[arg-type]
+        service.meanwhile = nothing
+        self.stepped = False
+        self.tally.requests += service.requests - asked
+        [result] = report.results
+        # A reading that was gone on with may hold as of when it began, which is what it says.
+        self.judge(result, service.truths[0] if result.state.taken < int(before * MICROS) else truth)
+
+    def judge(self, result: ObjectResult, truth: Truth) -> None:
+        tally, state = self.tally, result.state
+        tally.syncs += 1
+        if result.reason:
+            tally.anew[result.reason if not result.reason[0].isdigit() else "... " + result.reason.partition(" ")[2]] += 1
+        if not state.proven:
+            tally.unproven += 1
+        elif problem := difference(self.context, truth):
+            tally.wrong.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {state.how}: {result.reason} {state.proof}")
+
+    def interrupted(self, meanwhile: Callable[[], None], again: bool) -> bool:
+        """A sync whose process is killed, or whose connection is lost, at some request; whether it was. Others see nothing of it."""
+        service, before = self.service, contents(self.context)
+        truth = service.begin(again=again)
+        service.ends_at = service.requests + self.chance.choice([self.chance.randrange(1, 8), self.chance.randrange(1, 40)])
+        service.ends_with = self.chance.choice([Killed(), NetworkError("the connection was lost")])
+        service.meanwhile = meanwhile
+        try:
+            report = sync_mirror(self.context, SyncRequest())  # type: ignore[arg-type]
+        except (Killed, NetworkError):
+            self.tally.interrupted += 1
+            if contents(self.context) != before:
+                self.tally.wrong.append(f"seed {self.seed}: a sync that was interrupted has changed what others see")
+            return True
+        finally:
+            service.ends_at, service.meanwhile = None, nothing
+        [result] = report.results
+        self.judge(result, service.truths[0] if again else truth)
+        return False
 
 
-def difference(service: HistoryService, context: MirrorContext) -> str | None:
+def nothing() -> None:
+    """Nobody writes."""
+
+
+def difference(context: MirrorContext, truth: Truth) -> str | None:
     """What the mirror holds that was never true during the sync."""
     held = contents(context)
-    for one, wires in service.seen.items():
+    for one, wires in truth.seen.items():
         if one not in held:
-            if one not in service.absent:
+            if one not in truth.absent:
                 return f"{one} is missing"
         elif held[one] not in wires:
             return f"{one} is stale: {held[one]} instead of {wires}"
-    ghosts = held.keys() - service.seen.keys()
+    ghosts = held.keys() - truth.seen.keys()
     return f"{len(ghosts)} ghosts: {sorted(ghosts)[:3]}" if ghosts else None
 
 
 def contents(context: MirrorContext) -> dict[str, str]:
+    """What the mirror holds; nothing where there is none."""
     file = MirrorFile.read(mirror_path(context.state, context.profile, context.origin))
-    assert file is not None
+    if file is None:
+        return {}
     with file:
         state = file.state(OBJECT_ID)
-        assert state is not None
+        if state is None:
+            return {}
         held = dict(file.db.execute("SELECT id, _data FROM people").fetchall())
     assert len(held) == state.records
     return held
