@@ -29,12 +29,13 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add,
 }  # fmt: skip
 ELSEWHERE = {
+    "crmctl.bulk.journal": ["tests/bulk/run/test_lost_requests.py"],
     "crmctl.bulk.undo": ["tests/bulk/usecases/test_undo.py"],
     "crmctl.schema": ["tests/cli/test_schema.py", "tests/cli/test_schema_commands.py"],
     "crmctl.service.definitions": ["tests/contract/test_definitions.py"],
     "crmctl.service.routes": ["tests/contract"],
 }
-"""Packages that are tested through what is built on them."""
+"""What is tested through what is built on it; beside the package's own folder of tests, where it has one."""
 
 UNTOUCHED = {"annotation", "returns", "decorator_list", "bases", "type_params"}
 """Parts of the syntax that say what something is, not what it does."""
@@ -154,24 +155,21 @@ def draw(package: str, count: int, seed: int) -> list[Mutant]:
 
 
 def tests_of(package: str) -> list[str]:
-    """The folder of the tests that lies where the package does, or that of the nearest package around it."""
+    """The folder of the tests that lies where the package does, or that of the nearest package around it, and the tests elsewhere."""
     place = Path("tests", *package.split(".")[1:])
-    while not (ROOT / place).is_dir():
-        if tests := ELSEWHERE.get(".".join(["crmctl", *place.parts[1:]])):
+    while True:
+        own = [place.as_posix()] if (ROOT / place).is_dir() else []
+        if tests := own + ELSEWHERE.get(".".join(["crmctl", *place.parts[1:]]), []):
             return tests
         place = place.parent
-    return [place.as_posix()]
 
 
 def nearest_first(tests: Sequence[str], mutant: Mutant) -> list[str]:
     """The files of the tests, those first that import the mutated module: there most mutations are noticed, and one failure is enough."""
     module = ".".join(Path(mutant.file).with_suffix("").parts[1:])
-    files = [file for place in tests for file in sorted((ROOT / place).rglob("test_*.py"))] if all(map(_is_folder, tests)) else []
-    return [file.relative_to(ROOT).as_posix() for file in sorted(files, key=lambda file: module not in file.read_text())] or list(tests)
-
-
-def _is_folder(place: str) -> bool:
-    return (ROOT / place).is_dir()
+    places = [ROOT / place for place in tests]
+    files = [file for place in places for file in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
+    return [file.relative_to(ROOT).as_posix() for file in sorted(files, key=lambda file: module not in file.read_text())]
 
 
 def run_tests(folder: Path, tests: Sequence[str], seconds: float) -> bool:

@@ -170,6 +170,17 @@ def test_a_lease_is_held_by_the_living_only(journal: Journal) -> None:
     assert not journal.is_running
 
 
+def test_the_dead_have_no_start_time() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # dead, and not yet taken away
+    assert lease.start_time(child) == ""
+    os.waitpid(child, 0)
+    assert lease.start_time(child) == ""
+    assert lease.start_time(os.getpid()).isdigit()
+
+
 def test_rivals_come_by_row_with_their_key_and_each_record_once(journal: Journal) -> None:
     journal.record_rivals([(7, "b", "k7"), (3, "z", "k3"), (7, "a", "k7")])
     journal.record_rivals([(7, "b", "another"), (3, "y", "k3"), (501, "c", "k501")])

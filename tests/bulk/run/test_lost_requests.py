@@ -95,6 +95,8 @@ def test_rows_that_were_sent_since_are_not_sent_again(
         assert result.error is None
         if harm is put_back_the_journal:
             assert "went back in time" in result.notes[0]
+            with closing(Journal(desk.folder, desk.clock)) as journal:
+                assert journal.lost_sends() is None, "what was settled is not lost once more"
 
 
 def test_what_may_still_be_under_way_is_waited_for(tmp_path: Path) -> None:
