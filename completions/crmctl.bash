@@ -6,9 +6,9 @@ _crmctl_table() {
     case $1 in
         '') commands='records bulk mirror objects attributes schema activities reports workflows files webhooks members auth config completion doctor serve service demo api commands help' ;;
         'records') commands='list search count get history create update edit delete' ;;
-        'records list') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict --sample=@anything --seed=@anything' arguments='@objects' ;;
-        'records search') options='--filter=@assignments --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict' arguments='@objects @anything' ;;
-        'records count') options='--filter=@assignments --by=@attributes --sum=@attributes --avg=@attributes --strict' arguments='@objects' ;;
+        'records list') options='--filter=@conditions --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict --sample=@anything --seed=@anything' arguments='@objects' ;;
+        'records search') options='--filter=@conditions --limit=@anything --all --offset=@anything --sort=@attributes --order=asc|desc --strict' arguments='@objects @anything' ;;
+        'records count') options='--filter=@conditions --by=@attributes --sum=@attributes --avg=@attributes --strict' arguments='@objects' ;;
         'records get') arguments='@objects @assignments' ;;
         'records history') options='--limit=@anything --all --offset=@anything' arguments='@objects @assignments' ;;
         'records create') options='--set=@assignments --data=@anything --currency=@anything' arguments='@objects' ;;
@@ -22,9 +22,9 @@ _crmctl_table() {
         'bulk jobs') options='--remove' arguments='@jobs' ;;
         'bulk repair') options='--delete-duplicates --clear-marker' arguments='@jobs' ;;
         'bulk undo') arguments='@jobs' ;;
-        'bulk export') options='-O=@files --out=@files --format=jsonl|csv|tsv|json|parquet|xlsx --filter=@assignments --prune-deleted --since-last --lookback=@anything --resume --restart' arguments='@objects' ;;
-        'bulk update') options='--ids=@files --filter=@assignments --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
-        'bulk delete') options='--ids=@files --filter=@assignments --expect=@anything --backup=@files --no-backup --concurrency=@anything' arguments='@objects' ;;
+        'bulk export') options='-O=@files --out=@files --format=jsonl|csv|tsv|json|parquet|xlsx --filter=@conditions --prune-deleted --since-last --lookback=@anything --resume --restart' arguments='@objects' ;;
+        'bulk update') options='--ids=@files --filter=@conditions --set=@assignments --expect=@anything --max-changes=@anything --on-error=stop|continue --max-failures=@anything --failed=@files --default-region=@anything --currency=@anything --concurrency=@anything' arguments='@objects' ;;
+        'bulk delete') options='--ids=@files --filter=@conditions --expect=@anything --backup=@files --no-backup --concurrency=@anything' arguments='@objects' ;;
         'bulk dedupe') options='--match=@anything --keep=@anything --plan=@files --max-group=@anything --review --max-age=@anything' arguments='@objects' ;;
         'bulk inspect') options='--object=@objects --mode=create|upsert --duplicates --match=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
         'mirror') commands='sync status verify search sql path remove' ;;
@@ -203,6 +203,9 @@ _crmctl_offer() {
         @assignments)
             compopt -o nospace 2>/dev/null
             found=$(_crmctl_values assignments "$start") ;;
+        @conditions)
+            compopt -o nospace 2>/dev/null
+            found=$(_crmctl_values conditions "$quote$start") ;;
         @reports|@workflows)
             # names may hold blanks: readline quotes them like file names
             compopt -o filenames 2>/dev/null
@@ -215,13 +218,14 @@ _crmctl_offer() {
 }
 
 _crmctl() {
-    local commands options arguments path= object= profile= position=0 pending= kind= current front=
+    local commands options arguments path= object= profile= position=0 pending= kind= current front= quote=
     local -a words
     COMPREPLY=()
     _crmctl_split
     _crmctl_table ''
     _crmctl_walk
     current=${words[${#words[@]}-1]}
+    [[ $current == [\"\']* ]] && quote=${current:0:1}
     current=${current#[\"\']}
     if [[ -n $pending ]]; then
         _crmctl_kind "$pending"
@@ -229,6 +233,7 @@ _crmctl() {
         _crmctl_kind "${current%%=*}" || return
         front=${current%%=*}=
         current=${current#*=}
+        [[ $current == [\"\']* ]] && quote=${current:0:1}
         current=${current#[\"\']}
     elif [[ $current == -* ]]; then
         local option names=

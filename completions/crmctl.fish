@@ -51,7 +51,8 @@ function __crmctl_values
     set -l program (commandline -opc)[1]
     set -l front (commandline -ct | string replace -r -- '^--[^=]*=' '' | string match -r -- '^.*,')
     test "$argv[1]" = fields; or set front ''
-    for value in ($program completion values $argv[1] "$object" "$profile" (commandline -ct) 2>/dev/null </dev/null)
+    set -l typed (commandline -ct | string replace -r -- '^--[^=]*=' '')
+    for value in ($program completion values $argv[1] "$object" "$profile" "$typed" 2>/dev/null </dev/null)
         echo -- "$front$value"
     end
 end
@@ -108,7 +109,7 @@ complete -c crmctl -n '__crmctl_at " records"' -a create -d 'Create one record'
 complete -c crmctl -n '__crmctl_at " records"' -a update -d 'Change fields of one record; the others stay as they are'
 complete -c crmctl -n '__crmctl_at " records"' -a edit -d 'Change one record in your editor, as YAML; only what you change is sent'
 complete -c crmctl -n '__crmctl_at " records"' -a delete -d 'Delete one record; asks first'
-complete -c crmctl -n '__crmctl_at " records list"' -l filter -x -a '(__crmctl_values assignments)' -d 'Only records that match; repeat to narrow further'
+complete -c crmctl -n '__crmctl_at " records list"' -l filter -x -a '(__crmctl_values conditions)' -d 'Only records that match; repeat to narrow further'
 complete -c crmctl -n '__crmctl_at " records list"' -l limit -x -d 'Show this many; 50 unless given'
 complete -c crmctl -n '__crmctl_at " records list"' -l all -d 'Show all of them'
 complete -c crmctl -n '__crmctl_at " records list"' -l offset -x -d 'Skip this many first'
@@ -118,7 +119,7 @@ complete -c crmctl -n '__crmctl_at " records list"' -l strict -d 'A value that n
 complete -c crmctl -n '__crmctl_at " records list"' -l sample -x -d 'Show so many at random'
 complete -c crmctl -n '__crmctl_at " records list"' -l seed -x -d 'With --sample: the same ones again, while nothing changes'
 complete -c crmctl -n '__crmctl_at " records list" 0' -a '(__crmctl_values objects)'
-complete -c crmctl -n '__crmctl_at " records search"' -l filter -x -a '(__crmctl_values assignments)' -d 'Only records that match; repeat to narrow further'
+complete -c crmctl -n '__crmctl_at " records search"' -l filter -x -a '(__crmctl_values conditions)' -d 'Only records that match; repeat to narrow further'
 complete -c crmctl -n '__crmctl_at " records search"' -l limit -x -d 'Show this many; 50 unless given'
 complete -c crmctl -n '__crmctl_at " records search"' -l all -d 'Show all of them'
 complete -c crmctl -n '__crmctl_at " records search"' -l offset -x -d 'Skip this many first'
@@ -126,7 +127,7 @@ complete -c crmctl -n '__crmctl_at " records search"' -l sort -x -a '(__crmctl_v
 complete -c crmctl -n '__crmctl_at " records search"' -l order -x -a 'asc desc' -d 'Smallest or oldest first, or last'
 complete -c crmctl -n '__crmctl_at " records search"' -l strict -d 'A value that no record can have is an error, not a warning'
 complete -c crmctl -n '__crmctl_at " records search" 0' -a '(__crmctl_values objects)'
-complete -c crmctl -n '__crmctl_at " records count"' -l filter -x -a '(__crmctl_values assignments)' -d 'Only records that match; repeat to narrow further'
+complete -c crmctl -n '__crmctl_at " records count"' -l filter -x -a '(__crmctl_values conditions)' -d 'Only records that match; repeat to narrow further'
 complete -c crmctl -n '__crmctl_at " records count"' -l by -x -a '(__crmctl_values attributes)' -d 'One row for each value of this attribute'
 complete -c crmctl -n '__crmctl_at " records count"' -l sum -x -a '(__crmctl_values attributes)' -d 'Add it up; may be repeated'
 complete -c crmctl -n '__crmctl_at " records count"' -l avg -x -a '(__crmctl_values attributes)' -d 'Average it; may be repeated'
@@ -240,14 +241,14 @@ complete -c crmctl -n '__crmctl_at " bulk repair" 0' -a '(__crmctl_values jobs)'
 complete -c crmctl -n '__crmctl_at " bulk undo" 0' -a '(__crmctl_values jobs)'
 complete -c crmctl -n '__crmctl_at " bulk export"' -s O -l out -r -F -d 'Write here instead of stdout; .gz compresses'
 complete -c crmctl -n '__crmctl_at " bulk export"' -l format -x -a 'jsonl csv tsv json parquet xlsx' -d 'Else by the file\'s name, on stdout jsonl'
-complete -c crmctl -n '__crmctl_at " bulk export"' -l filter -x -a '(__crmctl_values assignments)' -d 'Only records that match; repeat to narrow further'
+complete -c crmctl -n '__crmctl_at " bulk export"' -l filter -x -a '(__crmctl_values conditions)' -d 'Only records that match; repeat to narrow further'
 complete -c crmctl -n '__crmctl_at " bulk export"' -l prune-deleted -d 'Read twice, and leave out what was deleted meanwhile'
 complete -c crmctl -n '__crmctl_at " bulk export"' -l since-last -d 'Only what changed since the last run; at first all'
 complete -c crmctl -n '__crmctl_at " bulk export"' -l lookback -x -d 'How late a change may become visible'
 complete -c crmctl -n '__crmctl_at " bulk export"' -l resume -l restart -d 'Go on with an interrupted export, or begin anew; else one of the last 24 hours goes on'
 complete -c crmctl -n '__crmctl_at " bulk export" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " bulk update"' -l ids -r -F -d 'Record ids, one a line, or a table with an id column'
-complete -c crmctl -n '__crmctl_at " bulk update"' -l filter -x -a '(__crmctl_values assignments)' -d 'Only records that match; repeat to narrow further'
+complete -c crmctl -n '__crmctl_at " bulk update"' -l filter -x -a '(__crmctl_values conditions)' -d 'Only records that match; repeat to narrow further'
 complete -c crmctl -n '__crmctl_at " bulk update"' -l set -x -a '(__crmctl_values assignments)' -d 'Set a field; may be repeated. SLUG= clears, SLUG:=JSON is taken as JSON'
 complete -c crmctl -n '__crmctl_at " bulk update"' -l expect -x -d 'Send nothing unless exactly so many rows would be written'
 complete -c crmctl -n '__crmctl_at " bulk update"' -l max-changes -x -d 'Send nothing when more rows, or more percent of the rows, would be written'
@@ -259,7 +260,7 @@ complete -c crmctl -n '__crmctl_at " bulk update"' -l currency -x -d 'Currency o
 complete -c crmctl -n '__crmctl_at " bulk update"' -l concurrency -x -d 'Requests under way at the same time'
 complete -c crmctl -n '__crmctl_at " bulk update" 0' -a '(__crmctl_values objects)'
 complete -c crmctl -n '__crmctl_at " bulk delete"' -l ids -r -F -d 'Record ids, one a line, or a table with an id column'
-complete -c crmctl -n '__crmctl_at " bulk delete"' -l filter -x -a '(__crmctl_values assignments)' -d 'Only records that match; repeat to narrow further'
+complete -c crmctl -n '__crmctl_at " bulk delete"' -l filter -x -a '(__crmctl_values conditions)' -d 'Only records that match; repeat to narrow further'
 complete -c crmctl -n '__crmctl_at " bulk delete"' -l expect -x -d 'Send nothing unless exactly so many rows would be written'
 complete -c crmctl -n '__crmctl_at " bulk delete"' -l backup -r -F -d 'Where the copy of the records goes; else into the job\'s folder'
 complete -c crmctl -n '__crmctl_at " bulk delete"' -l no-backup -d 'Keep no copy: what is deleted cannot be had back'

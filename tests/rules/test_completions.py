@@ -124,6 +124,21 @@ def test_a_word_with_an_equals_sign_is_completed_once(shell: Shell, cached: dict
     assert {typed: shell.one_of(f"crmctl {typed}").removeprefix("crmctl ") for typed in COMPLETED} == COMPLETED
 
 
+OF_TEXT = {"equals", "notEquals", "contains", "notContains", "startsWith", "endsWith", "in", "not in", "isEmpty", "isNotEmpty"}
+
+
+def test_a_condition_is_completed_to_its_end(shell: Shell, cached: dict[str, list[str]]) -> None:
+    """Attributes, then operators, then the options of a select; a quote that was opened stays open until nothing has to follow."""
+    ask = "crmctl records list people --filter"
+    assert set(shell.inserted(f"{ask} 'email ", "email ")) == OF_TEXT
+    assert set(shell.inserted(f"{ask} 'subs", "subscribed ")) == {"isTrue", "isFalse", "isEmpty", "isNotEmpty"}
+    assert shell.typed(f"{ask} 'ema", "is'") == "email is"
+    assert shell.typed(f"{ask} 'email cont", "@acme'") == "email contains @acme"
+    assert shell.typed(f"{ask} 'status in new,cust", shell.closing) == "status in new,customer"
+    assert shell.typed(f"{ask} 'address.ci", "=Rome'") == "address.city =Rome"
+    assert shell.typed(f"{ask} status=cust", "") == "status=customer"
+
+
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("breaks", ["' \\t\\n'", "' \\t\\n\"'\\''><=;|&(:'"])
 def test_bash_with_and_without_its_word_breaks(tmp_path: Path, cached: dict[str, list[str]], breaks: str) -> None:
@@ -165,6 +180,11 @@ def test_fish(cached: dict[str, list[str]]) -> None:
     assert offered("crmctl records list people --fields id,createdA") == ["id,createdAt"]
     assert offered("crmctl -p ") == ["spare", "work"]
     assert offered("crmctl records list people -p spare --filter ") == []
+    assert {one.removeprefix("email ").strip() for one in offered("crmctl records list people --filter 'email ")} == OF_TEXT
+    assert offered("crmctl records list people --filter 'email cont") == ["email contains ", "email contains VALUE"]
+    assert "status in new,customer" in offered("crmctl records list people --filter 'status in new,")
+    assert "status=customer" in offered("crmctl records list people --filter status=")
+    assert "--filter=status=customer" in offered("crmctl records list people --filter=status=")
 
 
 def test_the_powershell_script_is_powershell() -> None:

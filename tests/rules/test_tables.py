@@ -13,8 +13,9 @@ from crmctl.cli.options import common_options
 from crmctl.config.keys import OUTPUT_FORMATS
 from crmctl.models.attribute_types import TRAITS, Trait, types_with
 from crmctl.models.attributes import AttributeType
-from crmctl.models.composites import JOINED_BY, PART_NAMES
+from crmctl.models.composites import JOINED_BY
 from crmctl.models.filters import SIGNS, VALUELESS, Operator
+from crmctl.models.part_names import PART_NAMES
 from crmctl.models.typed_text import READERS
 from crmctl.output.emitter import FORMATS
 from crmctl.output.views import TYPE_KINDS

@@ -32,6 +32,7 @@ class Shell:
     """An interactive bash or zsh. `all_of(line)` inserts every candidate, `one_of(line)` does what the TAB key does."""
 
     def __init__(self, name: str, script: Path, folder: Path) -> None:
+        self.closing = {"bash": "", "zsh": "'"}[name]  # bash closes a quote behind a word that is complete
         program = find_program(name)
         assert program is not None
         options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[name]
@@ -57,6 +58,15 @@ class Shell:
     def one_of(self, line: str) -> str:
         """The line after the TAB key; it ends with a blank where its last word is complete."""
         return " ".join(self._words(line, "\t@")).removesuffix("@")
+
+    def inserted(self, line: str, front: str) -> list[str]:
+        """What follows `front` in each candidate for a last word that begins with a quote; they may stand in one word or in several."""
+        words = " ".join(self._words(line, f"\x14{self.closing}")).partition(front)[2]
+        return [word.strip(" '") for word in words.split(front)]
+
+    def typed(self, line: str, rest: str) -> str:
+        """The last word of the line after the TAB key and what is typed then."""
+        return self._words(line, f"\t{rest}")[-1]
 
     def _words(self, line: str, keys: str) -> list[str]:
         """Type the line and the keys, then have the shell itself print the words of what is on its command line."""

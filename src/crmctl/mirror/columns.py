@@ -12,9 +12,10 @@ from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.composites import JOINED_BY, PART_NAMES, usual_name
+from crmctl.models.composites import JOINED_BY, usual_name
 from crmctl.models.ids import is_uuid
 from crmctl.models.numbers import plain_decimal
+from crmctl.models.part_names import PART_NAMES
 
 FIXED = ("_no", "id", "created_at", "updated_at", "_created", "_updated", "_data")
 """Columns of every table; no slug takes their names."""

@@ -16,31 +16,7 @@ from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import Attribute, AttributeType
-
-PART_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
-    AttributeType.NAME: {
-        "title": ("prefix", "salutation"),
-        "first": ("firstname", "given", "givenname", "forename"),
-        "middle": ("middlename",),
-        "last": ("lastname", "family", "familyname", "surname"),
-        "suffix": (),
-    },
-    AttributeType.ADDRESS: {
-        "street": ("street1", "line1", "address1", "addressline1", "streetaddress"),
-        "street2": ("line2", "address2", "addressline2"),
-        "city": ("town", "locality"),
-        "state": ("region", "province", "county"),
-        "postalCode": ("zip", "zipcode", "postcode"),
-        "country": ("countrycode",),
-    },
-    AttributeType.CURRENCY: {"amount": ("value",), "currency": ("currencycode", "code")},
-    AttributeType.PHONE_NUMBER: {
-        "number": ("phone", "phonenumber", "value", "e164", "originalphonenumber", "primaryphonenumber"),
-        "countryCode": ("country",),
-        "extension": ("ext",),
-    },
-}
-"""Part names in the order people write them, each with other spellings of the same part (folded)."""
+from crmctl.models.part_names import PART_NAMES
 
 JOINED_BY: dict[str, str] = {AttributeType.NAME: " ", AttributeType.ADDRESS: ", "}
 

@@ -13,9 +13,10 @@ from typing import Any
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.composites import PART_NAMES, fold
+from crmctl.models.composites import fold
 from crmctl.models.numbers import canonical_number
 from crmctl.models.numbers import read_number as parse_number
+from crmctl.models.part_names import PART_NAMES
 
 
 def _words(text: str) -> frozenset[str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
-from crmctl.models.composites import COMPOSITE_TYPES, PART_NAMES, Form, fold, known_parts, knows_part, learn_form
+from crmctl.models.composites import COMPOSITE_TYPES, Form, fold, known_parts, knows_part, learn_form
+from crmctl.models.part_names import PART_NAMES
 
 RECORD_ID = "id"
 RECORD_FIELDS = frozenset({"id", "objectid", "createdat", "updatedat"})

@@ -103,6 +103,9 @@ _crmctl_offer() {
         @assignments)
             compopt -o nospace 2>/dev/null
             found=$(_crmctl_values assignments "$start") ;;
+        @conditions)
+            compopt -o nospace 2>/dev/null
+            found=$(_crmctl_values conditions "$quote$start") ;;
         @reports|@workflows)
             # names may hold blanks: readline quotes them like file names
             compopt -o filenames 2>/dev/null
@@ -115,13 +118,14 @@ _crmctl_offer() {
 }
 
 _crmctl() {
-    local commands options arguments path= object= profile= position=0 pending= kind= current front=
+    local commands options arguments path= object= profile= position=0 pending= kind= current front= quote=
     local -a words
     COMPREPLY=()
     _crmctl_split
     _crmctl_table ''
     _crmctl_walk
     current=${words[${#words[@]}-1]}
+    [[ $current == [\"\']* ]] && quote=${current:0:1}
     current=${current#[\"\']}
     if [[ -n $pending ]]; then
         _crmctl_kind "$pending"
@@ -129,6 +133,7 @@ _crmctl() {
         _crmctl_kind "${current%%=*}" || return
         front=${current%%=*}=
         current=${current#*=}
+        [[ $current == [\"\']* ]] && quote=${current:0:1}
         current=${current#[\"\']}
     elif [[ $current == -* ]]; then
         local option names=

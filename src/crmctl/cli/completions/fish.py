@@ -59,7 +59,8 @@ function __crmctl_values
     set -l program (commandline -opc)[1]
     set -l front (commandline -ct | string replace -r -- '^--[^=]*=' '' | string match -r -- '^.*,')
     test "$argv[1]" = fields; or set front ''
-    for value in ($program completion values $argv[1] "$object" "$profile" (commandline -ct) 2>/dev/null </dev/null)
+    set -l typed (commandline -ct | string replace -r -- '^--[^=]*=' '')
+    for value in ($program completion values $argv[1] "$object" "$profile" "$typed" 2>/dev/null </dev/null)
         echo -- "$front$value"
     end
 end

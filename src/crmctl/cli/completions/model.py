@@ -13,6 +13,7 @@ OBJECTS = "@objects"
 ATTRIBUTES = "@attributes"
 FIELDS = "@fields"
 ASSIGNMENTS = "@assignments"
+CONDITIONS = "@conditions"
 PROFILES = "@profiles"
 REPORTS = "@reports"
 WORKFLOWS = "@workflows"
@@ -20,16 +21,17 @@ JOBS = "@jobs"
 SETTINGS = "@settings"
 SCOPES = "@scopes"
 EVENTS = "@events"
-DYNAMIC = (OBJECTS, ATTRIBUTES, FIELDS, ASSIGNMENTS, PROFILES, REPORTS, WORKFLOWS, JOBS, SETTINGS, SCOPES, EVENTS)
-"""What `crmctl completion values` knows: object slugs; slugs, a comma list of fields and `slug=` of one object's attributes; profiles;
-names of reports and workflows, which may hold blanks; jobs of this machine, names of settings, scopes, types of events."""
+DYNAMIC = (OBJECTS, ATTRIBUTES, FIELDS, ASSIGNMENTS, CONDITIONS, PROFILES, REPORTS, WORKFLOWS, JOBS, SETTINGS, SCOPES, EVENTS)
+"""What `crmctl completion values` knows: object slugs; slugs, a comma list of fields, `slug=` and beginnings of conditions of one
+object's attributes; profiles; names of reports and workflows, which may hold blanks; jobs of this machine, names of settings, scopes,
+types of events."""
 
 BY_METAVAR = {
     "OBJECT": OBJECTS,
     "ATTR": ATTRIBUTES,
     "FIELD,...": FIELDS,
     "SLUG=VALUE": ASSIGNMENTS,
-    "CONDITION": ASSIGNMENTS,
+    "CONDITION": CONDITIONS,
     "ID|ATTR=VALUE": ASSIGNMENTS,
     "PROFILE": PROFILES,
     "JOB": JOBS,

@@ -66,7 +66,7 @@ Register-ArgumentCompleter -Native -CommandName crmctl -ScriptBlock {
     if ($kind -like '@*' -and $kind -ne '@anything') {
         # PowerShell 5 drops empty arguments, so none is empty
         $program = $commandAst.CommandElements[0].ToString()
-        $values = & $program completion values $kind.Substring(1) "$object " "$profileName " "$start " 2>$null
+        $values = & $program completion values $kind.Substring(1) "$object " "$profileName " $(if ($start) { $start } else { ' ' }) 2>$null
         $found = @($values | ForEach-Object { , @($_, $_) })
     } elseif ($kind -and $kind -ne '@anything') {
         $found = @($kind -split '\|' | ForEach-Object { , @($_, $_) })

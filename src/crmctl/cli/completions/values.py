@@ -23,14 +23,15 @@ WORDS = re.compile(r"[\w.\-]+(?: [\w.\-]+)*")
 
 def print_values(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """`KIND [OBJECT [PROFILE [TYPED]]]`: one value a line. Prints nothing when anything is wrong: a shell is waiting."""
-    kind, object_slug, profile, typed = (*(word.strip() for word in arguments), "", "", "", "")[:4]
+    kind, object_slug, profile, typed = (*arguments, "", "", "", "")[:4]
     with contextlib.suppress(Exception):
-        sys.stdout.write("".join(f"{value}\n" for value in values(kind, object_slug, profile, environ, typed)))
+        found = values(kind, object_slug.strip(), profile.strip(), environ, typed)
+        sys.stdout.write("".join(f"{value}\n" for value in found))
 
 
 def values(kind: str, object_slug: str, profile: str, environ: Mapping[str, str], typed: str = "") -> list[str]:
-    """The values of one kind (`profiles objects attributes fields assignments reports workflows jobs settings scopes events`), sorted as
-    they are kept. `typed`: the word so far, of which assignments make use: behind `slug=` come the options of a select."""
+    """The values of one kind (`profiles objects attributes fields assignments conditions reports workflows jobs settings scopes events`),
+    sorted as they are kept. `typed`: the word so far; behind `slug=` come the options of a select."""
     if kind in ("settings", "scopes", "events"):
         return _fixed(kind)
     from crmctl.config.paths import Paths
@@ -45,6 +46,10 @@ def values(kind: str, object_slug: str, profile: str, environ: Mapping[str, str]
     if kind in NAMES:
         return _names(kind, paths.cache, settings.profile.value, settings.require_origin())
     place = (paths.cache, settings.profile.value, settings.require_origin())
+    if kind == "conditions":
+        from crmctl.cli.completions.conditions import complete_condition
+
+        return complete_condition(typed, _items(object_slug, *place))
     if kind == "assignments" and "=" in typed:
         return _options(object_slug, typed.strip("'\"").partition("=")[0], *place)
     slugs = _slugs(object_slug if kind != "objects" else None, *place)

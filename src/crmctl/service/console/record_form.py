@@ -13,7 +13,7 @@ from typing import Any
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.composites import PART_NAMES
+from crmctl.models.part_names import PART_NAMES
 from crmctl.models.typed_text import reader
 
 USUAL_PARTS = {
