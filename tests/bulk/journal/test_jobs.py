@@ -19,13 +19,14 @@ from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.dry_run import DryRunOptions, Limit, dry_run
+from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_run import JobResult, RunOptions, finished_result, run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
 from crmctl.bulk.run.plan import ImportPlan, open_input
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.usecases.resume import choose_job, reopen
-from crmctl.errors import CrmctlError, UsageError
+from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models.attributes import Attribute
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -294,6 +295,19 @@ def test_a_job_whose_ground_has_changed_does_not_go_on(desk: Desk, tmp_path: Pat
     assert caught.value.exit_code == 2
     assert {"file": "changed", "gone": "cannot read", "attributes": "attributes", "service": "belongs to"}[change] in caught.value.message
     assert len(desk.server.writes) == sent
+
+
+@pytest.mark.parametrize("guard", [Guard(expect=3), Guard(most=50, percent=True)], ids=["expect", "percent"])
+def test_what_it_may_change_holds_for_whoever_goes_on(desk: Desk, tmp_path: Path, guard: Guard) -> None:
+    """An import that ended during its check had a number of rows that was expected; it still has it."""
+    with temporary_input(desk.store, str(people(tmp_path, 4)), io.BytesIO()) as given:
+        begun = start_import(desk.store, desk.target, given, JobOptions(ImportPlan(), guard=guard))
+    begun.journal.close()
+    begun.input.close()
+    result = desk.resume(begun.id)
+    assert isinstance(result.error, RejectedError)
+    assert result.error.code == "unexpected_changes"
+    assert desk.server.records == []
 
 
 def test_which_job_is_meant(desk: Desk, tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ class Header:
     before_images: str = "auto"
     """Whether what updates overwrite is kept: yes, no, or auto: where it costs no request."""
     kind: str = JobKind.IMPORT
+    guard: dict[str, Any] = field(default_factory=dict)
+    """How much it may change, whoever goes on with it."""
 
 
 class Doubt(NamedTuple):

@@ -63,11 +63,9 @@ class JobResult:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a job is sent, how much it may change, and where its failed and rejected rows are copied to. `hooks` makes the steps of a job
-    besides its rows."""
+    """How a job is sent, and where its failed and rejected rows are copied to. `hooks` makes the steps of a job besides its rows."""
 
     delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
-    guard: Guard = field(default_factory=Guard)
     failed_copy: Path | None = None
     hooks: Callable[[ImportJob], JobHooks] = JobHooks
 
@@ -86,7 +84,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         run = ImportRun(
             service, journal, options.delivery, context.clock, context.listener.progress,
             rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
-            stop_on_error=plan.stop_on_error, guard=options.guard, newest=job.newest, at_hand=job.at_hand,
+            stop_on_error=plan.stop_on_error, guard=Guard(**journal.header.guard), newest=job.newest, at_hand=job.at_hand,
         )  # fmt: skip
         try:
             journal.remember(RESULTS_DUE, True)

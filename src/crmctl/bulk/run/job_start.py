@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +21,7 @@ from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
 from crmctl.bulk.rows.markers import check_marker
 from crmctl.bulk.run.before_images import BeforeImages
 from crmctl.bulk.run.feed import KeptValues
+from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.plan_file import keep_plan
@@ -50,7 +51,7 @@ class ImportTarget:
 class JobOptions:
     """What is decided when a job is made. `again`: this content may have been imported before. `marker`: the text attribute that is to
     hold each new record's import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan.
-    `kind`: what the job does."""
+    `kind`: what the job does. `guard`: how much it may change."""
 
     plan: ImportPlan
     again: bool = False
@@ -58,6 +59,7 @@ class JobOptions:
     before_images: str = BeforeImages.AUTO
     plan_file: Path | None = None
     kind: JobKind = JobKind.IMPORT
+    guard: Guard = field(default_factory=Guard)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         if options.plan_file is not None:
             keep_plan(options.plan_file, folder)
         facts = _facts(target, planned) | {"marker": options.marker, "before_images": options.before_images}
-        facts |= {"created_at": store.clock.now(), "kind": str(options.kind)}
+        facts |= {"created_at": store.clock.now(), "kind": str(options.kind), "guard": asdict(options.guard)}
         header = Header(job=folder.name, input=given.name, path=str(path), sha256=sha256, size=size, **facts)
         journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))

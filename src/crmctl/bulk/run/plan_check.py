@@ -14,6 +14,7 @@ from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.bulk.run.decisions import Decisions, Differences, compare
+from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.plan_file import FILE_NAME, PlanHeader, SavedPlan, read_plan
@@ -121,10 +122,10 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenIn
     return Applicable(saved, given, planned)
 
 
-def start_apply(store: JobStore, target: ImportTarget, ready: Applicable, *, again: bool = False) -> ImportJob:
+def start_apply(store: JobStore, target: ImportTarget, ready: Applicable, *, again: bool = False, guard: Guard | None = None) -> ImportJob:
     """Make the job of a plan that still fits. Sends nothing. Raises what `start_import` raises."""
     header = ready.saved.header
-    options = JobOptions(ready.plan, again, header.marker, header.before_images, ready.saved.path)
+    options = JobOptions(ready.plan, again, header.marker, header.before_images, ready.saved.path, guard=guard or Guard())
     return start_import(store, target, replace(ready.given, name=str(ready.given.path)), options)
 
 

@@ -55,13 +55,14 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
     Raises UsageError for a plan that does not fit any more, and what an import raises.
     """
     check_places(request.failed_copy, request.file, request.input)
-    options = RunOptions(request.delivery(), request.guard(), request.failed_copy)
-    store = store_of(context)
+    options = RunOptions(request.delivery(), request.failed_copy)
+    guard, store = request.guard(), store_of(context)
     store.prepare()
     with ExitStack() as stack:
         target, ready = stack.enter_context(_opened(context, request))
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(ready.plan.mapping.keys)))
-        return run_to_result(context, start_apply(store, target, ready, again=request.again), options)
+        job = start_apply(store, target, ready, again=request.again, guard=guard)
+        return run_to_result(context, job, options)
 
 
 def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:

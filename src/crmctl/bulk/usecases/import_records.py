@@ -69,14 +69,14 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     """
     _check(request)
     store_of(context).prepare()
-    options = RunOptions(request.delivery(), request.guard(), request.failed_copy)
+    options, guard = RunOptions(request.delivery(), request.failed_copy), request.guard()
     with ExitStack() as stack:
         ready = stack.enter_context(_prepared(context, request, request.plan()))
         before = stack.enter_context(takes_turn(context, ready.target, request.lock_wait, by_key=bool(request.keys)))
         if before != ready.last_turn:
             # Another import had its turn since: what is new was not read.
             ready = replace(ready, target=replace(ready.target, newest=None))
-        made = JobOptions(ready.plan, request.again, request.marker, request.before_images)
+        made = JobOptions(ready.plan, request.again, request.marker, request.before_images, guard=guard)
         return run_to_result(context, start_import(store_of(context), ready.target, ready.given, made), options)
 
 

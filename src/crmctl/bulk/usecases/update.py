@@ -118,10 +118,10 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
     with ExitStack() as stack:
         known = stack.enter_context(KnownRecords())
         given, plan, guard, reads = stack.enter_context(_prepared(context, request, target, plan, known))
-        made = JobOptions(plan, before_images=BeforeImages.YES, kind=JobKind.UPDATE)
+        made = JobOptions(plan, before_images=BeforeImages.YES, kind=JobKind.UPDATE, guard=guard)
         job = start_import(store, target, given, made)
         job.journal.add_effort(reads, 0.0)
-        options = RunOptions(delivery, guard, request.failed_copy, lambda job: UpdateHooks(job, approve, known))
+        options = RunOptions(delivery, request.failed_copy, lambda job: UpdateHooks(job, approve, known))
         return run_or_leave_nothing(context, job, options)
 
 
