@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,11 @@ import standardwebhooks
 from selenium.webdriver.common.keys import Keys
 
 from crmctl.service.console.links import PORTAL
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.load import load_document
-from crmctl.service.store import deliveries, webhooks
-from crmctl.service.store.timestamps import to_micros
+from crmctl.service.store import deliveries
 from tests.service.console.conftest import link_to
-from tests.service.console.test_pages import DEFINITIONS
 from tests.support.browser import NARROW, WIDE, Browser, open_browser
 from tests.support.cli import run_crmctl
+from tests.support.consolepages import furnish, unknown_pages
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService, running_service
 
@@ -51,6 +48,12 @@ return poor;
 UNLABELLED = """
 const fields = [...document.querySelectorAll("input:not([type=hidden]), textarea, select")];
 return fields.filter(field => !field.labels.length).map(field => field.name);
+"""
+
+CUT_OFF = """
+const scrolls = ".hidden, svg, .wide, .chart, pre";
+const shown = [...document.querySelectorAll("main *")].filter(each => each.checkVisibility() && !each.closest(scrolls));
+return shown.filter(each => each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML.slice(0, 200));
 """
 
 
@@ -162,62 +165,56 @@ def violations(browser: Browser) -> Any:
     )
 
 
-def furnish(service: RunningService) -> list[str]:
-    """Something on every page; the pages."""
-    load_document(service.engine, parse_document(DEFINITIONS), clock=service.clock, ids=new_id)
-    now = service.clock.now()
-    long = f"https://hooks.example.com/services/{'T0123456789' * 9}"
-    stamp = {"ids": new_id, "now": now}
-    sql = "UPDATE webhook_endpoint SET tried_at = ?, failing_since = ?, succeeded_at = ?, problem = ? WHERE id = ?"
-    for name, reason in (("dead", "ConnectError: [Errno 111] Connection refused"), (f"late/{'x' * 60}", None)):
-        failing = service.engine.write(lambda tx, name=name: webhooks.create_endpoint(tx, url=f"https://10.0.0.1/{name}", **stamp))  # type: ignore[misc]
-        columns = (to_micros(now), to_micros(now - 5000), None if reason else to_micros(now - 9000), reason or "answered with status 503")
-        service.engine.write(lambda tx, to=(*columns, failing["id"]): tx.execute(sql, to))  # type: ignore[misc]
-    endpoint = service.engine.write(
-        lambda tx: webhooks.create_endpoint(tx, url=long, description="x " * 60, event_types=["record.created"], **stamp)
-    )
-    service.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint["id"], {"enabled": False}, now=now))
-    delivery = service.engine.write(lambda tx: deliveries.send_test(tx, endpoint["id"], **stamp))
-    report = service.client.get("/api/v1/reports").json()["reports"][0]["id"]
-    run = service.client.post(f"/api/v1/reports/{report}/run").json()["run"]["id"]
-    workflow = service.client.get("/api/v1/workflows").json()["workflows"][0]["id"]
-    paths = ["", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/reports", "/workflows", "/sign-out-everywhere"]
-    hook = f"/webhooks/{endpoint['id']}"
-    paths += [hook, f"{hook}/edit", f"{hook}/replay", f"{hook}/rotate", f"{hook}/delete", f"{hook}/deliveries/{delivery}"]
-    companies = f"/api/v1/objects/{service.object_id('companies')}/records"
-    company = service.client.post(companies, json={"data": {"name": "Acme <b>"}}).json()["id"]
-    ada = person(service, email="ada@example.com", name={"first": "Ada"}, company=company, notes="one\ntwo", tags=["a", "b"])["id"]
-    activity = {"title": "Call", "linkedRecords": [{"objectId": service.object_id("people"), "recordId": ada}]}
-    called = service.client.post("/api/v1/activities", json=activity).json()["id"]
-    people, one = "/records/people", f"/records/people/{ada}"
-    paths += [
-        people,
-        f"{people}?where=email&op=contains&value=a",
-        f"{people}/new",
-        one,
-        f"{one}/edit",
-        f"{one}/history",
-        f"{people}/import",
-    ]
-    paths += ["/activities", f"/activities/{called}", "/files", "/members", "/members/new", "/sessions", "/account", "/audit", "/requests"]
-    paths += ["/objects", f"/objects/{service.object_id('people')}", "/objects/new", "/api", "/api/records", f"/reports/{report}/edit"]
-    paths += [f"/workflows/{workflow}/edit", f"/workflows/{workflow}/edit?as=yaml", "/reports/new"]
-    return [*paths, f"/webhooks/{failing['id']}", f"/reports/{report}", f"/reports/{report}/runs/{run}", f"/workflows/{workflow}"]
+KEYBOARD = """
+const wanted = [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")];
+// Tab stops at the chosen one of a group, or at the first.
+const skipped = element => {
+  const group = element.type === "radio" ? [...document.querySelectorAll(`[name="${element.name}"]`)] : [element];
+  return (group.find(each => each.checked && each.type === "radio") || group[0]) !== element;
+};
+window.unreached = new Set(wanted.filter(each => each.checkVisibility() && !each.disabled && !skipped(each)));
+window.dim = [];
+document.addEventListener("focusin", event => {
+  window.unreached.delete(event.target);
+  const rings = getComputedStyle(event.target).outlineStyle === "solid" || !event.target.matches(":focus-visible");
+  if (!rings) window.dim.push(event.target.outerHTML);
+});
+document.activeElement.blur();
+return window.unreached.size;
+"""
 
 
-def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(browser: Browser, live: RunningService) -> None:
-    for path in furnish(live):
+def check_page(browser: Browser, path: str) -> None:
+    """One that is open: for readers of screens, in both schemes, wide and narrow, by Tab alone."""
+    browser.scheme("light")
+    browser.size(WIDE)
+    assert browser.script(UNLABELLED) == [], path
+    assert browser.script("return document.querySelectorAll('h1').length") == 1, path
+    assert violations(browser) == [], path
+    # Date and time fields have a stop for each of their parts.
+    browser.type(Keys.TAB * (browser.script(KEYBOARD) + 8 * len(browser.driver.find_elements("css selector", "input[type^=date]")) + 2))
+    assert browser.script("return [...window.unreached].map(each => each.outerHTML)") == [], path
+    assert browser.script("return window.dim") == [], path
+    # The rules of axe have looked at the contrast in light.
+    browser.scheme("dark")
+    assert browser.script(CONTRAST) == [], path
+    browser.size(NARROW)
+    assert browser.script("return document.documentElement.scrollWidth") <= NARROW[0], path
+    assert browser.script(CUT_OFF) == [], path
+
+
+def test_every_page_by_keyboard_in_light_and_dark_and_on_a_phone(browser: Browser, live: RunningService) -> None:
+    furnished = furnish(live)
+    assert unknown_pages(live, furnished) == set()
+    for path in [each[0] for each in furnished.paths.values()]:
         browser.get(f"{live.base_url}/console{path}")
-        assert browser.script(UNLABELLED) == []
-        assert browser.script("return document.querySelectorAll('h1').length") == 1
-        assert violations(browser) == [], path
-        for scheme in ("light", "dark"):
-            browser.scheme(scheme)
-            assert browser.script(CONTRAST) == [], (path, scheme)
-        for size in (WIDE, NARROW):
-            browser.size(size)
-            assert browser.script("return document.documentElement.scrollWidth") <= size[0], (path, size)
-    assert browser.complaints() == []
+        check_page(browser, path)
+    browser.driver.delete_all_cookies()
+    for path in furnished.signed_out:
+        browser.get(f"{live.base_url}/console{path}")
+        check_page(browser, path)
+    answered = re.compile(r"status of (400|403|404) ")
+    assert [entry for entry in browser.complaints() if not answered.search(entry)] == []
 
 
 def test_ticking_selects_only_what_is_ticked_and_choosing_everything_unticks(browser: Browser, live: RunningService) -> None:

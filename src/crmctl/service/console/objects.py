@@ -8,7 +8,8 @@ from typing import Any
 from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition, Operator
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.faults import BadRequest, Conflict
+from crmctl.service.faults import BadRequest, Conflict, Forbidden
+from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.attribute_removals import StillLeaving
 from crmctl.service.store.attributes import NewAttribute
@@ -65,7 +66,7 @@ def _add_object_changes(pages: Pages) -> None:
             return ConsolePage("object_new.html", values, HTTPStatus.BAD_REQUEST)
         return Redirect(f"/objects/{made['id']}", "object-created")
 
-    @pages.get("/objects/new")
+    @pages.get("/objects/new", needs=MemberRole.ADMIN)
     def new_object(_tx: Tx, _visit: Visit) -> ConsolePage:
         fields = dict.fromkeys(("plural", "singular", "slug", "description"), "")
         return ConsolePage("object_new.html", {"section": "objects", "fields": fields, "error": None})
@@ -125,9 +126,11 @@ def _add_attribute_changes(pages: Pages) -> None:
 
 
 def _add_deletions(pages: Pages) -> None:
-    @pages.get(PATH + "/delete")
+    @pages.get(PATH + "/delete", needs=MemberRole.ADMIN)
     def confirm_delete_object(tx: Tx, visit: Visit) -> ConsolePage:
         known = objects.get_object(tx, visit.id("objectId"))
+        if known["type"] == STANDARD:
+            raise Forbidden(f"{known['pluralName']} is a standard object: it is there for good")
         total = records.count_records(tx, known["id"])
         text = f"{_counted(total, 'record')} and {_counted(len(known['attributes']), 'attribute')} go with it, without an event for each."
         return _confirmation(f"/objects/{known['id']}", known["pluralName"], text, "object")
@@ -137,7 +140,7 @@ def _add_deletions(pages: Pages) -> None:
         objects.delete_object(tx, visit.id("objectId"))
         return Redirect("/objects", "object-deleted")
 
-    @pages.get(ATTRIBUTE + "/delete", is_slow=True)
+    @pages.get(ATTRIBUTE + "/delete", needs=MemberRole.ADMIN, is_slow=True)
     def confirm_delete_attribute(tx: Tx, visit: Visit) -> ConsolePage:
         known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
         text = "Its values are taken out of every record, without an event."

@@ -22,6 +22,7 @@ from crmctl.service.console.templates import render
 from crmctl.service.console.uploads import FormParts, boundary_of, split_parts
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, SignedIn, TurnedBack, Visit
 from crmctl.service.context import Context
+from crmctl.service.failures import FAILURES
 from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.http.concurrency import FairLimiter
 from crmctl.service.http.endpoints import read_body
@@ -116,6 +117,10 @@ class Pages:
                         return await context.work.run(lambda: self._answer(request, route, handler, _parts(request, raw)))
                 except (Fault, Refusal) as error:
                     return self._failure(error)
+                except Exception as error:
+                    FAILURES.tell(error, about=f"request {request.state.request_id}")
+                    message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
+                    return self._failure(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message))
 
             self.router.add_api_route(route.path, answer, methods=[route.method], name=handler.__name__)
             self.routes.append(route)

@@ -258,9 +258,13 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
 def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[str, Any]]:
     """Changes as a page shows them: who, when, and the old and new text of each attribute."""
     kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
+    labels = _labels_of_changes(tx, kinds, history)
 
     def text(slug: str, value: Any) -> str:
-        return value_text(kinds[slug]["type"] if slug in kinds else "", value)[:LONGEST]
+        of_type = kinds[slug]["type"] if slug in kinds else ""
+        if of_type == AttributeType.REFERENCE and value:
+            return ", ".join(labels.get(each, str(each)) for each in _as_list(value))[:LONGEST]
+        return value_text(of_type, value)[:LONGEST]
 
     return [
         {
@@ -275,6 +279,22 @@ def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[st
         }
         for change in history.changes
     ]
+
+
+def _labels_of_changes(tx: Tx, kinds: Mapping[str, Any], history: History) -> dict[str, str]:
+    """What the records are called that references named before and after."""
+    named: dict[str, set[str]] = {}
+    for change in history.changes:
+        for each in change["changes"]:
+            attribute = kinds.get(each["attributeSlug"])
+            target = reference_target(attribute) if attribute and attribute["type"] == AttributeType.REFERENCE else None
+            if target:
+                named.setdefault(target, set()).update(i for i in [*_as_list(each["old"]), *_as_list(each["new"])] if isinstance(i, str))
+    return {record: label for target, ids in named.items() for record, label in record_labels.labels_of(tx, target, sorted(ids)).items()}
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[dict[str, Any]]:

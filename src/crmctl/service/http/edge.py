@@ -46,7 +46,12 @@ class Edge:
             return
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         exchange = _Exchange(inner, scope["method"], stranger(self.context), self.context.clock, self.observe)
-        inner["state"] = {**scope.get("state", {}), "standing": exchange.standing, "method": scope["method"]}
+        inner["state"] = {
+            **scope.get("state", {}),
+            "standing": exchange.standing,
+            "request_id": exchange.request_id,
+            "method": scope["method"],
+        }
         answer = exchange.sender(send)
         try:
             _check_head(scope)

@@ -1,0 +1,139 @@
+"""Every page of the route tables: small, whole without scripts, and for each role only what it may do. What is new is in it by itself."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+import pytest
+from starlette.routing import compile_path
+
+from crmctl.service.console.links import PORTAL
+from crmctl.service.console.pages import PageRoute
+from crmctl.service.data import new_id
+from crmctl.service.roles import MemberRole
+from tests.service.console.conftest import Newcomer, Visitor
+from tests.service.console.test_members import everything
+from tests.support.clock import FakeClock
+from tests.support.consolepages import FurnishedPages, furnish, page_tables, unknown_pages
+from tests.support.service import RunningService, running_service
+
+ROLES = {"viewer": MemberRole.VIEWER, "member": MemberRole.MEMBER, "admin": MemberRole.ADMIN, "owner": MemberRole.OWNER}
+MOST_BYTES = 40_000
+REFUSED = {"/nowhere": 404, "/records/people?where=score&op=greaterThan&value=x": 400}
+"""Pages that say what is wrong; of the others one is not: the deletion of a standard object."""
+
+
+@pytest.fixture(scope="module")
+def crm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("pages")
+    with running_service(folder, clock=FakeClock(), background=False, development=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def furnished(crm: RunningService) -> FurnishedPages:
+    return furnish(crm)
+
+
+def visitor_of(newcomer: Newcomer, service: RunningService, role: str) -> Visitor:
+    made = newcomer(service)
+    made.enter_as(role)
+    return made
+
+
+def route_for(routes: list[PageRoute], method: str, path: str) -> PageRoute:
+    """The one that answers, as the router finds it: the first that fits."""
+    return next(route for route in routes if route.method == method and compile_path(route.path)[0].match(path))
+
+
+def test_no_page_is_missing_here(crm: RunningService, furnished: FurnishedPages) -> None:
+    assert unknown_pages(crm, furnished) == set()
+
+
+def test_every_page_is_small_and_whole_without_scripts(crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer) -> None:
+    operator, stranger, guest = newcomer(crm), newcomer(crm), newcomer(crm)
+    operator.enter()
+    guest.enter(PORTAL)
+    shown = [(operator, f"/console{path}") for path in furnished.console()]
+    shown += [(stranger, f"/console{path}") for path in furnished.signed_out] + [(guest, f"/portal{path}") for path in furnished.portal]
+    for visitor, path in shown:
+        answer = visitor.get(path)
+        page = answer.text
+        assert len(answer.content) <= MOST_BYTES, path
+        assert answer.status_code in (200, 400, 403, 404), path
+        assert (answer.status_code == 200) is (path.removeprefix("/console") not in REFUSED and 'class="code"' not in page), path
+        assert re.findall(r"<h1", page) == ["<h1"], path
+        assert not re.search(r'<[^>]* on\w+=|<[^>]* style=|href="javascript:|<script(?! src=)', page), path
+        # Whatever can be filled in can be sent, and every button does something by itself.
+        for form in re.findall(r"<form.*?</form>", page, re.DOTALL):
+            assert re.search(r"<button(?! type=.button.)", form), (path, form)
+            assert ('method="post"' in form) is ('name="token"' in form), (path, form)
+        for button in re.findall(r'<button[^>]*type="button"[^>]*>', page):
+            assert "popovertarget" in button or (button.endswith(" hidden>") and "data-copy" in button), (path, button)
+
+
+@pytest.mark.parametrize("role", ["viewer", "member", "admin"])
+def test_a_page_opens_for_the_roles_it_is_for_and_offers_only_what_they_may_do(
+    crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer, role: str
+) -> None:
+    visitor, routes, mine = visitor_of(newcomer, crm, role), page_tables(crm)[0].routes, ROLES[role]
+    for template, paths in furnished.paths.items():
+        needs = next(route for route in routes if (route.method, route.path) == ("GET", template)).needs
+        for path in paths:
+            answer = visitor.get(f"/console{path}")
+            assert (answer.status_code == 403 and "needs the role" in answer.text) is (needs > mine), (path, needs)
+            page = html.unescape(answer.text)
+            offered = [("GET", each) for each in re.findall(r'<a [^>]*href="/console([^"?#]*)', page)]
+            for attributes in re.findall(r"<form([^>]*)>", page):
+                [action] = re.findall(r'action="/console([^"?#]*)', attributes)
+                offered.append(("POST" if 'method="post"' in attributes else "GET", action))
+            for method, where in offered:
+                assert route_for(routes, method, where).needs <= mine, (path, method, where)
+
+
+@pytest.mark.parametrize("area", ["console", "portal"])
+def test_no_form_does_anything_without_the_token_of_its_own_session(
+    crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer, area: str
+) -> None:
+    """Every form of the route tables, by whoever may everything: without a token, with another session's, and from another site."""
+    visitor, other = newcomer(crm), newcomer(crm)
+    visitor.enter(area)
+    other.enter(area)
+    stolen, before = other.form_token(), everything(crm)
+    assert furnished.paths
+    forms = [route for route in page_tables(crm)[area == PORTAL].routes if route.method == "POST"]
+    assert len(forms) > 8
+    for route in forms:
+        path = f"/{area}" + re.sub(r"\{\w+\}", "people", re.sub(r"\{\w+:uuid\}", new_id(), route.path))
+        for fields in ({}, {"token": stolen}, {"token": ""}, {"token": "x" * 64}):
+            assert visitor.client.post(path, data=fields).status_code == 403, (path, fields)
+    assert everything(crm) == before
+
+
+def test_a_page_that_fails_inside_says_so_as_a_page_with_the_id_of_its_request(
+    crm: RunningService, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from crmctl.service.store import reports
+
+    visitor = newcomer(crm)
+    visitor.enter()
+
+    def fail(_tx: object) -> None:
+        raise ZeroDivisionError("inside")
+
+    monkeypatch.setattr(reports, "list_reports", fail)
+    answer = visitor.client.get("/console/reports", headers={"X-Request-Id": "of-the-proxy"})
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (500, "text/html")
+    assert "under request of-the-proxy" in answer.text
+    assert "inside" not in answer.text
+    told = capsys.readouterr().err
+    assert "request of-the-proxy" in told
+    assert "ZeroDivisionError: inside" in told
+
+
+def test_a_standard_object_is_not_offered_for_deletion(crm: RunningService, newcomer: Newcomer) -> None:
+    visitor = newcomer(crm)
+    visitor.enter()
+    assert "there for good" in visitor.get(f"/console/objects/{crm.object_id('people')}/delete").text
