@@ -133,7 +133,7 @@ def play(scenario: Scenario) -> Outcome:
             with closing(MortalJournal(folder, clock)) as journal:
                 journal.step, journal.left = deaths.pop(0) if deaths else ("", 0)
                 before, trouble = journal.counts(), len(service.faults)
-                died = _run(service, journal, rows, scenario, clock)
+                died = run_once(service, journal, rows, scenario, clock)
                 stuck = not died and journal.counts() == before and len(service.faults) == trouble
             if died:
                 clock.advance(1)
@@ -145,26 +145,26 @@ def play(scenario: Scenario) -> Outcome:
         service.habits = dataclasses.replace(service.habits, broken=0)
         clock.advance(1000)
         with closing(Journal(folder, clock)) as journal:
-            _look_back(service, journal, rows, clock)
+            look_back(service, journal, rows, clock)
             return _count(service, journal, rows)
 
 
-def _client(service: FaultService, clock: FakeClock) -> Crm:
+def client_of(service: FaultService, clock: FakeClock) -> Crm:
     return Crm(Session(ORIGIN, Credential("key", "test", ORIGIN), service, clock=clock, random=lambda: 0.5))
 
 
-def _run(service: FaultService, journal: Journal, rows: list[Prepared], scenario: Scenario, clock: FakeClock) -> bool:
+def run_once(service: FaultService, journal: Journal, rows: list[Prepared], scenario: Scenario, clock: FakeClock) -> bool:
     """Whether the process died."""
     options = DeliveryOptions(concurrency=1, max_rows=BATCH, settle=scenario.settle)
     try:
-        run_import(ImportRun(_client(service, clock), journal, options, clock, Silent(), rows=lambda: rows))
+        run_import(ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows))
     except Killed:
         return True
     return False
 
 
-def _look_back(service: FaultService, journal: Journal, rows: list[Prepared], clock: FakeClock) -> None:
-    reader = Reader(_client(service, clock), journal.header.object_id)
+def look_back(service: FaultService, journal: Journal, rows: list[Prepared], clock: FakeClock) -> None:
+    reader = Reader(client_of(service, clock), journal.header.object_id)
     again = rows_of(journal, lambda: rows)
     audit(journal, reader, again)
     if journal.header.marker or journal.header.unique:

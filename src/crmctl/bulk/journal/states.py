@@ -61,3 +61,7 @@ class RowState(StrEnum):
     SKIPPED = "skipped"
     IN_DOUBT = "inDoubt"
     UNSENT = "unsent"
+
+
+MAY_BE_THERE = frozenset({RowState.CREATED, RowState.IN_DOUBT})
+"""Rows of which the service may have a new record."""

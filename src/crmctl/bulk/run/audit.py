@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.journal.states import MAY_BE_THERE, RowState
 from crmctl.bulk.match.record_match import Recognition, RecordMatch, match
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Reader, Unusable
 from crmctl.bulk.rows.batches import Entry
@@ -75,25 +75,32 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
 def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Callable[[], Iterable[Entry]]) -> RecordMatch | None:
     baseline = Baseline.from_document(journal.recall("baseline"))
     mine = {entry.ordinal for entry in entries}
+    created = [entry for entry in entries if _state(journal, entry.ordinal) is RowState.CREATED]
     for method in methods(journal):
         if not method.fits(entries):
             continue
-        recognition = method.recognition_of(entries)
-
-        def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, int]:
-            """How many further rows of the job are there and are just like these."""
-            others = (recognition.key(entry.data) for entry in again() if entry.ordinal not in mine)
-            return Counter(key for key in others if key is not None and key in keys)
-
         try:
             reading = method.way.read(reader, entries, baseline.earliest if baseline is not None else None, lambda _, __: False)
         except Unusable:
             continue
         is_new = baseline.is_new if baseline is not None and not isinstance(method.way, ByPrefix) else _any_record
         records = [record for record in reading.records if is_new(record)]
+        method.shows(created, records)
+        recognition = method.recognition_of(entries)
+
+        def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, int]:
+            """How many further rows of the job may be there and are just like these."""
+            others = ((recognition.key(entry.data), entry.ordinal) for entry in again() if entry.ordinal not in mine)
+            return Counter(key for key, row in others if key in keys and key is not None and _state(journal, row) in MAY_BE_THERE)
+
         if reading.complete and (found := match(entries, records, recognition, alike)).found:
             return found
     return None
+
+
+def _state(journal: Journal, ordinal: int) -> RowState | None:
+    entry = journal.rows(ordinal, ordinal).get(ordinal)
+    return entry.state if entry is not None else None
 
 
 def _any_record(_: Record) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.journal.states import MAY_BE_THERE, RowState
 from crmctl.bulk.match.record_match import Recognition, RecordMatch, match
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Reader, ReadResult, Unusable
 from crmctl.bulk.rows.batches import Batch, Entry
@@ -382,7 +382,7 @@ class Evidence:
 
     def _may_be_there(self, ordinal: int) -> bool:
         entry = self._journal.rows(ordinal, ordinal).get(ordinal)
-        return entry is not None and entry.state in (RowState.CREATED, RowState.IN_DOUBT)
+        return entry is not None and entry.state in MAY_BE_THERE
 
 
 def _never(_records: Sequence[Record], _total: int | None) -> bool:

@@ -62,25 +62,35 @@ class Method:
             return self.works
         control = self.control = self.control or confirmed
         assert control is not None
-        recognition = self.recognition_of(control.entries)
-        enough = showing(control.entries, recognition, most=CONTROL_RECORDS)
+        enough = showing(control.entries, self.recognition_of(control.entries), most=CONTROL_RECORDS)
         records = self.way.read(reader, control.entries, since, enough).records
-        if not showing(control.entries, recognition)(records, None):
-            without = without_altered(recognition, control.entries, records) if self.recognition is None else recognition
-            telling = len(set(without.keys(control.entries).values())) == len(set(recognition.keys(control.entries).values()))
-            if without == recognition or not telling or not showing(control.entries, without)(records, None):
-                self.waited = True
-                if now >= control.at + CONTROL_SECONDS:
-                    raise Unusable(f"{self.way.name}: rows that are there are not found")
-                return False
-            self.altered = recognition.slugs - without.slugs
-            recognition = without
+        if not self.shows(control.entries, records):
+            self.waited = True
+            if now >= control.at + CONTROL_SECONDS:
+                raise Unusable(f"{self.way.name}: rows that are there are not found")
+            return False
         self.way.probe(reader)
         self.works = True
         self.lag = now - control.at if self.waited else 0.0
+        recognition = self.recognition_of(control.entries)
         keys = set(recognition.keys(control.entries).values())
         moments = [moment for record in records if recognition.key(record.data) in keys and (moment := moment_of(record)) is not None]
         self.ahead = min(moments) - control.at if moments else None
+        return True
+
+    def shows(self, entries: Sequence[Entry], records: Sequence[Record]) -> bool:
+        """Whether all of these rows, which are there, are among the records. Attributes that come back altered are left out from then on,
+        where the others tell the rows apart as well."""
+        recognition = self.recognition_of(entries)
+        if showing(entries, recognition)(records, None):
+            return True
+        if self.recognition is not None:
+            return False
+        without = without_altered(recognition, entries, records)
+        telling = len(set(without.keys(entries).values())) == len(set(recognition.keys(entries).values()))
+        if without == recognition or not telling or not showing(entries, without)(records, None):
+            return False
+        self.altered |= recognition.slugs - without.slugs
         return True
 
 

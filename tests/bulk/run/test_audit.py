@@ -1,0 +1,43 @@
+"""The second look: every record too many is named, whatever hid it from the first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.read.read_back import Reader
+from crmctl.bulk.run.audit import audit
+from crmctl.bulk.run.import_run import rows_of
+from tests.support.bulkjobs import Prepared, header
+from tests.support.clock import FakeClock
+from tests.support.faultruns import ORIGIN, ROWS, Scenario, client_of, rows_for, run_once
+from tests.support.faultservice import Fault, FaultService, Habits
+
+DOUBLED = Fault("drop, applied twice", "twice", "drop")
+"""Of the second batch, rows 6 to 10; row 7 is like row 6, 9 like 8, and 11, of the next batch, like 10."""
+
+
+@pytest.mark.parametrize("habits", [Habits("as it is"), Habits("text altered", alters=True)], ids=lambda habits: habits.name)
+@pytest.mark.parametrize("never_sent", [0, 1], ids=["all sent", "one more like them was never sent"])
+def test_all_doubles_of_rows_that_are_alike_are_named(tmp_path: Path, habits: Habits, never_sent: int) -> None:
+    clock = FakeClock()
+    service, rows = FaultService(clock, {1: DOUBLED}, habits), rows_for("twins")
+    Journal.create(tmp_path / "job", header(origin=ORIGIN), clock).close()
+    with closing(Journal(tmp_path / "job", clock)) as journal:
+        run_once(service, journal, rows, Scenario("twins"), clock)
+        assert journal.counts()[RowState.CREATED] == ROWS
+        # Whether the next batch was on its way when the second was read back is chance: the audit finds out by itself.
+        for extra in journal.duplicates().values():
+            for record_id in extra:
+                journal.forget_duplicate(record_id)
+        clock.advance(1000)
+        again = [*rows, *(Prepared(ROWS + 1, rows[9].data) for _ in range(never_sent))]
+        found = audit(journal, Reader(client_of(service, clock), journal.header.object_id), rows_of(journal, lambda: again))
+    there = Counter(one["wire"]["data"]["n"] for one in service.records)
+    named = Counter(rows[row - 1].data["n"] for row, (_, extra) in found.duplicates.items() for _ in extra)
+    assert named == there - Counter(row.data["n"] for row in rows) == {3: 2, 4: 2, 5: 1}
