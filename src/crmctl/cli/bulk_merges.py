@@ -29,6 +29,11 @@ def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
     if found.crowded:
         values = "value is" if found.crowded == 1 else "values are"
         runtime.messages.note(f"{found.crowded:,} {values} shared by more than {request.most} records and say nothing; --max-group N")
+    if found.windowed:
+        runtime.messages.note(
+            f"a word or value of the rules is shared by so many records that {found.windowed:,} were compared with their nearest neighbours"
+            " only; a further term that has to be equal tells them apart"
+        )
     if found.counts.too_large:
         runtime.messages.note(f"{counted(found.counts.too_large, 'group')} of more than {request.most} records left out; --max-group N")
     if runtime.output_format != "table" or not request.review:

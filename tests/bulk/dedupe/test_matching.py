@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.bulk.dedupe import blocks
+from crmctl.bulk.dedupe import blocks, candidates
 from crmctl.bulk.dedupe.candidates import MatchCandidates
 from crmctl.bulk.dedupe.groups import GroupCounts, MatchGroup, find_groups
 from crmctl.bulk.dedupe.match_rules import parse_rules
@@ -103,11 +103,11 @@ def test_a_rule_that_means_nothing_is_refused_with_the_way_out(text: str, said: 
 
 def groups(records: list[dict[str, Any]], *texts: str, most: int = 10) -> tuple[list[MatchGroup], GroupCounts, MatchCandidates]:
     counts = GroupCounts()
-    with MatchCandidates(rules(*texts), most) as candidates:
+    with MatchCandidates(rules(*texts), most) as filled:
         for number, record in enumerate(records):
-            candidates.add(str(number), record, number)
-        candidates.compare()
-        return list(find_groups(candidates, counts, most)), counts, candidates
+            filled.add(str(number), record, number)
+        filled.compare()
+        return list(find_groups(filled, counts, most)), counts, filled
 
 
 def members(records: list[dict[str, Any]], *texts: str) -> list[tuple[int, ...]]:
@@ -151,8 +151,8 @@ def test_a_chain_of_likenesses_is_cut() -> None:
 
 def test_a_value_that_very_many_share_says_nothing() -> None:
     crowd = [{"phone": "+44 20 7946 0000", "email": f"p{number % 30}@x.com"} for number in range(60)]
-    found, _, candidates = groups(crowd, "phone", "email")
-    assert candidates.crowded == 1
+    found, _, seen = groups(crowd, "phone", "email")
+    assert seen.crowded == 1
     assert [len(group.members) for group in found] == [2] * 30
 
 
@@ -166,9 +166,9 @@ def test_a_group_with_too_many_members_is_left_out_and_counted() -> None:
 def test_a_large_block_is_not_compared_pair_by_pair() -> None:
     many = [{"name": f"{hashlib.sha1(str(number).encode()).hexdigest()}", "city": "London"} for number in range(1500)]
     many.append({"name": many[700]["name"] + "x", "city": "london"})
-    found, _, candidates = groups(many, "city,name~0.95")
+    found, _, seen = groups(many, "city,name~0.95")
     assert [group.members for group in found] == [(700, 1500)]
-    assert candidates.compared <= len(many) * blocks.NEAR
+    assert seen.compared <= len(many) * blocks.NEAR
 
 
 def test_typing_errors_leave_a_block_in_common() -> None:
@@ -182,3 +182,22 @@ def test_many_orders_of_the_records_give_the_same_groups() -> None:
     forwards = {frozenset(group) for group in members(ADAS, "email", "name~0.9,company")}
     backwards = {frozenset(len(ADAS) - 1 - one for one in group) for group in members(ADAS[::-1], "email", "name~0.9,company")}
     assert forwards == backwards
+
+
+def test_what_does_not_fit_into_memory_gives_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [{"name": f"Name{number % 150} Common", "email": f"p{number % 170}@x.com", "city": "x"} for number in range(200)]
+    texts = ("email", "name~0.95,city~0.9", "city,name~0.97")
+    inside, _, one = groups(many, *texts)
+    for name, least in (("HELD", 20), ("HELD_KEYS", 50), ("AT_ONCE", 10)):
+        monkeypatch.setattr(candidates, name, least)
+    outside, _, other = groups(many, *texts)
+    assert [(group.members, group.score) for group in outside] == [(group.members, group.score) for group in inside] != []
+    assert other.windowed == one.windowed > 0
+
+
+def test_a_huge_block_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "HUGE", 50)
+    many = [{"name": f"{number:03} zz", "city": "x"} for number in range(120)] + [{"name": "119 zz", "city": "x"}]
+    found, _, seen = groups(many, "city,name~0.99")
+    assert [group.members for group in found] == [(119, 120)]
+    assert seen.compared > 0

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations
 
 from crmctl.bulk.dedupe.match_rules import MatchRule
+from crmctl.bulk.dedupe.normal_forms import NormalForm
 
 LARGE = 100
 """A block of more records is not compared pair by pair: sorted, each record meets its next `NEAR` neighbours only."""
 
 NEAR = 12
+
+HUGE = 20_000
+"""A block of more records is taken in parts of so many: memory stays flat."""
+
+EQUAL, ALONE, CROSSED = "equal", "alone", "crossed"
+"""Kinds of schemes."""
 
 SKELETON = 4
 """Letters of a word's skeleton."""
@@ -19,7 +25,7 @@ SKELETON = 4
 MOST_WORDS = 5
 """So many words of a value make keys."""
 
-MOST_BONES = 4
+MOST_BONES = 3
 
 _SOUNDS = str.maketrans("bfpvcgjkqsxzdtlmnr", "bbbbcccccccctddmmr".replace("d", "t"))
 _SILENT = frozenset("aeiouyhw")
@@ -79,37 +85,53 @@ BONES: Mapping[str, Callable[[str], tuple[str, ...]]] = {"words": word_bones, "c
 """What makes blocks together with as much of another value."""
 
 
-class RuleBlocks:
-    """The blocks of records for one rule; `places` says where each of its terms is among a record's normal forms."""
+class Scheme:
+    """One way of making blocks, and the rules whose pairs it finds: what has to be equal makes one block a record, else one word of the
+    first term makes one with each word of the others, and a term that is alone has keys of its own. `places`: where the values are among
+    the normal forms of a record."""
 
-    def __init__(self, rule: MatchRule, places: Sequence[int]) -> None:
-        terms = list(zip(places, rule.terms, strict=True))
-        self._places = places
-        self._equal = [at for at, term in terms if term.least is None]
-        self._single = [(at, KEYS[term.form.keys]) for at, term in terms]
-        self._bones = [(at, BONES[term.form.keys]) for at, term in terms]
+    def __init__(self, number: int, kind: str, places: Sequence[int], forms: Sequence[NormalForm]) -> None:
+        self.number = number
+        self.kind = kind
+        self.places = tuple(places)
+        self.rules: list[int] = []
+        self._makers = [(KEYS if kind == ALONE else BONES)[form.keys] for form in forms]
 
-    def keys(self, forms: Sequence[str | None]) -> list[str]:
-        """None when a term is blank. What has to be equal makes one block; where nothing has to be, one word of the first term makes one
-        with each word of the others, and a term that is alone has keys of its own."""
-        for at in self._places:
+    @property
+    def is_equality(self) -> bool:
+        return self.kind == EQUAL
+
+    def hashes(self, forms: Sequence[str | None], known: dict[int, tuple[str, ...]]) -> Iterable[int]:
+        """The blocks of a record, none when a value is blank. `known` remembers the words of this record's values."""
+        for at in self.places:
             if forms[at] is None:
-                return []
-        if self._equal:
-            return ["\0".join([forms[at] or "" for at in self._equal])]
-        if len(self._single) == 1:
-            at, make = self._single[0]
-            return list(make(forms[at] or ""))
-        mine, others = self._bones[0], self._bones[1:]
-        first = mine[1](forms[mine[0]] or "")
-        return [f"{at}\0{one}\0{other}" for at, make in others for other in make(forms[at] or "") for one in first]
+                return ()
+        if self.kind == EQUAL:
+            return (hash(tuple([forms[at] for at in self.places])),)
+        for at, make in zip(self.places, self._makers, strict=True):
+            if at not in known:
+                known[at] = make(forms[at] or "")
+        first = known[self.places[0]]
+        if self.kind == ALONE:
+            return [hash(one) for one in first]
+        return [hash((at, one, other)) for at in self.places[1:] for other in known[at] for one in first]
 
 
-def pairs_of(members: Sequence[int], sort_key: Callable[[int], str]) -> Iterator[tuple[int, int]]:
-    """The pairs of one block that are compared."""
-    if len(members) <= LARGE:
-        yield from combinations(members, 2)
-        return
+def schemes_of(rules: Sequence[MatchRule], readings: Sequence[str]) -> list[Scheme]:
+    """The ways of making blocks for these rules; rules with the same way share it. `readings`: the normal forms of a record."""
+    found: dict[tuple[str, tuple[int, ...]], Scheme] = {}
+    for number, rule in enumerate(rules):
+        equal = [term for term in rule.terms if term.least is None]
+        terms = equal or rule.terms
+        kind = EQUAL if equal else ALONE if len(terms) == 1 else CROSSED
+        places = tuple(readings.index(term.reading) for term in terms)
+        scheme = found.setdefault((kind, places), Scheme(len(found), kind, places, [term.form for term in terms]))
+        scheme.rules.append(number)
+    return list(found.values())
+
+
+def neighbours(members: Sequence[int], sort_key: Callable[[int], str]) -> Iterator[tuple[int, int]]:
+    """The pairs of a large block that are compared: each record with those that come next when it is sorted."""
     ordered = sorted(members, key=sort_key)
     for at, first in enumerate(ordered):
         for second in ordered[at + 1 : at + 1 + NEAR]:

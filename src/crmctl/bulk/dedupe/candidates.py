@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
-from crmctl.bulk.dedupe.blocks import LARGE, RuleBlocks, pairs_of
+from crmctl.bulk.dedupe.blocks import HUGE, LARGE, Scheme, neighbours, schemes_of
 from crmctl.bulk.dedupe.match_rules import MatchRule
 from crmctl.bulk.dedupe.similarity import Measure, measures
 from crmctl.bulk.spill import Spill
@@ -16,11 +16,24 @@ from crmctl.models import jsontext
 HELD = 50_000
 """So many records' normal forms are held in memory at a time."""
 
+HELD_KEYS = 400_000
+"""So many places of records in blocks are sorted in memory; more on disk."""
+
+AT_ONCE = 200_000
+"""So many different pairs are compared together."""
+
+NUMBER_BITS = 28
+"""Of a place in a block the last bits are the record's number, those before them a hash of the block: blocks that share one by chance are
+compared as one, which costs a little time and changes nothing."""
+
+_NUMBER = (1 << NUMBER_BITS) - 1
+_HASH = (1 << (62 - NUMBER_BITS)) - 1
+_APART = "\x1f"
+
 _TABLES = """
 CREATE TABLE candidate (no INTEGER PRIMARY KEY, id TEXT NOT NULL, record TEXT NOT NULL, forms TEXT NOT NULL);
-CREATE TABLE block (rule INTEGER NOT NULL, key INTEGER NOT NULL, no INTEGER NOT NULL);
+CREATE TABLE place (scheme INTEGER NOT NULL, place INTEGER NOT NULL);
 CREATE TABLE pair (a INTEGER NOT NULL, b INTEGER NOT NULL, rule INTEGER NOT NULL, score REAL NOT NULL, PRIMARY KEY (a, b)) WITHOUT ROWID;
-CREATE TABLE crowd (rule INTEGER NOT NULL, size INTEGER NOT NULL, no INTEGER NOT NULL);
 """
 
 
@@ -35,7 +48,7 @@ class Pair(NamedTuple):
 
 class MatchCandidates(Spill):
     """Fill it with `add`, then `compare` once. `crowded`: how many values more records share than `most`; those are no duplicates of each
-    other. `compared`: pairs that were looked at."""
+    other. `compared`: pairs that were looked at. `windowed`: records in blocks too large to compare each with each."""
 
     TABLES = _TABLES
     CACHE_KIB = 32_000
@@ -47,13 +60,16 @@ class MatchCandidates(Spill):
         self.count = 0
         self.crowded = 0
         self.compared = 0
-        terms = {term.source: term for rule in rules for term in rule.terms}
-        self._keys = list(terms)
-        self._readers = [term.read for term in terms.values()]
-        self._by_rule = [RuleBlocks(rule, [self._keys.index(term.source) for term in rule.terms]) for rule in rules]
-        self._held: dict[int, list[str | None]] = {}
+        self.windowed = 0
+        terms = {term.reading: term for rule in rules for term in rule.terms}
+        self._readings = list(terms)
+        self._readers = [term.reader() for term in terms.values()]
+        self._schemes = schemes_of(rules, self._readings)
+        self._first: list[list[str | None]] = []
+        self._cached: dict[int, list[str | None]] = {}
         self._rows: list[tuple[int, str, str, str]] = []
-        self._blocks: list[tuple[int, int, int]] = []
+        self._places: list[list[int]] = [[] for _ in self._schemes]
+        self._held_places = 0
 
     def add(self, record_id: str, data: Mapping[str, Any], kept: Any = None) -> None:
         """Take a record in; `kept` is any JSON value that comes back with it."""
@@ -61,33 +77,41 @@ class MatchCandidates(Spill):
         self.count += 1
         forms = [read(data) for read in self._readers]
         if number < HELD:
-            self._held[number] = forms
-        self._rows.append((number, record_id, jsontext.dumps(kept), jsontext.dumps(forms)))
-        for at, blocks in enumerate(self._by_rule):
-            self._blocks.extend([(at, hash(key), number) for key in blocks.keys(forms)])
+            self._first.append(forms)
+            told = ""
+        else:
+            told = _APART.join([form or "" for form in forms])
+        self._rows.append((number, record_id, "null" if kept is None else jsontext.dumps(kept), told))
+        known: dict[int, tuple[str, ...]] = {}
+        for scheme, places in zip(self._schemes, self._places, strict=True):
+            places += [(one & _HASH) << NUMBER_BITS | number for one in scheme.hashes(forms, known)]
         if len(self._rows) >= 2_000:
             self._flush()
 
     def compare(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Find all pairs that a rule holds for. Raises UsageError where a rule needs what is not installed."""
+        """Find all pairs that a rule holds for; `progress` is told of pairs compared. Raises UsageError where a rule needs what is not
+        installed."""
         self._flush()
         functions = measures() if any(term.least is not None for rule in self.rules for term in rule.terms) else {}
-        tests = [_Test(rule, self._keys, functions) for rule in self.rules]
-        found: list[Pair] = []
-        for rule, members in self._each_block():
-            test = tests[rule]
-            if self.rules[rule].is_equality and len(members) > max(self.most, 2):
-                self._set_apart(rule, members, test)
-            else:
-                self._compare_block(rule, members, test, found)
-            progress(len(members))
-            if len(found) >= 5_000:
-                self._keep(found)
-        self._keep(found)
+        for scheme in self._schemes:
+            tests = [_Test(number, self.rules[number], self._readings, functions) for number in scheme.rules]
+            pairs: set[int] = set()
+            for members in self._each_block(scheme):
+                size = len(members)
+                if size == 2:
+                    pairs.add(members[0] << NUMBER_BITS | members[1])
+                else:
+                    pairs.update(self._pairs_of(scheme, members, tests))
+                if len(pairs) > AT_ONCE:
+                    self._compare_pairs(pairs, tests)
+                    progress(len(pairs))
+                    pairs.clear()
+            self._compare_pairs(pairs, tests)
+            progress(len(pairs))
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs that match, each once, with the rule that fits best."""
-        return (Pair(*row) for row in self._db.execute("SELECT a, b, rule, score FROM pair ORDER BY a, b"))
+        return map(Pair._make, self._db.execute("SELECT a, b, rule, score FROM pair ORDER BY a, b"))
 
     def pairs_among(self, members: Sequence[int]) -> list[Pair]:
         """The pairs that match between these."""
@@ -102,58 +126,98 @@ class MatchCandidates(Spill):
 
     def forms(self, number: int) -> list[str | None]:
         """Its normal forms."""
-        held = self._held.get(number)
-        if held is None:
-            row = self._db.execute("SELECT forms FROM candidate WHERE no = ?", (number,)).fetchone()
-            held = jsontext.loads(row[0])
-            if len(self._held) >= HELD:
-                self._held.clear()
-            self._held[number] = held
-        return held
+        if number < HELD:
+            return self._first[number]
+        forms = self._cached.get(number)
+        if forms is None:
+            told = self._db.execute("SELECT forms FROM candidate WHERE no = ?", (number,)).fetchone()[0]
+            forms = [form or None for form in told.split(_APART)]
+            if len(self._cached) >= HELD:
+                self._cached.clear()
+            self._cached[number] = forms
+        return forms
 
     def _flush(self) -> None:
         self._db.executemany("INSERT INTO candidate VALUES (?, ?, ?, ?)", self._rows)
-        self._db.executemany("INSERT INTO block VALUES (?, ?, ?)", self._blocks)
         self._rows.clear()
-        self._blocks.clear()
+        if sum(map(len, self._places)) > HELD_KEYS:
+            for scheme, places in zip(self._schemes, self._places, strict=True):
+                self._db.executemany(f"INSERT INTO place VALUES ({scheme.number}, ?)", ((place,) for place in places))  # noqa: S608
+                self._held_places += len(places)
+                places.clear()
 
-    def _each_block(self) -> Iterator[tuple[int, list[int]]]:
-        """Every block of two records or more; sorted on disk."""
-        self._db.execute("CREATE INDEX block_key ON block (rule, key, no)")
-        shared = "SELECT rule, key FROM block GROUP BY rule, key HAVING COUNT(*) > 1"
-        ordered = f"SELECT rule, key, no FROM block JOIN ({shared}) USING (rule, key) ORDER BY rule, key, no"  # noqa: S608
-        for (rule, _), rows in groupby(self._db.execute(ordered), key=itemgetter(0, 1)):
-            yield rule, [row[2] for row in rows]
+    def _sorted_places(self, scheme: Scheme) -> Iterable[int]:
+        """The places of a scheme, those of one block together; sorted on disk where they are many."""
+        places = self._places[scheme.number]
+        if not self._held_places:
+            places.sort()
+            return places
+        self._db.executemany("INSERT INTO place VALUES (?, ?)", ((scheme.number, place) for place in places))
+        places.clear()
+        ordered = self._db.execute("SELECT place FROM place WHERE scheme = ? ORDER BY place", (scheme.number,))
+        return (row[0] for row in ordered)
 
-    def _set_apart(self, rule: int, members: Sequence[int], test: _Test) -> None:
-        """A value that very many records share is a switchboard, or `info@`, and no sign that they are one."""
-        self.crowded += 1
+    def _each_block(self, scheme: Scheme) -> Iterator[list[int]]:
+        """Every block of two records or more, the first records first; of a huge one parts that share a record."""
+        block = -1
+        members: list[int] = []
+        for place in self._sorted_places(scheme):
+            if place >> NUMBER_BITS == block:
+                members.append(place & _NUMBER)
+                if len(members) == HUGE:
+                    yield members
+                    members = members[-1:]
+                continue
+            if len(members) > 1:
+                yield members
+            block = place >> NUMBER_BITS
+            members = [place & _NUMBER]
+        if len(members) > 1:
+            yield members
 
-    def _compare_block(self, rule: int, members: Sequence[int], test: _Test, found: list[Pair]) -> None:
-        look = {number: self.forms(number) for number in members}.__getitem__ if len(members) <= LARGE else self.forms
-        score = test.score
-        for a, b in pairs_of(members, lambda number: test.sort_key(self.forms(number))):
-            self.compared += 1
-            if (alike := score(look(a), look(b))) > 0.0:
-                found.append(Pair(a, b, rule, alike) if a < b else Pair(b, a, rule, alike))
+    def _pairs_of(self, scheme: Scheme, members: Sequence[int], tests: Sequence[_Test]) -> Iterator[int]:
+        """The pairs of a block of several that are compared."""
+        if scheme.is_equality and len(members) > max(self.most, 2) and any(test.is_equality for test in tests):
+            # A value that very many records share is a switchboard, or `info@`, and no sign that they are one.
+            self.crowded += 1
+            tests = [test for test in tests if not test.is_equality]
+        if not tests:
+            return
+        if len(members) <= LARGE:
+            yield from (a << NUMBER_BITS | b for a, b in combinations(members, 2))
+            return
+        self.windowed += len(members)
+        for test in tests:
+            for a, b in neighbours(members, lambda number: test.sort_key(self.forms(number))):  # noqa: B023
+                yield min(a, b) << NUMBER_BITS | max(a, b)
 
-    def _keep(self, found: list[Pair]) -> None:
+    def _compare_pairs(self, pairs: Collection[int], tests: Sequence[_Test]) -> None:
+        forms = self._first.__getitem__ if self.count <= HELD else self.forms
+        found = []
+        scores = [(test.rule, test.score) for test in tests]
+        for pair in sorted(pairs) if self.count > HELD else pairs:
+            a, b = pair >> NUMBER_BITS, pair & _NUMBER
+            one, other = forms(a), forms(b)
+            for rule, score in scores:
+                if (alike := score(one, other)) > 0.0:
+                    found.append((a, b, rule, alike))
+        self.compared += len(pairs)
         self._db.executemany(
             "INSERT INTO pair VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET rule = excluded.rule, score = excluded.score "
-            "WHERE excluded.score > score",
+            "WHERE excluded.score > score OR (excluded.score = score AND excluded.rule < rule)",
             found,
         )
-        found.clear()
 
 
 class _Test:
     """One rule, ready to be asked of many pairs: what is equal first, for it costs least."""
 
-    def __init__(self, rule: MatchRule, keys: Sequence[str], functions: Mapping[str, Measure]) -> None:
-        places = {key: at for at, key in enumerate(keys)}
-        terms = [(places[term.source], term) for term in rule.terms]
+    def __init__(self, number: int, rule: MatchRule, readings: Sequence[str], functions: Mapping[str, Measure]) -> None:
+        self.rule = number
+        self.is_equality = rule.is_equality
+        terms = [(readings.index(term.reading), term) for term in rule.terms]
         self._equal = [at for at, term in terms if term.least is None]
-        self._alike = [(at, term.least, functions[term.form.measure]) for at, term in terms if term.least is not None]
+        self._alike = [(at, partial(functions[term.form.measure], score_cutoff=term.least)) for at, term in terms if term.least is not None]
 
     def score(self, a: Sequence[str | None], b: Sequence[str | None]) -> float:
         """0 where the rule does not hold."""
@@ -161,16 +225,13 @@ class _Test:
             if a[at] is None or a[at] != b[at]:
                 return 0.0
         lowest = 1.0
-        for at, least, measure in self._alike:
-            one, other = a[at], b[at]
-            if one is None or other is None:
+        for at, measure in self._alike:
+            # Of two texts that are less alike than they have to be, and of None, a measure gives 0.
+            if not (alike := measure(a[at], b[at])):
                 return 0.0
-            if one != other:
-                alike = measure(one, other, least)
-                if alike < least:
-                    return 0.0
-                lowest = min(lowest, alike)
+            if alike < lowest:
+                lowest = alike
         return lowest
 
     def sort_key(self, forms: Sequence[str | None]) -> str:
-        return " ".join(str(forms[at]) for at, _, _ in self._alike)
+        return " ".join([str(forms[at]) for at, _ in self._alike])

@@ -56,10 +56,12 @@ def components(count: int, pairs: Iterable[Pair]) -> Iterator[list[int]]:
 
 def find_groups(candidates: MatchCandidates, counts: GroupCounts, most: int) -> Iterator[MatchGroup]:
     """The groups among compared candidates, in the order of their first record; none has more than `most` members."""
+    following = candidates.pairs()
     for members in components(candidates.count, candidates.pairs()):
         if len(members) == 2:
-            pairs = candidates.pairs_among(members)
-            yield MatchGroup(tuple(members), tuple(pairs), round(pairs[0].score, 4))
+            # Components come in the order of their first record, as pairs do.
+            pair = next(pair for pair in following if pair.a == members[0])
+            yield MatchGroup((pair.a, pair.b), (pair,), round(pair.score, 4))
         elif len(members) > COMPARED_WHOLE:
             counts.too_large += 1
         else:

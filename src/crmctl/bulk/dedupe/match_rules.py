@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from crmctl.bulk.dedupe.normal_forms import FORMS, NormalForm, usual_form
+from crmctl.bulk.dedupe.similarity import WORDS
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 from crmctl.models.composites import fold
@@ -56,13 +58,46 @@ class MatchTerm:
         """As it is written, with its form."""
         return self.source + (f"~{self.least:g}" if self.least is not None else "")
 
-    def read(self, data: Mapping[str, Any]) -> str | None:
-        """The normal form of what a record holds; None for nothing."""
+    @property
+    def reading(self) -> str:
+        """What `reader` makes: terms that read the same share it."""
+        return f"{self.source}, words sorted" if self._sorts else self.source
+
+    def reader(self) -> Callable[[Mapping[str, Any]], str | None]:
+        """Gives the normal form of what a record holds; None for nothing. Words that are compared in any order are
+        sorted."""
+        read = self.form.read if not self._sorts else self._read_sorted
         if len(self.fields) == 1 and self.fields[0].part is None:
-            alone = data.get(self.fields[0].slug)
-            return None if alone is None or alone == "" else self.form.read(alone)
-        values = [value for field in self.fields if (value := field.value(data)) is not None and value != ""]
-        return self.form.read(values[0] if len(values) == 1 else values) if values else None
+            slug = self.fields[0].slug
+
+            def read_one(data: Mapping[str, Any]) -> str | None:
+                value = data.get(slug)
+                return None if value is None or value == "" else read(value)
+
+            return read_one
+        if any(field.part for field in self.fields):
+            getters = [field.value for field in self.fields]
+        else:
+            getters = [partial(_value, field.slug) for field in self.fields]
+
+        def read_all(data: Mapping[str, Any]) -> str | None:
+            values = [value for get in getters if (value := get(data)) is not None and value != ""]
+            if not values:
+                return None
+            try:
+                return read(" ".join(values))
+            except TypeError:
+                return read(values[0] if len(values) == 1 else values)
+
+        return read_all
+
+    @property
+    def _sorts(self) -> bool:
+        return self.least is not None and self.form.measure == WORDS
+
+    def _read_sorted(self, value: Any) -> str | None:
+        text = self.form.read(value)
+        return " ".join(sorted(text.split())) if text and " " in text else text
 
 
 @dataclass(frozen=True)
@@ -103,6 +138,10 @@ def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str)
             raise UsageError(f"--match {text}: there is no form {wanted}", hint=f"one of: {', '.join(FORMS)}", code="unknown_form")
         form = FORMS[wanted]
     return MatchTerm(fields, form, _least(found["least"], text))
+
+
+def _value(slug: str, data: Mapping[str, Any]) -> Any:
+    return data.get(slug)
 
 
 def _field(name: str, text: str, known: Mapping[str, Attribute]) -> Field:

@@ -68,13 +68,18 @@ class NormalForm:
     keys: str = "code"
 
 
-def plain_words(text: str) -> str:
-    """Text in lower case without accents and signs, one blank between words."""
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case, without accents and signs."""
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text.casefold().translate(_LETTERS_APART))
         text = "".join(letter for letter in text if not unicodedata.combining(letter))
         text = "".join(letter if letter.isalnum() else "" if letter in SILENT_SIGNS else " " for letter in text)
-    return " ".join(text.lower().translate(_SIGNS_APART).split())
+    return text.lower().translate(_SIGNS_APART).split()
+
+
+def plain_words(text: str) -> str:
+    """Text in lower case without accents and signs, one blank between words."""
+    return " ".join(words_of(text))
 
 
 def said(value: Any, order: tuple[str, ...] = ()) -> str:
@@ -115,7 +120,8 @@ def read_mailbox(value: Any) -> str | None:
 
 
 def read_digits(value: Any) -> str | None:
-    return "".join(letter for letter in said(value) if letter.isdecimal()) or None
+    text = said(value)
+    return text if text.isdecimal() else "".join([letter for letter in text if letter.isdecimal()]) or None
 
 
 def read_phone(value: Any) -> str | None:
@@ -128,19 +134,24 @@ def read_phone(value: Any) -> str | None:
 
 
 def read_name(value: Any) -> str | None:
-    words = plain_words(said(value, ("first", "middle", "last"))).split()
+    words = words_of(value if isinstance(value, str) else said(value, ("first", "middle", "last")))
     return " ".join(sorted([word for word in words if word not in TITLES] or words)) or None
 
 
 def read_company(value: Any) -> str | None:
-    words = [word for word in plain_words(said(value).replace("&", " and ").replace("+", " and ")).split() if word != "the"]
+    words = [word for word in words_of(said(value).replace("&", " and ").replace("+", " and ")) if word != "the"]
     return " ".join([word for word in words if word not in LEGAL_FORMS] or words) or None
 
 
 def read_address(value: Any) -> str | None:
-    words = plain_words(said(value, tuple(PART_NAMES[AttributeType.ADDRESS]))).split()
-    words = [_GLUED_STREET.sub(" st", word) for word in words]
-    return " ".join(STREET_WORDS.get(word, word) for word in " ".join(words).split()) or None
+    words = words_of(value if isinstance(value, str) else said(value, tuple(PART_NAMES[AttributeType.ADDRESS])))
+    return " ".join([street_word(word) for word in words]) or None
+
+
+@lru_cache(maxsize=100_000)
+def street_word(word: str) -> str:
+    """A word of an address as it is read."""
+    return " ".join([STREET_WORDS.get(part, part) for part in _GLUED_STREET.sub(" st", word).split()])
 
 
 def read_domain(value: Any) -> str | None:

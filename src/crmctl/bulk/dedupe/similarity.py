@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from crmctl.errors import UsageError
 
-Measure = Callable[[str, str, float], float]
-"""Two texts and the least that matters: below it the answer is 0."""
+EDITS, NAME, WORDS = "edits", "name", "words"
 
 MEASURES: Mapping[str, str] = {
-    "edits": "one minus the share of letters to change, insert, delete or swap (optimal string alignment)",
-    "name": "Jaro-Winkler, words in alphabetical order: what names have in common at their beginnings counts more",
-    "words": "the letters in common, words in alphabetical order (indel)",
+    EDITS: "one minus the share of letters to change, insert, delete or swap (optimal string alignment)",
+    NAME: "Jaro-Winkler, words in alphabetical order: what names have in common at their beginnings counts more",
+    WORDS: "the letters in common, words in alphabetical order (indel)",
 }
+
+
+class Measure(Protocol):
+    """Two texts, their words in the order in which they are compared, and the least that matters: below it, and of None, it is 0."""
+
+    def __call__(self, a: str | None, b: str | None, /, *, score_cutoff: float) -> float: ...
 
 
 def measures() -> Mapping[str, Measure]:
@@ -26,19 +31,8 @@ def measures() -> Mapping[str, Measure]:
         raise UsageError(
             "similarity (~) needs rapidfuzz, which is not installed", hint="pip install 'crmctl[dedupe]'", code="not_installed"
         ) from error
-    osa = distance.OSA.normalized_similarity
-    jaro = distance.JaroWinkler.similarity
-    indel = distance.Indel.normalized_similarity
-
-    def edits(a: str, b: str, least: float) -> float:
-        return float(osa(a, b, score_cutoff=least))
-
-    def name(a: str, b: str, least: float) -> float:
-        return float(jaro(a, b, score_cutoff=least))
-
-    def words(a: str, b: str, least: float) -> float:
-        if " " not in a and " " not in b:
-            return float(indel(a, b, score_cutoff=least))
-        return float(indel(" ".join(sorted(a.split())), " ".join(sorted(b.split())), score_cutoff=least))
-
-    return {"edits": edits, "name": name, "words": words}
+    return {
+        EDITS: distance.OSA.normalized_similarity,
+        NAME: distance.JaroWinkler.similarity,
+        WORDS: distance.Indel.normalized_similarity,
+    }

@@ -52,7 +52,8 @@ class DedupeRequest:
 @dataclass
 class DedupeResult:
     """What was found: `groups` of records that are one, `duplicates` that would go. `crowded`: values that too many records share to mean
-    anything; `too_large`: groups with more members than allowed; `cut`: likenesses that were not followed."""
+    anything; `windowed`: places of records in blocks too large to compare each with each; `too_large`: groups with more members than
+    allowed; `cut`: likenesses that were not followed."""
 
     object: str
     rules: Sequence[str]
@@ -63,6 +64,7 @@ class DedupeResult:
     duplicates: int = 0
     compared: int = 0
     crowded: int = 0
+    windowed: int = 0
     counts: GroupCounts = field(default_factory=GroupCounts)
     requests: int = 0
     elapsed: float = 0.0
@@ -83,6 +85,7 @@ class DedupeResult:
             "byRule": self.by_rule,
             "compared": self.compared,
             "crowded": self.crowded,
+            "windowed": self.windowed,
             "tooLarge": self.counts.too_large,
             "cut": self.counts.cut,
             "asOf": self.as_of,
@@ -110,8 +113,12 @@ def dedupe(context: BulkContext, request: DedupeRequest) -> DedupeResult:
     with MatchCandidates(rules, request.most) as candidates:
         _read(context, request, target.object_id, candidates, result)
         result.records = candidates.count
-        candidates.compare()
-        result.compared, result.crowded = candidates.compared, candidates.crowded
+        context.listener.progress.start("comparing pairs")
+        try:
+            candidates.compare(context.listener.progress.advance)
+        finally:
+            context.listener.progress.finish()
+        result.compared, result.crowded, result.windowed = candidates.compared, candidates.crowded, candidates.windowed
         links: Mapping[str, int] = {}
         if keep.survivor == MOST_ACTIVITIES:
             links = count_links(context.service)
