@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk.dedupe.blocks import HUGE, LARGE, Scheme, neighbours, schemes_of
 from crmctl.bulk.dedupe.match_rules import MatchRule
-from crmctl.bulk.dedupe.similarity import Measure, measures
+from crmctl.bulk.dedupe.similarity import TextMeasure, measures
 from crmctl.bulk.spill import Spill
 from crmctl.models import jsontext
 
@@ -212,7 +212,7 @@ class MatchCandidates(Spill):
 class _Test:
     """One rule, ready to be asked of many pairs: what is equal first, for it costs least."""
 
-    def __init__(self, number: int, rule: MatchRule, readings: Sequence[str], functions: Mapping[str, Measure]) -> None:
+    def __init__(self, number: int, rule: MatchRule, readings: Sequence[str], functions: Mapping[str, TextMeasure]) -> None:
         self.rule = number
         self.is_equality = rule.is_equality
         terms = [(readings.index(term.reading), term) for term in rule.terms]

@@ -17,13 +17,13 @@ MEASURES: Mapping[str, str] = {
 }
 
 
-class Measure(Protocol):
+class TextMeasure(Protocol):
     """Two texts, their words in the order in which they are compared, and the least that matters: below it, and of None, it is 0."""
 
     def __call__(self, a: str | None, b: str | None, /, *, score_cutoff: float) -> float: ...
 
 
-def measures() -> Mapping[str, Measure]:
+def measures() -> Mapping[str, TextMeasure]:
     """The functions by name. Raises UsageError where rapidfuzz is not installed."""
     try:
         distance: Any = import_module("rapidfuzz.distance")
