@@ -168,9 +168,11 @@ def _recreation_text(plan: Recreation) -> str:
     lines = [f"job {plan.job}: {result.created:,} of {counted(plan.found, 'record')} created again, with new ids", *before]
     lines += [f"{plan.ids} says which"] if plan.ids is not None else []
     words = {
+        "references": "other records refer to them again",
         "activities": "activities linked again",
         "failed": "refused by the service",
         "unknown": "there, and not to be told from others",
         "unlinked": "activities not linked again",
+        "unreferenced": "other records still refer to the old ids",
     }
     return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in words.items() if document[name])])

@@ -138,6 +138,39 @@ def test_references_among_them_and_activities_are_linked_again(service: RunningS
     assert service.client.get(f"/api/v1/activities/{unlinked}").json()["participants"] == shown["participants"]
 
 
+@pytest.mark.parametrize("others", [3, 230], ids=["read", "asked"])
+def test_other_records_refer_to_them_again(service: RunningService, client: Client, others: int) -> None:
+    """Of other objects and of the same one, by one value and in a list; what somebody set to another record meanwhile stays."""
+    people_id = service.object_id("people")
+    for name, extra in (("Mentor", {}), ("Friends", {"isList": True})):
+        fields = {"name": name, "type": "reference", "config": {"allowed_object_id": people_id}, **extra}
+        service.client.post(f"/api/v1/objects/{people_id}/attributes", json=fields)
+    gone = [client.records("people").create({"score": n, "email": f"gone{n}@acme.com"}) for n in (1, 2)]
+    stays = client.records("people").create({"score": 3, "email": "stays@acme.com", "mentor": gone[0].id})
+    friends = [stays.id, gone[1].id] if others == 3 else gone[1].id
+    client.records("people").update(stays.id, {"friends" if others == 3 else "mentor": friends})
+    rows = [{"name": f"Deal {n}", "contact": gone[n % 2].id if n < 3 else stays.id} for n in range(others)]
+    client.bulk.import_records("deals", rows, again=True).raise_for_error()
+    moved = next(one for one in client.records("deals").list() if one.data["name"] == "Deal 2")
+    done = client.bulk.delete("people", [one.id for one in gone])
+    client.records("deals").update(moved.id, {"contact": stays.id})
+    document = undone(client, done.summary.job).to_document()  # type: ignore[union-attr]
+    new = {record.data["email"]: record for record in client.records("people").list()}
+    deals = {one.data["name"]: one.data["contact"] for one in client.records("deals").list()}
+    assert (deals["Deal 0"], deals["Deal 1"], deals["Deal 2"]) == (new["gone1@acme.com"].id, new["gone2@acme.com"].id, stays.id)
+    assert set(deals.values()) == {record.id for record in new.values()}
+    held_now = new["stays@acme.com"].data
+    assert held_now["mentor"] == new["gone1@acme.com" if others == 3 else "gone2@acme.com"].id
+    if others == 3:
+        assert held_now["friends"] == [stays.id, new["gone2@acme.com"].id]
+    assert (document["references"], document["unreferenced"]) == (3, 0)
+    client.bulk.delete("deals", list(_ids(client)), backup=False)
+
+
+def _ids(client: Client) -> Iterator[str]:
+    return (record.id for record in client.records("deals").list())
+
+
 def test_what_keeps_it_from_beginning_deletes_nothing(client: Client, tmp_path: Path) -> None:
     before = people(client, 3)
     jobs = len(client.bulk.jobs())

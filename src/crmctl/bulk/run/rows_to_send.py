@@ -122,7 +122,7 @@ def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
     reconciler.park(Sent(doubt.number, batch, doubt.sent_at, known_at=doubt.sent_at))
 
 
-def chunks(rows: Iterable[R]) -> Iterator[list[R]]:
+def chunks(rows: Iterable[R], size: int = CHUNK_ROWS) -> Iterator[list[R]]:
     iterator = iter(rows)
-    while chunk := list(islice(iterator, CHUNK_ROWS)):
+    while chunk := list(islice(iterator, size)):
         yield chunk

@@ -119,13 +119,15 @@ class DeletedRecords:
 @dataclass
 class Recreated:
     """What became of it. `failed`: rows that the service refused, and why; `unknown`: records that are there, under an id that nobody can
-    tell; `activities`: how many were linked again, `unlinked`: how many could not be."""
+    tell; `activities` and `references` of other records: how many were linked again, `unlinked` and `unreferenced`: could not be."""
 
     created: int = 0
     failed: dict[int, str] = field(default_factory=dict)
     unknown: int = 0
     activities: int = 0
     unlinked: int = 0
+    references: int = 0
+    unreferenced: int = 0
     requests: int = 0
     error: CrmctlError | None = None
     notes: list[str] = field(default_factory=list)

@@ -25,10 +25,9 @@ from crmctl.bulk.run.plan import file_digest
 from crmctl.bulk.run.plan_file import FILE_NAME
 from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.resume import check_service
-from crmctl.bulk.usecases.targets import resolve_target, store_of, takes_turn
+from crmctl.bulk.usecases.targets import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.mirror.local_copy import fresh_copy
-from crmctl.models.attributes import AttributeType
 from crmctl.version import __version__
 
 LISTED = 1000
@@ -219,12 +218,7 @@ def list_groups(plan: MergePlanFile, merges: Callable[[], Iterable[PlannedMerge]
 
 def merge_schema(context: BulkContext, object_id: str) -> MergeSchema:
     """The object, and which attributes of which objects refer to its records."""
-    referring: dict[str, list[str]] = {}
-    for one in context.service.list_objects():
-        for attribute in context.directory.attributes(one.id, refresh=True):
-            is_mine = attribute.target_object_id is None or attribute.target_object_id.lower() == object_id.lower()
-            if attribute.type == AttributeType.REFERENCE and is_mine and attribute.is_active is not False:
-                referring.setdefault(one.id, []).append(attribute.slug)
+    referring = {one: [each.slug for each in found] for one, found in referring_attributes(context, object_id).items()}
     return MergeSchema(object_id, context.directory.attributes(object_id, refresh=True), referring)
 
 

@@ -15,8 +15,9 @@ from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.send.context import DeliveryOptions, SendContext
 from crmctl.bulk.undo.recreate import IDS_NAME, DeletedRecords, Recreated, recreate
+from crmctl.bulk.undo.referrers import link_referrers
 from crmctl.bulk.undo.relink import link_activities
-from crmctl.bulk.usecases.targets import current_limit
+from crmctl.bulk.usecases.targets import current_limit, referring_attributes
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.records import BULK_LIMIT
 
@@ -43,14 +44,15 @@ class Recreation:
 
     @property
     def requests(self) -> int:
-        """How many requests it took; before that, how many it takes at least: activities are found by reading them."""
+        """How many requests it took; before that, how many it takes at least: activities and references are found by reading."""
         return -(-self.found // BULK_LIMIT) if self.result is None else self.result.requests
 
     @property
     def left(self) -> dict[str, int]:
         """What of the job is not taken back, by why; empty when all is."""
         result = self.result or Recreated()
-        found = {"failed": len(result.failed), "unknown": result.unknown, "unlinked": result.unlinked}
+        found = {"failed": len(result.failed), "unknown": result.unknown}
+        found |= {"unlinked": result.unlinked, "unreferenced": result.unreferenced}
         return {name: count for name, count in found.items() if count}
 
     @property
@@ -76,6 +78,8 @@ class Recreation:
             "unknown": result.unknown,
             "activities": result.activities,
             "unlinked": result.unlinked,
+            "references": result.references,
+            "unreferenced": result.unreferenced,
             "requests": self.requests,
             "estimatedSeconds": round(self.seconds, 1),
             "ids": str(self.ids) if self.ids is not None else None,
@@ -108,6 +112,7 @@ def recreate_deleted(
         plan.result, new = recreate(deleted, run, count)
         if plan.result.error is None:
             try:
+                link_referrers(context.service, referring_attributes(context, header.object_id), new, plan.result)
                 link_activities(context.service, new, plan.result)
             except CrmctlError as error:
                 plan.result.error = error

@@ -19,6 +19,7 @@ from crmctl.bulk.sources.given_input import is_stream
 from crmctl.bulk.usecases.mirrored_records import MirroredRecords
 from crmctl.bulk.usecases.requests import check_choice
 from crmctl.errors import DeniedError
+from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES
 
 SAMPLES = 20
@@ -107,3 +108,14 @@ def note_if_empty(context: BulkContext, file: str, rows: int) -> None:
     """A file without rows is nothing wrong: a nightly run may have nothing to do. It is said all the same."""
     if not rows:
         context.listener.note(f"{'stdin' if file == '-' else file} holds no rows: nothing to import")
+
+
+def referring_attributes(context: BulkContext, object_id: str) -> dict[str, list[Attribute]]:
+    """The attributes that may refer to records of an object, by the object that has them."""
+    found: dict[str, list[Attribute]] = {}
+    for one in context.service.list_objects():
+        for attribute in context.directory.attributes(one.id, refresh=True):
+            is_mine = attribute.target_object_id is None or attribute.target_object_id.lower() == object_id.lower()
+            if attribute.type == AttributeType.REFERENCE and is_mine and attribute.is_active is not False:
+                found.setdefault(one.id, []).append(attribute)
+    return found

@@ -1,0 +1,86 @@
+"""Records that refer to records which were deleted and created again: found by the old ids, and set to the new ones. Can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+from crmctl.bulk.read.counted_reads import CountedReads, ReadService
+from crmctl.bulk.read.full_scan import ScanStatistics, scan
+from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.run.rows_to_send import chunks
+from crmctl.bulk.undo.recreate import Recreated
+from crmctl.errors import DeniedError
+from crmctl.models.attributes import Attribute
+from crmctl.models.filters import Condition, Operator
+from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT, BulkResult, Record
+
+NAMED = 5
+Referring = Mapping[str, Sequence[Attribute]]
+"""Reference attributes by the id of the object that has them."""
+
+
+class ReferrerService(ReadService, Protocol):
+    """The calls of the client that find such records and write them."""
+
+    def bulk_write(self, object_id: str, records: Sequence[Mapping[str, Any]], *, mode: str = "create") -> BulkResult: ...
+
+
+def link_referrers(service: ReferrerService, referring: Referring, new: Mapping[str, str], done: Recreated) -> None:
+    """Set the references that name an old id. Raises what the calls raise, but for refusals of single records, which are counted, and a key
+    that may not do it, which is noted."""
+    reads = CountedReads(service)
+    try:
+        for object_id, attributes in referring.items() if new else ():
+            changed = ({"id": record.id, "data": data} for record, data in _referrers(reads, object_id, attributes, new))
+            for chunk in chunks(list(changed), BULK_LIMIT):  # all are found before one is written: the lists that are read do not move
+                done.requests += 1
+                failed = service.bulk_write(object_id, chunk, mode="upsert").failed
+                done.references += len(chunk) - len(failed)
+                named = done.unreferenced
+                done.unreferenced += len(failed)
+                for one in failed[: max(0, NAMED - named)]:
+                    done.notes.append(f"record {chunk[one.index]['id']} still refers to a record that is gone: {one.error}")
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        done.notes.append(f"references of other records stay as they are: {error.message}")
+    finally:
+        done.requests += reads.requests
+
+
+def _referrers(
+    reads: CountedReads, object_id: str, attributes: Sequence[Attribute], new: Mapping[str, str]
+) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Each record that holds an old id, with its references as they are to be."""
+    with SeenIds() as seen:
+        for record in _candidates(reads, object_id, attributes, list(new)):
+            data = {one.slug: moved for one in attributes if (moved := _moved(record.data.get(one.slug), new)) is not None}
+            if data and record.id.lower() not in seen:
+                seen.add(record.id.lower())
+                yield record, data
+
+
+def _candidates(reads: CountedReads, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
+    """One request an id where that is fewer than all pages; a list is not found by one of its ids on every service."""
+    total = reads.list_records(object_id, limit=1).total
+    alone = not any(one.is_list for one in attributes) and len(old) * len(attributes) <= (total or 0) // PAGE_LIMIT
+    if not alone:
+        with SeenIds() as seen:
+            yield from chain.from_iterable(scan(reads, object_id, (), seen, ScanStatistics()))
+        return
+    for one in attributes:
+        for record_id in old:
+            with SeenIds() as seen:
+                condition = Condition(one.slug, Operator.EQUALS, record_id)
+                yield from chain.from_iterable(scan(reads, object_id, (condition,), seen, ScanStatistics()))
+
+
+def _moved(value: Any, new: Mapping[str, str]) -> Any:
+    """The value with new ids for old ones; None where it holds no old one."""
+    if isinstance(value, list):
+        moved = [_moved(one, new) or one for one in value]
+        return moved if moved != value else None
+    given = value.get("id") if isinstance(value, Mapping) else value
+    return new.get(given.lower()) if isinstance(given, str) else None
