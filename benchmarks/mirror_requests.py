@@ -1,8 +1,9 @@
 """What bringing a mirror up to date costs, in requests: 1 % changed, and 0 to 1,000 records deleted, scattered or in one block.
 
-    python benchmarks/mirror_requests.py --records 200000
+    python benchmarks/mirror_requests.py [--records 200000] [--burst]
 
-The service is in memory, so that only requests count; after every sync the mirror must hold exactly what the service holds.
+The service is in memory, so that only requests count. One mirror goes from night to night; after each what was changed and deleted and the
+number of records are checked, at the end every record. Records are made and changed evenly over the time, with `--burst` within minutes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import random
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -41,20 +41,28 @@ START = 1_760_000_000 * MICROS
 TYPES = {"email": "email", "name": "name", "score": "number", "status": "select", "company": "reference", "notes": "text"}
 
 
-class LongList:
-    """Records made one a second, listed by either time without sorting anything. The number of a record is its id."""
+DAY = 86_400.0
+YEAR = 365 * DAY
+NIGHTS = ((0, True), (10, True), (100, True), (1000, True), (10, False), (1000, False))
+"""How many records are deleted, and whether here and there."""
 
-    def __init__(self, count: int) -> None:
+
+class LongList:
+    """Records listed by either time without sorting anything. The number of a record is its id; `pace`: seconds between two of them."""
+
+    def __init__(self, count: int, pace: float) -> None:
         self.count = count
-        self.clock = FakeClock(START / MICROS + count + 86_400)
+        self.pace = int(pace * MICROS)
+        self.clock = FakeClock(START / MICROS + count * pace + DAY)
         self.by_creation = list(range(count))
         self.by_change = list(range(count))
         self.changed: dict[int, int] = {}
         self.requests = 0
 
-    def update(self, numbers: Sequence[int]) -> None:
+    def update(self, numbers: Sequence[int], within: float) -> None:
+        """Change these in so many seconds."""
         for number in numbers:
-            self.clock.advance(0.01)
+            self.clock.advance(within / len(numbers))
             self.changed[number] = int(self.clock.now() * MICROS)
         moved = set(numbers)
         self.by_change = [each for each in self.by_change if each not in moved] + list(numbers)
@@ -65,7 +73,7 @@ class LongList:
         self.by_change = [each for each in self.by_change if each not in gone]
 
     def wire(self, number: int) -> dict[str, Any]:
-        created = START + number * MICROS
+        created = START + number * self.pace
         data = {
             "email": f"person{number}@example{number % 500}.com", "name": {"first": "Person", "last": f"Number{number}"},
             "score": self.changed.get(number, number) % 1000, "status": ("new", "contacted", "customer")[number % 3],
@@ -114,64 +122,65 @@ class LongList:
         return []
 
 
-def wrong_rows(service: LongList, path: Path) -> int:
-    """Missing, stale and ghosts."""
+def wrong_rows(service: LongList, path: Path, numbers: Sequence[int] | None = None) -> int:
+    """Missing, stale and ghosts, of all records or of these."""
     file = MirrorFile.read(path)
     assert file is not None
     with file:
-        held = dict(file.db.execute("SELECT id, _data FROM people"))
-    wrong = 0
-    for number in service.by_creation:
-        wire = service.wire(number)
-        wrong += held.pop(wire["id"], None) != jsontext.dumps(wire)
-    return wrong + len(held)
+        [total] = file.db.execute("SELECT count(*) FROM people").fetchone()
+        wrong = abs(total - len(service.by_creation))
+        there = set(service.by_creation)
+        for number in range(service.count) if numbers is None else numbers:
+            wire = service.wire(number)
+            held = file.db.execute("SELECT _data FROM people WHERE id = ?", (wire["id"],)).fetchone()
+            wrong += held != ((jsontext.dumps(wire),) if number in there else None)
+    return wrong
+
+
+def measure(count: int, folder: Path, *, burst: bool) -> int:
+    service = LongList(count, 1.0 if burst else YEAR / count)
+    context = MirrorContext(service, folder, service.clock)
+    begun, memory = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
+    path = mirror_path(context.state, context.profile, context.origin)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) // 1024
+    took = f"{time.process_time() - begun:.0f} s of processor time"
+    print(f"{count:,} records: {service.requests:,} requests, {took}, {grown} MiB more memory", flush=True)
+    json_bytes = sum(len(jsontext.dumps(service.wire(number)).encode()) + 1 for number in range(0, count, 97)) * 97
+    print(f"the file is {path.stat().st_size / json_bytes:.2f} times the JSON")
+    # One change, so that it shows that the service lists by time of change.
+    service.update([0], DAY)
+    sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
+    missed, chance = 0, random.Random(count)
+    print("| changed | deleted | where | requests | seconds | wrong |")
+    print("|---|---|---|---|---|---|")
+    for share in (0.0, 0.01):
+        for deleted, scattered in NIGHTS:
+            there = service.by_creation
+            changed = chance.sample(there, int(count * share))
+            service.update(changed, 60.0 if burst else DAY / 2)
+            gone = chance.sample(there, deleted) if scattered else there[len(there) // 3 :][:deleted]
+            service.delete(gone)
+            service.clock.advance(DAY / 2)
+            before, begun = service.requests, time.process_time()
+            sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
+            took, asked = time.process_time() - begun, service.requests - before
+            wrong = wrong_rows(service, path, [*changed, *gone])
+            missed += wrong
+            place = "-" if not deleted else "scattered" if scattered else "one block"
+            print(f"| {len(changed):,} | {deleted:,} | {place} | {asked:,} | {took:.1f} | {wrong} |", flush=True)
+    wrong = wrong_rows(service, path)
+    print(f"every record at the end: {wrong} wrong")
+    return 1 if missed or wrong else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=20_000)
-    parser.add_argument("--check", action="store_true", help="compare every record after every sync")
+    parser.add_argument("--burst", action="store_true", help="one record a second, all changes within a minute")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="mirror-"))
-    try:
-        return measure(given.records, folder, check=given.check)
-    finally:
-        shutil.rmtree(folder)
-
-
-def measure(count: int, folder: Path, *, check: bool) -> int:
-    service = LongList(count)
-    context = MirrorContext(service, folder / "state", service.clock)
-    begun = time.process_time()
-    sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
-    path = mirror_path(context.state, context.profile, context.origin)
-    print(f"{count:,} records: {service.requests:,} requests, {time.process_time() - begun:.1f} s of processor time")
-    json_bytes = sum(len(jsontext.dumps(service.wire(number)).encode()) + 1 for number in range(0, count, 97)) * 97
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"the file is {path.stat().st_size / json_bytes:.2f} times the JSON; {memory} MiB, most of it the service's")
-    kept = folder / "kept.sqlite"
-    shutil.copy(path, kept)
-    missed = 0
-    print("| changed | deleted | where | requests | seconds | wrong |")
-    print("|---|---|---|---|---|---|")
-    for share in (0.0, 0.01):
-        for deleted, scattered in ((0, True), (10, True), (100, True), (1000, True), (10, False), (1000, False)):
-            again = LongList(count)
-            shutil.copy(kept, path)
-            chance = random.Random(deleted)
-            again.clock.advance(86_400)
-            changed = chance.sample(range(count), int(count * share))
-            again.update(changed)
-            block = range(count // 3, count // 3 + deleted)
-            again.delete(chance.sample(range(count), deleted) if scattered else block)
-            begun = time.process_time()
-            report = sync_mirror(MirrorContext(again, context.state, again.clock), SyncRequest())  # type: ignore[arg-type]
-            took = time.process_time() - begun
-            wrong: int | str = wrong_rows(again, path) if check else "-"
-            missed += report.results[0].state.records != len(again.by_creation) or wrong not in (0, "-")
-            place = "-" if not deleted else "scattered" if scattered else "one block"
-            print(f"| {len(changed):,} | {deleted:,} | {place} | {again.requests:,} | {took:.1f} | {wrong} |", flush=True)
-    return 1 if missed else 0
+    with tempfile.TemporaryDirectory(prefix="mirror-") as folder:
+        return measure(given.records, Path(folder), burst=given.burst)
 
 
 if __name__ == "__main__":

@@ -175,3 +175,25 @@ def test_one_process_syncs_and_the_other_waits(tmp_path: Path) -> None:
     assert "waiting" in context.listener.notes[0]
     assert contents(context)
     sync(service, context)
+
+
+def test_the_first_change_shows_that_the_list_is_one_of_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that takes every order for one it knows: as long as nothing was ever changed both of its orders are the same."""
+    service = HistoryService(7)
+    listed = service.list_records
+    known = ("created_at", "updated_at")
+    takes_all = lambda *given, sort, **more: listed(*given, sort=sort if sort in known else "created_at", **more)  # noqa: E731
+    monkeypatch.setattr(service, "list_records", takes_all)
+    for _ in range(60):
+        service.create(10)
+        service.advance(MINUTE)
+    service.advance(DAY)
+    context = MirrorContext(service, tmp_path, service.clock)
+    sync(service, context)
+    service.advance(DAY)
+    [result] = sync(service, context).results
+    assert (result.how, result.reason) == ("everything", "nothing shows yet that the service sorts by time of change")
+    service.update(list(service.rows)[300:301])
+    service.advance(DAY)
+    [result] = sync(service, context).results
+    assert (result.how, result.written.updated) == ("changes", 1)

@@ -98,8 +98,6 @@ class ObjectSync:
             return "it was never read" if not state.syncs else "the service does not list it by time of change"
         if not state.proven:
             return "the last reading could not be proven"
-        if state.records > PAGE_LIMIT and self.file.noted(SORTS) is None:
-            return "nothing shows yet that the service sorts by time of change"
         return why_anew(state.fingerprint, self._fingerprint)
 
     # -- by changes ------------------------------------------------------------------------------------------------------------------
@@ -111,7 +109,9 @@ class ObjectSync:
         with self.file.transaction():
             self._fit_columns()
             before = self.table.count()
-            read, located = self._settle(GatherMark(state.since, state.as_of, state.taken), state.newest)
+            read, located = self._settle(
+                GatherMark(state.since, state.as_of, state.taken), state.newest, must_sort=state.records > PAGE_LIMIT
+            )
             audited = compare_page(self.lister, state.object_id, self.table, state.audited, read)
             self._reread(read.written)
             state.audited = audited
@@ -127,17 +127,19 @@ class ObjectSync:
         deleted = f"{written.deleted:,} deleted" + (f", {located:,} of them found by their place" if located else "")
         return f"{how}; {before:,} known, {written.created:,} new and {deleted} make the {read.total:,} that are counted"
 
-    def _settle(self, mark: GatherMark, newest: int | None) -> tuple[ChangesRead, int]:
+    def _settle(self, mark: GatherMark, newest: int | None, *, must_sort: bool = False) -> tuple[ChangesRead, int]:
         """Changes, then the count, then the deletions it tells of, until nothing is left; at last what may be visible late. And how
-        many deletions were found by their place."""
+        many deletions were found by their place. `must_sort`: it must show that the service sorts by time of change."""
         reader, located, moved, looked_back = self._reader(), 0, 0, False
         read = reader.read(mark, newest, self._plan.lookback)
+        self._learn_order(reader)
+        if must_sort and self.file.noted(SORTS) is None:
+            raise CannotProve("nothing shows yet that the service sorts by time of change")
         while True:
             found = self._find_deleted(read)
             if found is None:
                 before = None if looked_back or read.is_whole else read.lowest
                 if stands_still(self.lister, self.state.object_id, self.table, mark.since, before):
-                    self._learn_order(reader)
                     return read, located
                 looked_back = True
                 again = reader.read(mark, newest, self._plan.lookback, whole=True)
