@@ -67,7 +67,7 @@ def test_an_edited_plan_that_says_two_things_writes_nothing(crm: RunningService,
     head, line = Path("p.jsonl").read_text().splitlines()
     Path("p.jsonl").write_text(f"{head}\n{line}\n{json.dumps({**json.loads(line), 'group': 2})}\n")
     error = run_crmctl("bulk", "apply", "p.jsonl", "--yes").exits(2).error()
-    assert "is in group 1 and in group 2" in error["message"]
+    assert "line 3: record" in error["message"]
     assert len(listed()) == 3
 
 

@@ -6,6 +6,7 @@ from crmctl.bulk.usecases.matching_tables import (
     BY_TYPE,
     BY_WORD,
     FORMS,
+    GLUED_FORMS,
     LEGAL_FORMS,
     MEASURES,
     STREET_WORDS,
@@ -40,7 +41,7 @@ def matching_page() -> HelpPage:
                 "Words that are left out or read as one",
                 [
                     ("titles", " ".join(sorted(TITLES))),
-                    ("legal forms", " ".join(sorted(LEGAL_FORMS))),
+                    ("legal forms", " ".join((*sorted(LEGAL_FORMS), *GLUED_FORMS))),
                     ("streets", " ".join(f"{word}={read}" for word, read in sorted(STREET_WORDS.items()))),
                 ],
             ),

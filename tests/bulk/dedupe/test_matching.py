@@ -38,6 +38,24 @@ SAME = [
     ("date", "1990-02-01T00:00:00Z", "1990-02-01"),
     ("number", "1.50", 1.5),
     ("id", {"id": "ABC"}, "abc"),
+    ("email", "ada@bücher.de", "Ada@XN--BCHER-KVA.de"),
+    ("email", "ada@x.com, bob@y.com", "\u200bada@x.com;"),
+    ("phone", "+49 30 123456", "030/123456"),
+    ("phone", "+45 12 34 56 78", "12345678"),
+    ("phone", "+44 (0)20 7946 0958", "020 7946 0958 #12"),
+    ("phone", "٠٢٠٧٩٤٦٠٩٥٨", "020 7946 0958 / 020 7946 0959"),
+    ("phone", "+1 (202) 555-0143", "1-202-555-0143"),
+    ("name", "Beethoven, Ludwig van", "Ludwig van Beethoven"),
+    ("name", "山田 太郎", "山田太郎"),
+    ("name", "Jean-Luc O’Brien", "OBRIEN, Jean Luc"),
+    ("company", "Acme Sp. z o.o.", "ACME sp z oo"),
+    ("company", "Acme GmbH & Co. KG", "Acme A/S"),
+    ("company", "Acme S. A. R. L.", "Acme UG (haftungsbeschränkt)"),
+    ("company", "株式会社トヨタ", "トヨタ株式会社"),
+    ("company", "ООО Ромашка", "Ромашка"),
+    ("address", "221B Baker Street #4", "221 b Baker St Apt 4"),
+    ("domain", "https://user:pw@www2.bücher.de:8080/#top", "XN--BCHER-KVA.de."),
+    ("domain", "Ada <ada@acme.com>", "//acme.com"),
 ]
 DIFFERENT = [
     ("email", "a.da@gmail.com", "ada@gmail.com"),
@@ -46,6 +64,11 @@ DIFFERENT = [
     ("name", "Ada Lovelace", "Ada King"),
     ("company", "Holding", "Group"),
     ("exact", "a b", "a  b"),
+    ("name", "John Smith Jr.", "John Smith"),
+    ("name", "バラ", "ハラ"),
+    ("name", "हिन्दी", "हिन्दा"),
+    ("domain", "shop.acme.com", "acme.com"),
+    ("phone", "030 123456", "030 123457"),
 ]
 
 
@@ -63,6 +86,13 @@ def test_what_differs_stays_different(form: str, one: Any, other: Any) -> None:
 @pytest.mark.parametrize("blank", [None, "", "  ", {}, [], {"first": "", "number": None}])
 def test_a_blank_value_has_no_form(form: str, blank: Any) -> None:
     assert FORMS[form].read(blank) is None
+
+
+@pytest.mark.parametrize(
+    ("form", "text"), [("email", "n/a"), ("email", "-"), ("phone", "0000000"), ("phone", "911"), ("domain", "n/a"), ("domain", "none")]
+)
+def test_what_stands_for_nothing_makes_nobody_alike(form: str, text: str) -> None:
+    assert FORMS[form].read(text) is None
 
 
 def test_attributes_are_read_by_type_and_by_the_words_of_their_slug() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from crmctl.bulk.dedupe.merge_plan import MergePlanFile, MergePlanHeader, PlannedMerge, fingerprint, is_merge_plan, write_merge_plan
 from crmctl.bulk.dedupe.survivorship import KeepRules, MergeRecord, choose_survivor, merge_values, parse_keep
+from crmctl.bulk.usecases.merge_records import list_groups
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 
@@ -106,6 +107,10 @@ def test_another_survivor_is_all_a_person_has_to_write() -> None:
     assert (values(found)["email"], values(found)["phone"]) == ("b@x.com", "2"), "what follows the survivor follows the new one"
     both = edited(lambda document: document.update(survivor="new", losers=["old"]))
     assert (both.survivor, both.losers) == ("new", ("old",))
+    left_out = edited(lambda document: document.update(survivor="new", losers=["new"]))
+    assert (left_out.survivor, left_out.losers) == ("new", ("old",)), "who was left out before stays left out"
+    loud = edited(lambda document: document.update(survivor="NEW"))
+    assert (loud.survivor, set(loud.losers)) == ("new", {"mid", "old"})
 
 
 def test_a_rule_of_its_own_does_not_follow_the_survivor() -> None:
@@ -138,6 +143,12 @@ def test_a_value_can_be_taken_from_another_record_or_typed() -> None:
         (lambda document: document.update(losers=[]), "no record is left"),
         (lambda document: document["records"]["old"]["data"].update(phone="9"), "was edited"),
         (lambda document: document.pop("values"), "'values' is missing"),
+        (lambda document: document.update(losers="new"), "losers is no list of ids"),
+        (lambda document: document.update(losers=["new", "nobody"]), "nobody is no record of this group"),
+        (lambda document: document.update(survivor=None), "survivor is no id"),
+        (lambda document: document.update(group="1"), "no number of a group"),
+        (lambda document: document.update(values=[]), "values is not what it was"),
+        (lambda document: document.update(score="high"), "of another kind"),
     ],
 )
 def test_a_line_that_means_nothing_is_refused_by_its_number(edit: Any, said: str) -> None:
@@ -153,8 +164,48 @@ def test_a_file_that_is_no_plan_or_was_cut_short() -> None:
         MergePlanFile(Path("x"))
     write_merge_plan(Path("x"), HEADER, [merge()])
     Path("x").write_bytes(Path("x").read_bytes()[:-20])
-    with pytest.raises(UsageError, match="x, line 2: no JSON object"):
+    with pytest.raises(UsageError, match=r"x, line 2: no JSON object .*column"):
         list(MergePlanFile(Path("x")).merges(ATTRIBUTES))
+    Path("x").write_bytes(b"")
+    with pytest.raises(UsageError, match="x is empty"):
+        MergePlanFile(Path("x"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda plan: b"\xef\xbb\xbf" + plan,
+        lambda plan: plan.replace(b"\n", b"\r\n"),
+        lambda plan: plan.replace(b"\n", b"\n\n") + b"\n",
+        lambda plan: plan.rstrip(b"\n"),
+    ],
+)
+def test_what_editors_do_to_a_plan_does_no_harm(spoil: Any) -> None:
+    write_merge_plan(Path("x"), HEADER, [merge()])
+    Path("x").write_bytes(spoil(Path("x").read_bytes()))
+    assert is_merge_plan(Path("x"))
+    (found,) = MergePlanFile(Path("x")).merges(ATTRIBUTES)
+    assert (found.survivor, found.losers, values(found)) == ("old", ("new", "mid"), values(merge()))
+
+
+def test_the_third_line_is_named_when_it_is_broken_or_not_text() -> None:
+    write_merge_plan(Path("x"), HEADER, [merge()])
+    whole = Path("x").read_bytes()
+    for spoiled, said in ((b'{"group": 2,', "no JSON object"), (b'{"group": "\xe9"}', "not UTF-8"), (b"[1]", "no JSON object")):
+        Path("x").write_bytes(whole + spoiled + b"\n")
+        with pytest.raises(UsageError, match=f"x, line 3: .*{said}") as caught:
+            list(MergePlanFile(Path("x")).merges(ATTRIBUTES))
+        assert caught.value.hint
+
+
+def test_a_record_or_a_number_that_comes_twice_is_named_with_both_lines() -> None:
+    write_merge_plan(Path("x"), HEADER, [merge()])
+    head, line = Path("x").read_text().splitlines()
+    for group, said in ((1, "line 3: line 2 is group 1 too"), (2, r"line 3: record old is in group 1 \(line 2\) and in group 2")):
+        Path("x").write_text("\n".join([head, line, json.dumps({**json.loads(line), "group": group})]))
+        plan = MergePlanFile(Path("x"))
+        with pytest.raises(UsageError, match=said):
+            list_groups(plan, lambda: plan.merges(ATTRIBUTES))  # noqa: B023
 
 
 def test_a_fingerprint_tells_what_is_held() -> None:

@@ -18,6 +18,8 @@ FORMAT = 1
 KIND = "crmctl merge plan"
 EDITABLE = "survivor, losers and values are yours to change; records say what was compared, and stay as they are"
 
+MAKES_ONE = "crmctl bulk dedupe OBJECT --match EXPR --plan FILE makes one"
+
 
 @dataclass(frozen=True)
 class MergePlanHeader:
@@ -50,7 +52,8 @@ class MatchReason:
 
 @dataclass(frozen=True)
 class PlannedMerge:
-    """One group: every record of `losers` becomes part of `survivor`, which then holds `values`. `records` are as they were compared."""
+    """One group: every record of `losers` becomes part of `survivor`, which then holds `values`. `records` are as they were compared.
+    `line`: where in a file it was read."""
 
     group: int
     score: float
@@ -59,6 +62,7 @@ class PlannedMerge:
     losers: tuple[str, ...]
     values: Mapping[str, MergedValue]
     records: tuple[MergeRecord, ...]
+    line: int = 0
 
     def record(self, record_id: str) -> MergeRecord:
         return next(record for record in self.records if record.id == record_id)
@@ -116,8 +120,7 @@ class MergePlanFile:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
         if document.get("kind") != KIND or document.get("format") != FORMAT:
-            hint = "crmctl bulk dedupe OBJECT --match EXPR --plan FILE makes one"
-            raise UsageError(f"{path} is no merge plan of this version of crmctl", hint=hint, code="not_a_plan")
+            raise UsageError(f"{path} is no merge plan of this version of crmctl", hint=MAKES_ONE, code="not_a_plan")
         try:
             self.header = MergePlanHeader(
                 object=document["object"], object_id=document["objectId"], origin=document["origin"], version=document["version"],
@@ -145,23 +148,26 @@ class _Line:
         try:
             merge = self._as_written(document)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise self._wrong(f"{error} is missing, or of another kind than it was") from error
+            what = f"{error} is missing" if isinstance(error, KeyError) else f"something is of another kind than it was ({error})"
+            raise self._wrong(what) from error
         for record in merge.records:
             if fingerprint(record.data) != document["records"][record.id].get("hash"):
                 raise self._wrong(f"what record {record.id} looked like was edited")
-        losers = list(dict.fromkeys(one for one in merge.losers if one != merge.survivor))
         ids = [record.id for record in merge.records]
-        if len(losers) < len(merge.losers):
-            # Only the survivor was named anew: who was it before is the one that is named nowhere.
-            losers += [record_id for record_id in ids if record_id not in (merge.survivor, *losers)]
-        if unknown := [one for one in (merge.survivor, *losers) if one not in ids]:
+        if unknown := [one for one in (merge.survivor, *merge.losers) if one not in ids]:
             raise self._wrong(f"{unknown[0]} is no record of this group")
+        losers = list(dict.fromkeys(one for one in merge.losers if one != merge.survivor))
+        if merge.survivor in merge.losers:
+            # Only the survivor was named anew: who was it before is to go. Who is named nowhere else was left out.
+            left = [one for one in ids if one not in (merge.survivor, *losers)]
+            losers += [document["proposed"]] if document.get("proposed") in left else left if len(left) == 1 else []
         if not losers:
             raise self._wrong("no record is left to be merged")
         named = replace(merge, losers=tuple(losers))
         return replace(named, values={slug: self._value(named, slug, value, document) for slug, value in merge.values.items()})
 
     def _as_written(self, document: Mapping[str, Any]) -> PlannedMerge:
+        self._check_kinds(document)
         records = tuple(
             MergeRecord(record_id, one["data"], one.get("createdAt"), one.get("updatedAt"), one.get("activities"))
             for record_id, one in document["records"].items()
@@ -172,8 +178,23 @@ class _Line:
             slug: MergedValue(one.get("value"), tuple(_listed(one.get("from"))), one.get("by") or "")
             for slug, one in document["values"].items()
         }
-        losers = tuple(str(one) for one in document["losers"])
-        return PlannedMerge(document["group"], float(document.get("score", 0.0)), why, str(document["survivor"]), losers, values, records)
+        spelled = {record.id.lower(): record.id for record in records}
+        survivor, *losers = (spelled.get(one.lower(), one) for one in (document["survivor"], *document["losers"]))
+        score = float(document.get("score", 0.0))
+        return PlannedMerge(document["group"], score, why, survivor, tuple(losers), values, records, self.number)
+
+    def _check_kinds(self, document: Mapping[str, Any]) -> None:
+        """What a person may have written in another form. Raises UsageError."""
+        group, losers = document["group"], document["losers"]
+        if not isinstance(group, int) or isinstance(group, bool) or not 0 <= group < 1 << 53:
+            raise self._wrong(f"group is {jsontext.dumps(group)}, which is no number of a group")
+        if not isinstance(document["survivor"], str):
+            raise self._wrong("survivor is no id", 'for example "survivor": "ID"')
+        if not isinstance(losers, list) or not all(isinstance(one, str) for one in losers):
+            raise self._wrong("losers is no list of ids", 'for example "losers": ["ID"]')
+        for name in ("values", "records"):
+            if not isinstance(document[name], dict) or not all(isinstance(one, dict) for one in document[name].values()):
+                raise self._wrong(f"{name} is not what it was", 'for example "values": {"name": {"value": "Ada"}}')
 
     def _value(self, merge: PlannedMerge, slug: str, value: MergedValue, document: Mapping[str, Any]) -> MergedValue:
         """A value that follows the survivor is that of the survivor there is now; one that names its record is what that record holds."""
@@ -206,13 +227,24 @@ class _Line:
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    if number == 1 and not line.strip():
+        raise UsageError(f"{path} is empty", hint=MAKES_ONE, code="not_a_plan")
     try:
         document = jsontext.loads(line)
     except ValueError as error:
-        raise UsageError(f"{path}, line {number}: no JSON object", hint="one group a line", code="malformed_plan") from error
+        message = f"{path}, line {number}: no JSON object ({reason_of(error)})"
+        raise UsageError(message, hint="one group a line; delete the line to leave its group alone", code="malformed_plan") from error
     if not isinstance(document, dict):
         raise UsageError(f"{path}, line {number}: no JSON object", hint="one group a line", code="malformed_plan")
     return document
+
+
+def reason_of(error: ValueError) -> str:
+    """Why a line is no JSON, and where in it."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    column = getattr(error, "colno", None)
+    return f"{getattr(error, 'msg', error)}{f', column {column}' if column else ''}"
 
 
 def _listed(value: Any) -> list[str]:

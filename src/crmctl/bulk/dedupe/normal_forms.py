@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,14 +24,24 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-TITLES = _words("mr mrs ms miss mx dr prof professor sir madam herr frau mme mlle monsieur madame sr sra dipl ing phd md jr")
-"""Words of a name that are no part of who somebody is."""
+TITLES = _words(
+    "mr mrs ms miss mx dr prof professor sir madam herr frau mme mlle monsieur madame sr sra senor senora signor signora dipl ing "
+    "mag drs phd md msc bsc mba rev hon esq"
+)
+"""Words of a name that are no part of who somebody is. Not `jr` and `ii`: these tell a son from his father."""
 
 LEGAL_FORMS = _words(
     "inc incorporated corp corporation co company llc llp lp ltd limited plc gmbh mbh ag kg kgaa ohg ug ev eg se sa sas sarl sl srl spa "
-    "bv nv vof ab oy oyj as asa aps sro zoo pty pvt bhd sdn kk holding holdings group"
+    "bv nv vof ab oy oyj as asa aps sro zoo pty pte pvt bhd sdn kk "
+    "holding holdings group ek gbr haftungsbeschrankt eurl sasu snc sca scs srls slu lda ltda doo dd kft zrt bt ehf hf eood ood "
+    "ооо оао зао пао ао тоо"
 )
 """Words of a company's name that say what it is in law."""
+
+GLUED_FORMS = (
+    "株式会社", "有限会社", "合同会社", "股份有限公司", "有限责任公司", "有限責任公司", "有限公司", "주식회사", "유한회사",
+)  # fmt: skip
+"""The same where no blank stands before or after it."""
 
 STREET_WORDS: Mapping[str, str] = {
     "street": "st", "str": "st", "strasse": "st", "road": "rd", "avenue": "ave", "av": "ave", "boulevard": "blvd", "drive": "dr",
@@ -46,9 +57,23 @@ DOTLESS_MAIL = {"gmail.com": "gmail.com", "googlemail.com": "gmail.com"}
 PHONE_DIGITS = 9
 """So many last digits tell a phone number: what comes before is a country or a trunk code, which people leave out."""
 
-_EXTENSION = re.compile(r"(?:\s*(?:x|ext\.?|extension|;ext=)\s*\d{1,6})\s*$", re.IGNORECASE)
+SHORT_CODES = _words("1 7")
+TWO_DIGIT_CODES = _words(
+    "20 27 30 31 32 33 34 36 39 40 41 43 44 45 46 47 48 49 51 52 53 54 55 56 57 58 60 61 62 63 64 65 66 81 82 84 86 90 91 92 93 94 95 98"
+)
+"""Codes of countries after + or 00; all others have three digits."""
+
+FEWEST_DIGITS = 6
+
+_EXTENSION = re.compile(r"\s*(?:x|ext\.?|extension|;ext=|#|durchwahl|poste|int\.?)[\s.:]*\d{1,6}\s*$", re.IGNORECASE)
+_NEXT_NUMBER = re.compile(r"[;,|]|\s/\s|\bor\b", re.IGNORECASE)
+_POLISH_FORM = re.compile(r"\bsp z ?o ?o\b")
+_HOUSE_LETTER = re.compile(r"(\d+)([a-z])")
+_WEB_HOST = re.compile(r"www\d*\.")
+_MAIL = re.compile(r"[^\s<>()\[\],;:\"]+@[^\s<>()\[\],;:\"@]+")
+_UNSEEN = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
+_TOGETHER = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u3005]+")
 _GLUED_STREET = re.compile(r"(?<=[a-z]{3})(strasse|str)$")
-_ADDRESS_IN_BRACKETS = re.compile(r"<([^<>@\s]+@[^<>\s]+)>")
 SILENT_SIGNS = "'’.`"
 """Signs inside words; other signs separate words."""
 
@@ -71,10 +96,18 @@ class NormalForm:
 def words_of(text: str) -> list[str]:
     """The words of a text in lower case, without accents and signs."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKD", text.casefold().translate(_LETTERS_APART))
-        text = "".join(letter for letter in text if not unicodedata.combining(letter))
-        text = "".join(letter if letter.isalnum() else "" if letter in SILENT_SIGNS else " " for letter in text)
+        text = unicodedata.normalize("NFKD", text.casefold().translate(_LETTERS_APART).translate(_UNSEEN))
+        text = unicodedata.normalize("NFC", "".join(map(_letter, text)))
     return text.lower().translate(_SIGNS_APART).split()
+
+
+def _letter(letter: str) -> str:
+    """A letter without its accent. Marks of scripts whose words they tell apart stay: those of kana, of Indian and Thai vowels."""
+    if letter.isalnum():
+        return letter
+    if unicodedata.category(letter)[0] == "M":
+        return "" if letter < "\u0700" else letter
+    return "" if letter in SILENT_SIGNS else " "
 
 
 def plain_words(text: str) -> str:
@@ -106,21 +139,39 @@ def read_text(value: Any) -> str | None:
 
 
 def read_email(value: Any) -> str | None:
-    text = said(value).strip().casefold().removeprefix("mailto:")
-    found = _ADDRESS_IN_BRACKETS.search(text)
-    return (found[1] if found else text) or None
+    """The first address in it; what has none is no address: `n/a` is nothing that two people share."""
+    text = said(value)
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).translate(_UNSEEN)
+    found = _MAIL.search(text.strip().casefold().replace("mailto:", ""))
+    if found is None:
+        return None
+    local, _, host = found[0].strip("'.").rpartition("@")
+    return f"{local}@{read_host(host)}"
 
 
 def read_mailbox(value: Any) -> str | None:
-    local, at, host = (read_email(value) or "").rpartition("@")
+    whole = read_email(value)
+    local, at, host = (whole or "").rpartition("@")
     local = local.partition("+")[0]
     if host in DOTLESS_MAIL:
         local, host = local.replace(".", ""), DOTLESS_MAIL[host]
-    return f"{local}{at}{host}" or None
+    return f"{local}{at}{host}" if local else whole
+
+
+def read_host(text: str) -> str:
+    """A host's name in lower case, without the last dot; one of other letters as it is read, not as it is sent."""
+    host = text.strip(".").casefold()
+    if "xn--" in host:
+        with suppress(UnicodeError):
+            return host.encode("ascii").decode("idna")
+    return host
 
 
 def read_digits(value: Any) -> str | None:
     text = said(value)
+    if not text.isascii():
+        text = "".join([str(unicodedata.decimal(letter, "")) or letter for letter in text])
     return text if text.isdecimal() else "".join([letter for letter in text if letter.isdecimal()]) or None
 
 
@@ -129,35 +180,76 @@ def read_phone(value: Any) -> str | None:
         known = {fold(str(key)): item for key, item in value.items()}
         spellings = ("number", *PART_NAMES[AttributeType.PHONE_NUMBER]["number"])
         value = next((known[name] for name in spellings if known.get(name)), None)
-    digits = read_digits(_EXTENSION.sub("", said(value))) or ""
-    return digits.lstrip("0")[-PHONE_DIGITS:] if len(digits) >= 6 else None
+    parts = [_EXTENSION.sub("", part) for part in _NEXT_NUMBER.split(_EXTENSION.sub("", said(value)))]
+    numbers = ((part, read_digits(part) or "") for part in parts)
+    text, digits = next(((part, digits) for part, digits in numbers if len(digits) >= FEWEST_DIGITS), ("", ""))
+    if text.lstrip(" (").removeprefix("tel:").lstrip().startswith(("+", "＋")):
+        digits = without_country(digits)
+    elif digits.startswith("00"):
+        digits = without_country(digits[2:])
+    digits = digits.lstrip("0")[-PHONE_DIGITS:]
+    # One digit again and again stands for no number.
+    return digits if len(set(digits)) > 1 else None
+
+
+def without_country(digits: str) -> str:
+    """An international number as it is dialled at home."""
+    return digits[1:] if digits[:1] in SHORT_CODES else digits[2:] if digits[:2] in TWO_DIGIT_CODES else digits[3:]
 
 
 def read_name(value: Any) -> str | None:
     words = words_of(value if isinstance(value, str) else said(value, ("first", "middle", "last")))
+    if words and all(map(_TOGETHER.fullmatch, words)):
+        return "".join(words)
     return " ".join(sorted([word for word in words if word not in TITLES] or words)) or None
 
 
 def read_company(value: Any) -> str | None:
-    words = [word for word in words_of(said(value).replace("&", " and ").replace("+", " and ")) if word != "the"]
-    return " ".join([word for word in words if word not in LEGAL_FORMS] or words) or None
+    text = " ".join(_joined(words_of(said(value).replace("&", " and ").replace("+", " and "))))
+    if not text.isascii():
+        for form in GLUED_FORMS:
+            text = text.removeprefix(form).removesuffix(form).strip() or text
+    words = [word for word in _POLISH_FORM.sub("", text).split() if word != "the"]
+    left = [word for word in words if word not in LEGAL_FORMS]
+    while left[-1:] == ["and"]:
+        left.pop()
+    return " ".join(left or words) or None
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Letters that stand alone one after the other are one word: `S. A. R. L.`, `A/S`."""
+    found: list[str] = []
+    last = 0
+    for word in words:
+        if len(word) == 1 == last and word.isalpha() and found[-1].isalpha():
+            found[-1] += word
+        else:
+            found.append(word)
+        last = len(word)
+    return found
 
 
 def read_address(value: Any) -> str | None:
-    words = words_of(value if isinstance(value, str) else said(value, tuple(PART_NAMES[AttributeType.ADDRESS])))
+    text = value if isinstance(value, str) else said(value, tuple(PART_NAMES[AttributeType.ADDRESS]))
+    words = words_of(text.replace("#", " apt ") if "#" in text else text)
     return " ".join([street_word(word) for word in words]) or None
 
 
 @lru_cache(maxsize=100_000)
 def street_word(word: str) -> str:
     """A word of an address as it is read."""
+    if (house := _HOUSE_LETTER.fullmatch(word)) is not None:
+        return f"{house[1]} {house[2]}"
     return " ".join([STREET_WORDS.get(part, part) for part in _GLUED_STREET.sub(" st", word).split()])
 
 
 def read_domain(value: Any) -> str | None:
+    """What has no dot is no host: `n/a` is nothing that two companies share."""
     text = said(value).strip().casefold()
-    host = text.rpartition("@")[2] if "@" in text and "/" not in text else text.partition("://")[2] or text
-    return host.partition("/")[0].partition("?")[0].partition(":")[0].removeprefix("www.").rstrip(".") or None
+    place = text.partition("//")[2] if "//" in text else read_email(text) or text
+    place = re.split(r"[/?#\s]", place, maxsplit=1)[0].rpartition("@")[2].partition(":")[0]
+    host = _WEB_HOST.sub("", read_host(place), count=1) if place.startswith("www") else read_host(place)
+    return host if "." in host else None
 
 
 def read_date(value: Any) -> str | None:
@@ -177,19 +269,21 @@ def read_number(value: Any) -> str | None:
 
 
 def read_id(value: Any) -> str | None:
-    if isinstance(value, Mapping):
-        value = value.get("id")
-    return read_email(value)
+    return said(value.get("id") if isinstance(value, Mapping) else value).strip().casefold() or None
 
 
 _TABLE = (
-    NormalForm("email", "without case and outer blanks; of Ada <ada@x.com> the address", read_email, keys="email"),
+    NormalForm("email", "the address in it, without case; of Ada <ada@x.com> what is in brackets; n/a is none", read_email, keys="email"),
     NormalForm("mailbox", "as email, without +tag; at gmail.com also without dots", read_mailbox, keys="email"),
-    NormalForm("phone", f"the last {PHONE_DIGITS} digits, without extension; fewer than 6 are no number", read_phone),
+    NormalForm(
+        "phone",
+        f"the last {PHONE_DIGITS} digits, without the country after + or 00, leading 0 and extension; fewer than {FEWEST_DIGITS} are none",
+        read_phone,
+    ),
     NormalForm("name", "words in any order, without accents, case, signs and titles", read_name, measure="name", keys="words"),
     NormalForm("company", "words without accents, case, signs and legal form; & is and", read_company, measure="words", keys="words"),
     NormalForm("address", "words without accents, case, signs; Street is St", read_address, measure="words", keys="words"),
-    NormalForm("domain", "the host of a web or e-mail address, without www", read_domain),
+    NormalForm("domain", "the host of a web or e-mail address, without www; other subdomains count", read_domain),
     NormalForm("text", "words without accents, case and signs", read_text, measure="words", keys="words"),
     NormalForm("exact", "outer blanks and the composition of letters aside, as it is", read_exact),
     NormalForm("digits", "digits only", read_digits),

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from crmctl.bulk.dedupe.normal_forms import BY_TYPE, BY_WORD, FORMS, LEGAL_FORMS, STREET_WORDS, TITLES
+from crmctl.bulk.dedupe.normal_forms import BY_TYPE, BY_WORD, FORMS, GLUED_FORMS, LEGAL_FORMS, STREET_WORDS, TITLES
 from crmctl.bulk.dedupe.similarity import MEASURES
 from crmctl.bulk.dedupe.survivorship import SURVIVOR_RULES, VALUE_RULES
 
-__all__ = ["BY_TYPE", "BY_WORD", "FORMS", "LEGAL_FORMS", "MEASURES", "STREET_WORDS", "SURVIVOR_RULES", "TITLES", "VALUE_RULES"]
+__all__ = [
+    "BY_TYPE",
+    "BY_WORD",
+    "FORMS",
+    "GLUED_FORMS",
+    "LEGAL_FORMS",
+    "MEASURES",
+    "STREET_WORDS",
+    "SURVIVOR_RULES",
+    "TITLES",
+    "VALUE_RULES",
+]

@@ -198,20 +198,19 @@ def resume_merges(context: BulkContext, job: JobInfo) -> MergeResult:
 
 def list_groups(plan: MergePlanFile, merges: Callable[[], Iterable[PlannedMerge]]) -> list[tuple[int, str, list[str]]]:
     """The groups by number: survivor and losers. Raises UsageError for a number, or a record, that comes twice."""
-    homes: dict[str, int] = {}
-    numbers: set[int] = set()
+    homes: dict[str, tuple[int, int]] = {}
+    numbers: dict[int, int] = {}
     listed = []
     for merge in merges():
-        if merge.group in numbers:
-            raise UsageError(f"{plan.path}: there are two groups {merge.group}", hint="delete one of them", code="malformed_plan")
-        numbers.add(merge.group)
+        if (line := numbers.setdefault(merge.group, merge.line)) != merge.line:
+            message = f"{plan.path}, line {merge.line}: line {line} is group {merge.group} too"
+            raise UsageError(message, hint="delete one of them, or give it another number", code="malformed_plan")
         for record_id in (merge.survivor, *merge.losers):
-            if (other := homes.setdefault(record_id.lower(), merge.group)) != merge.group:
-                raise UsageError(
-                    f"{plan.path}: record {record_id} is in group {other} and in group {merge.group}",
-                    hint="leave it in one of them",
-                    code="malformed_plan",
-                )
+            group, line = homes.setdefault(record_id.lower(), (merge.group, merge.line))
+            if line != merge.line:
+                where = f"in group {group} (line {line}) and in group {merge.group}"
+                message = f"{plan.path}, line {merge.line}: record {record_id} is {where}"
+                raise UsageError(message, hint="leave it in one of them", code="malformed_plan")
         listed.append((merge.group, merge.survivor, list(merge.losers)))
     return listed
 
