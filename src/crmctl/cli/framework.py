@@ -263,10 +263,20 @@ def _usage_error(error: click.exceptions.ClickException) -> UsageError:
         known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
         meant = nearest(error.option_name.lstrip("-"), [name[2:] for name in [*known, "--help"] if name.startswith("--")])
         return UsageError(f"no such option: {error.option_name}", hint=f"did you mean --{meant}?" if meant else f"{path} --help")
+    if isinstance(error, click.exceptions.BadParameter) and ctx is not None and error.param is not None:
+        error.param_hint = error.param_hint or environment_variable(ctx, str(error.param.name))
     message = error.format_message().rstrip(".")
     for theirs, ours in _PLAIN_PROBLEMS:
         message = theirs.sub(ours, message)
     return UsageError(message[:1].lower() + message[1:], hint=f"{path} --help")
+
+
+def environment_variable(ctx: click.Context, name: str) -> str | None:
+    """Where the value of a parameter came from, when that was the environment."""
+    if ctx.get_parameter_source(name) is not click.core.ParameterSource.ENVIRONMENT:
+        return None
+    own = next((parameter.envvar for parameter in ctx.command.params if parameter.name == name), None)
+    return own if isinstance(own, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
 
 
 _PLAIN_PROBLEMS = (

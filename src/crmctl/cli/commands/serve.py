@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from crmctl.cli.framework import CommandApp
+from crmctl.cli.framework import CommandApp, environment_variable
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
+from crmctl.models.nearest import nearest
 from crmctl.service.settings import DAY, Address, Kept, Quotas, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
@@ -52,13 +54,14 @@ QuotaOption = Annotated[
     list[str] | None,
     typer.Option("--quota", metavar="KIND=MB", help="Most megabytes of all files, or of all report results; 10240 and 1024 unless given."),
 ]
+PREFIX = "CRMCTL_SERVE"
 LOG_FORMATS = ("json", "text", "none")
 
 
 @app.command(
     "serve",
     local=True,
-    context_settings={"auto_envvar_prefix": "CRMCTL_SERVE"},
+    context_settings={"auto_envvar_prefix": PREFIX},
     examples=["crmctl serve", "crmctl serve --data ./crm --port 8787 --rate-limit 0"],
 )
 def run_service(
@@ -92,6 +95,11 @@ def run_service(
     Every option can come from the environment: --rate-limit as CRMCTL_SERVE_RATE_LIMIT, several --keep as "history=30 requests=0".
     """
     runtime: Runtime = ctx.obj
+    _check_variables(ctx, runtime)
+
+    def said(name: str) -> str:
+        return environment_variable(ctx, name) or f"--{name.replace('_', '-')}"
+
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
         database_url=database_url,
@@ -99,15 +107,15 @@ def run_service(
         port=port,
         rate_limit=rate_limit,
         rate_window=rate_window,
-        public_url=public_url,
-        request_log=_request_log(runtime, log),
+        public_url=_public_url(said("public_url"), public_url),
+        request_log=_request_log(runtime, said("log"), log),
         development=dev,
         file_limit=file_limit * 1024 * 1024,
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
-        metrics=_metrics(metrics),
-        docs=_switch("--docs", docs),
-        kept=Kept(**_amounts("--keep", keep, ("history", "requests", "audit"), int(DAY))),
-        quotas=Quotas(**_amounts("--quota", quota, ("files", "results"), 1024**2)),
+        metrics=_metrics(said("metrics"), metrics),
+        docs=_switch(said("docs"), docs),
+        kept=Kept(**_amounts(said("keep"), keep, ("history", "requests", "audit"), int(DAY))),
+        quotas=Quotas(**_amounts(said("quota"), quota, ("files", "results"), 1024**2)),
     )
     _serve(runtime, settings, ready_file)
 
@@ -151,11 +159,33 @@ def _s3_settings(prefix: str | None, endpoint: str | None, region: str | None) -
     return None
 
 
-def _metrics(said: str) -> Address | bool:
+def _check_variables(ctx: typer.Context, runtime: Runtime) -> None:
+    """A variable that is misspelt would leave its option as it is, unnoticed."""
+    known = [f"{PREFIX}_{parameter.name.upper()}" for parameter in ctx.command.params if parameter.name]
+    for name in sorted(runtime.environ):
+        if name.startswith(f"{PREFIX}_") and name not in known:
+            meant = nearest(name, known)
+            runtime.messages.warn(f"{name} is no option of serve and changes nothing{f'; did you mean {meant}?' if meant else ''}")
+
+
+def _public_url(option: str, said: str | None) -> str | None:
+    if said is None:
+        return None
+    try:
+        parts = urlsplit(said)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not (parts.query or parts.fragment)
+    except ValueError:
+        is_address = False
+    if not is_address or not said.isascii() or not said.isprintable() or " " in said:
+        raise UsageError(f"{option} must be an address such as https://crm.example.com, not {said!r}", hint="crmctl serve --help")
+    return said
+
+
+def _metrics(option: str, said: str) -> Address | bool:
     host, colon, port = said.rpartition(":")
     if colon and host and port.isascii() and port.isdigit() and int(port) < 65536:
         return Address(host.strip("[]"), int(port))
-    return _switch("--metrics", said, " or HOST:PORT")
+    return _switch(option, said, " or HOST:PORT")
 
 
 def _switch(option: str, said: str, more: str = "") -> bool:
@@ -206,9 +236,9 @@ def _write_whole(path: Path, text: str) -> None:
         raise UsageError(f"cannot write {path}: {reason(error)}", hint="--ready-file PATH") from error
 
 
-def _request_log(runtime: Runtime, log: str) -> Callable[[Mapping[str, Any]], None] | None:
+def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[str, Any]], None] | None:
     if log not in LOG_FORMATS:
-        raise UsageError(f"--log must be one of: {', '.join(LOG_FORMATS)}", hint="crmctl serve --help")
+        raise UsageError(f"{option} must be one of: {', '.join(LOG_FORMATS)}, not {log!r}", hint="crmctl serve --help")
     if log == "none":
         return None
     if log == "json":
