@@ -92,14 +92,9 @@ def run_service(
 
     --files-s3 keeps uploaded files in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX uses the buckets' own names). Its
     buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics, /docs and /openapi.json need no key.
-    Every option can come from the environment: --rate-limit as CRMCTL_SERVE_RATE_LIMIT, several --keep as "history=30 requests=0".
+    Every option can come from the environment: CRMCTL_SERVE_RATE_LIMIT=50, CRMCTL_SERVE_KEEP="history=30 requests=0".
     """
-    runtime: Runtime = ctx.obj
-    _check_variables(ctx, runtime)
-
-    def said(name: str) -> str:
-        return environment_variable(ctx, name) or f"--{name.replace('_', '-')}"
-
+    runtime, said = _source(ctx)
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
         database_url=database_url,
@@ -159,13 +154,15 @@ def _s3_settings(prefix: str | None, endpoint: str | None, region: str | None) -
     return None
 
 
-def _check_variables(ctx: typer.Context, runtime: Runtime) -> None:
-    """A variable that is misspelt would leave its option as it is, unnoticed."""
+def _source(ctx: typer.Context) -> tuple[Runtime, Callable[[str], str]]:
+    """How an option was said: as a flag or as a variable. A misspelt variable would leave its option as it is, so it is warned of."""
+    runtime: Runtime = ctx.obj
     known = [f"{PREFIX}_{parameter.name.upper()}" for parameter in ctx.command.params if parameter.name]
     for name in sorted(runtime.environ):
         if name.startswith(f"{PREFIX}_") and name not in known:
             meant = nearest(name, known)
             runtime.messages.warn(f"{name} is no option of serve and changes nothing{f'; did you mean {meant}?' if meant else ''}")
+    return runtime, lambda name: environment_variable(ctx, name) or f"--{name.replace('_', '-')}"
 
 
 def _public_url(option: str, said: str | None) -> str | None:

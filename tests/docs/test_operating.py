@@ -1,0 +1,169 @@
+"""The page for operators is true: its files are taken by the programs they are for, its commands are run, its figures are measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import socket
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from crmctl.models import jsontext
+from crmctl.service.store.figures import FIGURES
+from tests.support.authority import Authority
+from tests.support.cli import CRMCTL, run_crmctl
+from tests.support.patience import PATIENCE
+from tests.support.postgres import Server
+from tests.support.programs import find_program
+from tests.support.service import service_process
+from tests.support.sources import ROOT
+
+PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, containing: str) -> list[str]:
+    """The page's blocks of that language with this text."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    chosen = [text for name, text in found if name == language and containing in text]
+    assert chosen, f"no {language} block with {containing}"
+    return chosen
+
+
+def variables() -> dict[str, str]:
+    """The environment file, as systemd reads it."""
+    [text] = blocks("sh", "# /etc/crmctl.env")
+    lines = [line.partition("=") for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: value.strip('"') for name, _, value in lines}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def proxy(folder: Path, service: str) -> Iterator[tuple[str, Authority]]:
+    """nginx with the page's own server block: its ports, its certificate and the service's address are this machine's."""
+    authority, port = Authority(folder), free_port()
+    authority.server("crm.example.com")
+    [certificate] = [path for path in folder.glob("*.pem") if path != authority.bundle]
+    [server] = blocks("nginx", "server {")
+    for theirs, ours in (
+        ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
+        ("/etc/ssl/crm.example.com.pem", str(certificate)),
+        ("/etc/ssl/crm.example.com.key", str(certificate)),
+        ("http://127.0.0.1:8787", service),
+    ):
+        assert theirs in server
+        server = server.replace(theirs, ours)
+    places = "".join(f"{name}_temp_path {folder}/{name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    head = f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{places}"
+    (folder / "nginx.conf").write_text(f"{head}{server}}}\n")
+    process = subprocess.Popen([str(find_program("nginx")), "-p", str(folder), "-c", str(folder / "nginx.conf")])
+    try:
+        yield f"https://127.0.0.1:{port}", authority
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def ask(url: str, authority: Authority, path: str, **headers: str) -> httpx.Response:
+    """As a client of crm.example.com, once the proxy listens."""
+    with httpx.Client(transport=httpx.HTTPTransport(verify=authority.trusted(), retries=12), trust_env=False) as client:
+        asked = {"Host": "crm.example.com", **headers}
+        return client.get(f"{url}{path}", headers=asked, extensions={"sni_hostname": "crm.example.com"})
+
+
+@pytest.mark.needs("nginx")
+def test_the_proxy_of_the_page_passes_on_tls_ids_and_addresses(tmp_path: Path) -> None:
+    """The service is started from the page's environment file, its data and its ports elsewhere."""
+    said, port = variables(), free_port()
+    assert {"CRMCTL_SERVE_DATA", "CRMCTL_SERVE_PUBLIC_URL", "CRMCTL_SERVE_METRICS"} <= said.keys()
+    (tmp_path / "nginx").mkdir()
+    env = said | {"CRMCTL_SERVE_METRICS": "127.0.0.1:0"}
+    with (
+        service_process(tmp_path / "data", "--port", str(port), env=env) as service,
+        proxy(tmp_path / "nginx", f"http://127.0.0.1:{port}") as (url, authority),
+    ):
+        assert service.base_url == "https://crm.example.com"
+        answer = ask(url, authority, "/api/v1/objects", Authorization=f"Bearer {service.key}")
+        assert answer.status_code == 200, answer.text
+        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+        page = ask(url, authority, "/console")
+        assert (page.status_code, "Sign in" in page.text) == (403, True)
+        assert "Secure" in page.headers["set-cookie"]
+        assert service.stop() == 0
+        [logged] = [jsontext.loads(line) for line in service.stderr.splitlines() if answer.headers["x-request-id"] in line]
+        assert (logged["path"], logged["status"]) == ("/api/v1/objects", 200)
+
+
+@pytest.mark.needs("systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    [unit] = blocks("ini", "/etc/systemd/system/crmctl.service")
+    assert "/opt/crmctl/bin/crmctl serve" in unit
+    path = tmp_path / "crmctl.service"
+    path.write_text(unit.replace("/opt/crmctl/bin/crmctl", str(CRMCTL)), encoding="utf-8")
+    run = subprocess.run([str(find_program("systemd-analyze")), "verify", str(path)], capture_output=True, text=True, check=False)
+    assert [line for line in run.stderr.splitlines() if "crmctl.service" in line] == []
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_container_says_nothing_that_serve_does_not_know() -> None:
+    [text] = blocks("dockerfile", "FROM")
+    said = dict(re.findall(r"(CRMCTL_SERVE_\w+)=(\S+)", text))
+    assert said
+    command = jsontext.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[0])
+    wrong = run_crmctl(*command[1:], "--port", "-1", env=said).exits(2)
+    assert "is no option" not in wrong.err
+    assert "--port" in wrong.error()["message"]
+    extras = set(re.findall(r"'crmctl\[([\w,]+)\]'", text)[0].split(","))
+    assert extras <= tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+
+
+def test_the_commands_of_backup_and_restore_do_what_they_say(tmp_path: Path) -> None:
+    with service_process(tmp_path / "data") as service, service.client() as client:
+        people = client.get("/api/v1/objects").json()["objects"][0]["id"]
+        made = client.post(f"/api/v1/objects/{people}/records", json={"data": {"email": "ada@example.com"}}).json()
+        lines = [line for text in blocks("sh", "crmctl service") for line in text.splitlines()]
+        lines += re.findall(r"`(crmctl service [^`]* --dry-run|crmctl service (?:requests|audit)[^`]*)`", PAGE)
+        ran = [line for line in lines if "s3://" not in line and line.startswith("crmctl service ")]
+        assert len(ran) >= 6
+        for line in ran:
+            words = [word.replace("/backups", str(tmp_path)).replace("./", f"{tmp_path}/") for word in shlex.split(line)]
+            run_crmctl(*words[1:], env={"CRMCTL_SERVE_DATA": str(tmp_path / "data")}).ok()
+        assert [line.split()[1:] for line in lines if line.startswith("crmctl serve ")] == [["serve", "--data", "./restored"]]
+    with service_process(tmp_path / "restored", key=service.key) as again, again.client() as client:
+        assert client.get(f"/api/v1/objects/{people}/records/{made['id']}").json()["data"] == made["data"]
+
+
+@pytest.mark.needs("createdb")
+def test_the_database_of_the_page_serves(postgres: Server, tmp_path: Path) -> None:
+    lines = blocks("sh", "createdb")[0].splitlines()
+    url = urlsplit(postgres.create_database())
+    words = shlex.split(lines[0])
+    env = {"PGHOST": url.hostname or "", "PGPORT": str(url.port or 5432), "PGUSER": url.username or "", "PGPASSWORD": url.password or ""}
+    subprocess.run([str(find_program(words[0])), *words[1:]], env={**os.environ, **{k: v for k, v in env.items() if v}}, check=True)
+    [said] = re.findall(r"(CRMCTL_SERVE_\w+)=postgresql://", "\n".join(lines))
+    with service_process(tmp_path / "data", env={said: url._replace(path="/crm").geturl()}) as service, service.client() as client:
+        assert client.get("/readyz").status_code == 200
+        assert not (tmp_path / "data" / "service.db").exists()
+    postgres.drop_database(url._replace(path="/crm").geturl())
+
+
+def test_the_figures_to_watch_are_there_and_sizes_say_how_they_were_measured() -> None:
+    own = {"crm_request_log_dropped", "crm_requests_total"} | {f"crm_{name}" for name in FIGURES}
+    named = set(re.findall(r"`(crm_\w+)", PAGE))
+    assert len(named) > 8
+    assert named - own == set()
+    sizes = PAGE.partition("## Size")[2]
+    programs = set(re.findall(r"`(benchmarks/\w+\.py)", sizes))
+    assert len(programs) >= 2
+    assert [name for name in programs if not (ROOT / name).exists()] == []
