@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.cli.conftest import requests_of
 from tests.support.cli import Result, run_crmctl, start_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
 IMPORT = ("bulk", "import", "people", "people.csv", "--key", "email", "--feed", "erp")
@@ -111,7 +112,7 @@ def test_a_killed_night_is_known_the_next_one_or_not_at_all(crm: RunningService)
         while not any(entry["method"] == "POST" for entry in crm.log) and killed.poll() is None:
             pass
         killed.send_signal(signal.SIGKILL)
-        killed.wait(20)
+        killed.wait(PATIENCE)
     edits("p7@acme.com", "score=99")
     done = night(file(3)).ok()
     in_doubt = done.json()["conflicts"] - 1 if done.json()["conflicts"] else 0

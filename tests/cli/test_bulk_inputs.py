@@ -46,7 +46,7 @@ def test_a_named_pipe_is_read_to_its_end(crm: RunningService, tmp_path: Path, wo
     writer = threading.Thread(target=lambda: pipe.write_text(FIRMS), daemon=True)
     writer.start()
     ended = run_crmctl(*words, pipe).ok()
-    writer.join(10)
+    writer.join(PATIENCE)
     assert not writer.is_alive()
     if words[-1] == "companies":
         summary = ended.json()

@@ -90,7 +90,7 @@ def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: R
     for file, key in (("people.csv", "email"), ("firms.csv", "name")):
         command = ("bulk", "import", "people" if key == "email" else "companies", file, "--key", key)
         with start_crmctl(*command) as first, start_crmctl(*command, env=elsewhere) as second:
-            ends = [process.communicate(timeout=120) for process in (first, second)]
+            ends = [process.communicate(timeout=PATIENCE) for process in (first, second)]
         if key == "email":
             assert (first.returncode, second.returncode) == (0, 0), ends
             assert run_crmctl("records", "count", "people").ok().json() == {"count": ROWS}

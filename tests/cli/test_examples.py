@@ -19,6 +19,7 @@ from tests.support.cli import CRMCTL, environment, run_crmctl
 from tests.support.furnishing import DEFINITIONS, saved_delivery
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
+from tests.support.warm_program import warm_program
 
 ELSEWHERE = {
     "crmctl serve": "runs until it is stopped; started in tests/service",
@@ -96,7 +97,8 @@ def furnished(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         config.write_text(f'default_profile = "default"\n{profiles}', encoding="utf-8")
         Path("key.txt").write_text(crm.key, encoding="utf-8")
         monkeypatch.setenv("CRMCTL_API_KEY", crm.key)
-        monkeypatch.setenv("PATH", str(CRMCTL.parent), prepend=":")
+        warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
         monkeypatch.setenv("VISUAL", "true")
         yield crm
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,8 +22,7 @@ from tests.support.killed_service import STEPS
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.service import RunningService, make_client, running_service
-
-ROOT = Path(__file__).parents[2]
+from tests.support.warm_program import run_module
 
 
 @pytest.fixture
@@ -202,15 +199,7 @@ def test_a_service_killed_between_two_steps_delivers_after_all(database: str, tm
         with running_service(tmp_path, database_url=database, background=False) as service:
             endpoint = add_endpoint(service, receiver.url)
             person = create_person(service, email="ada@example.com")
-        killed = subprocess.run(
-            [sys.executable, "-m", "tests.support.killed_service", step, database, str(tmp_path)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert run_module("tests.support.killed_service", step, database, tmp_path, packages=["service"]) == -signal.SIGKILL
         before = len(receiver.received)
         assert before == (1 if step in ("after the send", "after the settlement") else 0)
         later = FakeClock(int(time.time()) + 31)

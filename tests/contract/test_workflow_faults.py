@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +21,11 @@ from crmctl.service.store.workflow_runs import LeaseLostError
 from crmctl.service.workflows.run_executor import Runs
 from crmctl.service.workflows.triggers import Schedules
 from tests.support.clock import FakeClock
-from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService
+from tests.support.warm_program import run_module
 from tests.support.workflows import Machinery
 
-ROOT = Path(__file__).parents[2]
 WRITES = 7
 """What one run of the workflow below takes: handing over, housekeeping, claiming, the activity, before the call, after it, the record."""
 
@@ -48,9 +44,8 @@ def pass_time(work: Machinery, seconds: float) -> None:
 
 
 def die(work: Machinery, database: str, transaction: int) -> None:
-    command = [sys.executable, "-m", "tests.support.workflowchild", database, str(work.crm.clock.now()), str(transaction)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert ended.returncode == (-signal.SIGKILL if transaction <= WRITES else 0), ended.stderr
+    ended = run_module("tests.support.workflowchild", database, work.crm.clock.now(), transaction, packages=["service"])
+    assert ended == (-signal.SIGKILL if transaction <= WRITES else 0)
 
 
 # After the last of them nobody is killed. Only an interrupted call asks whether it may be repeated.

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -23,11 +24,11 @@ from tests.support.bulkjobs import Silent
 from tests.support.clock import FakeClock
 
 START = 1_760_000_000 * MICROS
-TIES: dict[str, Callable[[Row, random.Random], Any]] = {
-    "id": lambda row, _: row.id,
-    "reversed": lambda row, _: -UUID(row.id).int,
-    "arrival": lambda row, _: row.number,
-    "random": lambda _, chance: chance.random(),
+TIES: dict[str, Callable[[Sequence[Row], random.Random], list[Any]]] = {
+    "id": lambda rows, _: [row.id for row in rows],
+    "reversed": lambda rows, _: [row.reversed for row in rows],
+    "arrival": lambda rows, _: [row.number for row in rows],
+    "random": lambda rows, chance: [chance.random() for _ in rows],
 }
 """How records of one timestamp are ordered: by id up or down, by arrival (stable, but ids do not show it), or anew for every request."""
 
@@ -42,6 +43,10 @@ class Row:
     updated: int
     version: int = 0
     born: int = 0
+
+    @cached_property
+    def reversed(self) -> int:
+        return -UUID(self.id).int
 
 
 @dataclass(frozen=True)
@@ -145,13 +150,12 @@ class ChurningService:
             rows = [row for row in rows if row.created >= since]
         if self.cap is not None and offset + limit > self.cap:
             raise RejectedError("offset + limit must not exceed the cap", status=400)
-        tie, chance = TIES[self.ties], self.chance
-        moment = (lambda row: row.created) if sort == "created_at" else (lambda row: row.updated)
         sign = -1 if order == "desc" else 1
-        rows.sort(key=lambda row: (sign * moment(row), tie(row, chance)))
+        moments = [sign * row.created for row in rows] if sort == "created_at" else [sign * row.updated for row in rows]
+        in_order = sorted(zip(moments, TIES[self.ties](rows, self.chance), range(len(rows)), strict=True))
         if sort == "updated_at" and offset == 0 and limit > 1:
             self.delta_began = self.requests
-        items = [_wire(row, timed=not self.untimed) for row in rows[offset : offset + limit]]
+        items = [_wire(row, timed=not self.untimed) for row in (rows[place] for _, _, place in in_order[offset : offset + limit])]
         total = len(rows) if self.gives_total else None
         return Page(items, total, limit, offset, formatdate(self.now // MICROS, usegmt=True))
 

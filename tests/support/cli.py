@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pexpect
 
 from crmctl.models.jsontext import loads
 from tests.support.patience import PATIENCE
-from tests.support.warm_program import warm_program
+from tests.support.warm_program import WarmProcess, WarmProgram, warm_program
 
 CRMCTL = Path(sys.executable).with_name("crmctl")
 
@@ -22,8 +22,11 @@ CRMCTL = Path(sys.executable).with_name("crmctl")
 STARTS = ("PYTHON", "LC_", "LANG", "COVERAGE")
 """Variables that Python reads when it starts begin with these."""
 
-APART = (["serve"], ["service"], ["demo"], ["--version"], ["completion"])
-"""Commands that import the service, or hardly anything."""
+APART = (["demo"], ["--version"], ["completion"])
+"""Commands that start processes of their own, or import hardly anything."""
+
+OF_THE_SERVICE = (["serve"], ["service"])
+"""Commands that import the service."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +80,27 @@ def run_crmctl(
     words = [str(argument) for argument in arguments]
     given = input.encode() if isinstance(input, str) else input or b""
     around = environment(env)
-    if hasattr(os, "fork") and not any(name.startswith(STARTS) for name in env or {}) and words[:1] not in APART:
-        run = warm_program(str(CRMCTL)).run(words, around, Path(cwd or Path.cwd()), given, timeout)
+    if warm := _warm(words, env):
+        run = warm.run(words, around, Path(cwd or Path.cwd()), given, timeout)
     else:
         run = subprocess.run([CRMCTL, *words], env=around, input=given, cwd=cwd, capture_output=True, timeout=timeout, check=False)
     return Result(tuple(words), run.returncode, run.stdout.decode(), run.stderr.decode())
 
 
+def _warm(words: Sequence[str], env: Mapping[str, str | None] | None) -> WarmProgram | None:
+    """The process that this run can come from."""
+    if not hasattr(os, "fork") or any(name.startswith(STARTS) for name in env or {}) or words[:1] in APART:
+        return None
+    return warm_program(str(CRMCTL), *(["service"] if words[:1] in OF_THE_SERVICE else []))
+
+
 def start_crmctl(
     *arguments: str | Path, env: Mapping[str, str | None] | None = None, cwd: str | Path | None = None, **pipes: Any
-) -> subprocess.Popen[str]:
+) -> subprocess.Popen[str] | WarmProcess:
     """Start in the background with pipes for stdin, stdout and stderr; use it as a context manager and end it yourself."""
     words = [str(argument) for argument in arguments]
+    if warm := _warm(words, env):
+        return warm.open(words, environment(env), Path(cwd or Path.cwd()), **pipes)
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes
     return subprocess.Popen([str(CRMCTL), *words], env=environment(env), cwd=cwd, text=True, encoding="utf-8", **streams)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pexpect
 
 from tests.support.cli import CRMCTL, environment
+from tests.support.patience import PATIENCE
 from tests.support.sources import ROOT
 
 PROMPT = "reader> "
@@ -80,7 +81,7 @@ def open_shell(folder: Path, env: Mapping[str, str | None] | None = None) -> Ite
         cwd=str(folder),
         env=environment({**path, **(env or {})}),
         dimensions=(50, COLUMNS),
-        timeout=120,
+        timeout=PATIENCE,
         encoding="utf-8",
         echo=False,
     )

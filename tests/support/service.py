@@ -7,15 +7,16 @@ with running_service(tmp_path) as service:
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
+import ssl
 import subprocess
 import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,8 +28,10 @@ from crmctl.service.data import new_id
 from crmctl.service.server import Ready, Server
 from crmctl.service.settings import DATABASE_FILE, ServiceSettings
 from crmctl.service.store import keys, webhooks
+from tests.support.cli import start_crmctl
 from tests.support.databases import organised_file
 from tests.support.patience import PATIENCE
+from tests.support.warm_program import WarmProcess
 
 
 def make_key(
@@ -106,7 +109,13 @@ class RunningService:
 
 def make_client(base_url: str, key: str | None) -> httpx.Client:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return httpx.Client(base_url=base_url, headers=headers, timeout=PATIENCE, trust_env=False)
+    return httpx.Client(base_url=base_url, headers=headers, timeout=PATIENCE, trust_env=False, verify=_certificates())
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Reading those of the machine takes longer than most requests of a test."""
+    return ssl.create_default_context()
 
 
 def running_service(
@@ -158,7 +167,7 @@ def running_service(
 class ServiceProcess:
     """`crmctl serve` as a process. `ready` is its line on stdout; `key` the one of that line, or of the start before."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | WarmProcess
     ready: dict[str, str]
     arguments: Sequence[str]
     stderr_path: Path
@@ -213,9 +222,7 @@ def service_process(
     data_dir.parent.mkdir(parents=True, exist_ok=True)
     stderr_path = stderr_path or data_dir.parent / f"{data_dir.name}.stderr"
     with stderr_path.open("a", encoding="utf-8") as stderr:
-        process = subprocess.Popen(
-            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **(env or {})}
-        )
+        process = start_crmctl(*arguments[1:], env=env, stdin=subprocess.DEVNULL, stderr=stderr)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

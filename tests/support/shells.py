@@ -9,6 +9,7 @@ from pathlib import Path
 import pexpect
 
 from tests.support.cli import CRMCTL, environment
+from tests.support.patience import PATIENCE
 from tests.support.programs import find_program
 
 READY = "ready> "
@@ -39,7 +40,7 @@ class Shell:
         setup = folder / f"setup.{name}"
         setup.write_text({"bash": BASH, "zsh": ZSH}[name].format(ready=READY, folder=CRMCTL.parent, home=folder, script=script))
         self.terminal = pexpect.spawn(
-            str(program), options, env=environment({"PS1": READY}), dimensions=(50, 4000), timeout=20, encoding="utf-8", echo=False
+            str(program), options, env=environment({"PS1": READY}), dimensions=(50, 4000), timeout=PATIENCE, encoding="utf-8", echo=False
         )
         self.terminal.sendline(f"source {setup}; print_ready() {{ echo is''set; }}; print_ready")
         self.terminal.expect("isset")
@@ -84,5 +85,7 @@ def fish_candidates(script: Path, line: str) -> list[str]:
     program = find_program("fish")
     assert program is not None
     command = f"set -gx PATH {CRMCTL.parent} $PATH; source {script}; complete -C {line!r}"
-    run = subprocess.run([program, "--no-config", "-c", command], env=environment(), capture_output=True, text=True, timeout=30, check=True)
+    run = subprocess.run(
+        [program, "--no-config", "-c", command], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     return [row.partition("\t")[0] for row in run.stdout.splitlines()]

@@ -1,8 +1,8 @@
 """The installed program without its start: a process that has imported crmctl, and becomes it in a copy of itself for each run.
 
 Most of a short run is imports, and the tests make thousands of runs. Each is still a process of its own, with its own arguments,
-environment, folder and streams; only what was imported is there already. `python -m tests.support.warm_program SOCKET` is the process;
-it ends when its stdin does.
+environment, folder and streams; only what was imported is there already. `python -m tests.support.warm_program SOCKET [PACKAGE...]` is the
+process; it ends when its stdin does. Modules of the tests become processes in the same way, and so does the `crmctl` of a shell (put_shim).
 """
 
 from __future__ import annotations
@@ -13,21 +13,27 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, Self
+
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
+CRMCTL = str(Path(sysconfig.get_path("scripts"), "crmctl"))
 PACKAGES = ("cli", "client", "bulk", "schema", "output", "config", "models", "api")
 LIBRARIES = (
     "httpx",
@@ -43,16 +49,98 @@ LIBRARIES = (
     "sqlite3",
 )
 READY = b"ready\n"
+PID_LENGTH = 12
+SHIM = """#!{python} -IS
+import json, os, socket, sys
+mask = os.umask(0)
+words = [{program!r}, *sys.argv[1:]]
+request = {{"arguments": words, "module": "", "environment": dict(os.environ), "cwd": os.getcwd(), "umask": mask}}
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({socket!r})
+socket.send_fds(connection, [b"-"], [0, 1, 2])
+connection.sendall(json.dumps(request).encode())
+connection.shutdown(socket.SHUT_WR)
+nothing = os.open(os.devnull, os.O_RDWR)
+for stream in range(3):
+    os.dup2(nothing, stream)
+connection.recv({length}, socket.MSG_WAITALL)
+os._exit(int(connection.recv(16)) & 255)
+"""
+"""Lets a shell have the program of the process; holds none of the streams itself. Needs no more of Python than starts in 10 ms."""
 STREAMS = (("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace"))
+
+
+@dataclass
+class WarmProcess:
+    """One run, as `subprocess.Popen` would have it; what it ended with is told by the process that waits for it."""
+
+    args: Sequence[str]
+    pid: int
+    _connection: socket.socket
+    stdin: IO[str] | None = None
+    stdout: IO[str] | None = None
+    stderr: IO[str] | None = None
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, negative for a signal. Raises TimeoutExpired."""
+        if self.returncode is None:
+            if timeout is not None and not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = int(self._connection.recv(16))
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Close its stdin, and read what it prints until it ends. Raises TimeoutExpired."""
+        texts = {"stdout": "", "stderr": ""}
+        readers = [threading.Thread(target=self._read, args=[name, texts], daemon=True) for name in texts]
+        for reader in readers:
+            reader.start()
+        if self.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.close()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join()
+        return texts["stdout"], texts["stderr"]
+
+    def _read(self, name: str, texts: dict[str, str]) -> None:
+        if stream := getattr(self, name):
+            texts[name] = stream.read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close its streams and wait for it."""
+        for stream in (self.stdout, self.stderr, self.stdin):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self.wait()
 
 
 class WarmProgram:
     """The process, as the tests ask it."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *packages: str) -> None:
         self.program = program
-        self._socket = str(Path(tempfile.mkdtemp(prefix="crmctl-warm-"), "socket"))
-        command = [sys.executable, "-m", "tests.support.warm_program", self._socket]
+        self.socket = str(Path(tempfile.mkdtemp(prefix="crmctl-warm-"), "socket"))
+        command = [sys.executable, "-m", "tests.support.warm_program", self.socket, *packages]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == READY
@@ -65,46 +153,94 @@ class WarmProgram:
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
-        shutil.rmtree(Path(self._socket).parent)
+        shutil.rmtree(Path(self.socket).parent)
+
+    def start(
+        self, arguments: Sequence[str], streams: Sequence[int], environment: Mapping[str, str], cwd: Path, module: str = ""
+    ) -> WarmProcess:
+        """A run on these three streams: of the program, or of a module of the tests."""
+        words = [module or self.program, *arguments]
+        request = {"arguments": words, "module": module, "environment": dict(environment), "cwd": str(cwd), "umask": _umask()}
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.socket)
+        socket.send_fds(connection, [b"-"], streams)
+        connection.sendall(json.dumps(request).encode("utf-8", "surrogateescape"))
+        connection.shutdown(socket.SHUT_WR)
+        return WarmProcess(words, int(connection.recv(PID_LENGTH, socket.MSG_WAITALL)), connection)
+
+    def open(
+        self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, module: str = "", **streams: int | IO[str]
+    ) -> WarmProcess:
+        """A run with pipes for its streams, or with what `streams` names."""
+        ours: dict[str, IO[str]] = {}
+        its = []
+        for name in ("stdin", "stdout", "stderr"):
+            wanted = streams.get(name, subprocess.PIPE)
+            if wanted == subprocess.PIPE:
+                read, write = os.pipe()
+                end, mine, mode = (read, write, "w") if name == "stdin" else (write, read, "r")
+                ours[name] = os.fdopen(mine, mode, encoding="utf-8")
+            elif wanted == subprocess.DEVNULL:
+                end = os.open(os.devnull, os.O_RDWR)
+            else:
+                end = os.dup(wanted if isinstance(wanted, int) else wanted.fileno())
+            its.append(end)
+        try:
+            process = self.start(arguments, its, environment, cwd, module)
+        finally:
+            for end in its:
+                os.close(end)
+        process.stdin, process.stdout, process.stderr = (ours.get(name) for name in ("stdin", "stdout", "stderr"))
+        return process
+
+    def put_shim(self, folder: Path) -> None:
+        """A `crmctl` in the folder, for the PATH of a shell."""
+        folder.mkdir(exist_ok=True)
+        text = SHIM.format(python=sys.executable, program=self.program, socket=self.socket, length=PID_LENGTH)
+        (folder / "crmctl").write_text(text, encoding="utf-8")
+        (folder / "crmctl").chmod(0o755)
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, given: bytes, timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
         """One run with pipes for its streams, as subprocess.run would make it. Raises TimeoutExpired."""
-        request = {"arguments": [self.program, *arguments], "environment": dict(environment), "cwd": str(cwd), "umask": _umask()}
         ends = [os.pipe() for _ in range(3)]
         (its_in, ours_in), (ours_out, its_out), (ours_err, its_err) = ends
+        process = self.start(arguments, [its_in, its_out, its_err], environment, cwd)
+        for end in (its_in, its_out, its_err):
+            os.close(end)
         texts: dict[int, bytes] = {}
         threads = [threading.Thread(target=_feed, args=[ours_in, given], daemon=True)]
         threads += [threading.Thread(target=_read, args=[end, texts], daemon=True) for end in (ours_out, ours_err)]
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(self._socket)
-            connection.settimeout(timeout)
-            socket.send_fds(connection, [b"-"], [its_in, its_out, its_err])
-            for end in (its_in, its_out, its_err):
-                os.close(end)
-            connection.sendall(json.dumps(request).encode("utf-8", "surrogateescape"))
-            connection.shutdown(socket.SHUT_WR)
-            for thread in threads:
-                thread.start()
-            pid = 0
-            with connection.makefile() as said:
-                try:
-                    pid = int(said.readline())
-                    code = int(said.readline())
-                except TimeoutError:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL) if pid else None
-                    raise subprocess.TimeoutExpired([self.program, *arguments], timeout) from None
+        for thread in threads:
+            thread.start()
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
         for thread in threads[1:]:
             thread.join()
-        return subprocess.CompletedProcess([self.program, *arguments], code, texts[ours_out], texts[ours_err])
+        return subprocess.CompletedProcess(process.args, code, texts[ours_out], texts[ours_err])
 
 
 @cache
-def warm_program(program: str) -> WarmProgram:
-    """The one of this process, started when it is first asked; it ends with this process."""
-    return WarmProgram(program)
+def warm_program(program: str, *packages: str) -> WarmProgram:
+    """The one of this process that has imported these packages too, started when it is first asked; it ends with this process."""
+    return WarmProgram(program, *packages)
+
+
+def run_module(module: str, *arguments: object, packages: Sequence[str] = ()) -> int:
+    """A module of the tests as a process of its own; its exit code."""
+    with start_module(module, *arguments, packages=packages) as process:
+        return process.wait(PATIENCE)
+
+
+def start_module(module: str, *arguments: object, packages: Sequence[str] = (), **streams: int | IO[str]) -> WarmProcess:
+    """As run_module, without waiting; on the streams of the test but for those that are named."""
+    words = [str(argument) for argument in arguments]
+    inherited: dict[str, int | IO[str]] = {"stdin": subprocess.DEVNULL, "stdout": 1, "stderr": 2}
+    return warm_program(CRMCTL, *packages).open(words, os.environ, ROOT, module, **(inherited | streams))
 
 
 def _umask() -> int:
@@ -126,19 +262,19 @@ def _read(end: int, texts: dict[int, bytes]) -> None:
 # -- the process ----------------------------------------------------------------------------------------------------------------------
 
 
-def preload() -> None:
-    """Import what commands import, except the service: it has processes of its own."""
+def preload(*packages: str) -> None:
+    """Import what commands import, and these packages."""
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     for name in LIBRARIES:
         importlib.import_module(name)
-    for package in PACKAGES:
+    for package in (*PACKAGES, *packages):
         root = importlib.import_module(f"crmctl.{package}")
         for found in pkgutil.walk_packages(root.__path__, f"crmctl.{package}."):
             importlib.import_module(found.name)
 
 
-def serve(path: str) -> None:
-    """Fork for each request. Returns in the copy that is to run the program."""
+def serve(path: str) -> str:
+    """Fork for each request. Returns in the copy that is to run the program, or the module that this names."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -152,12 +288,11 @@ def serve(path: str) -> None:
             if os.fork() == 0:
                 listener.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _handle(connection)
-                return
+                return _handle(connection)
             connection.close()
 
 
-def _handle(connection: socket.socket) -> None:
+def _handle(connection: socket.socket) -> str:
     """Fork once more, tell number and exit code of the copy, and end; returns in the copy."""
     _, ends, _, _ = socket.recv_fds(connection, 1, 3)
     request = json.loads(b"".join(iter(lambda: connection.recv(65536), b"")).decode("utf-8", "surrogateescape"))
@@ -165,16 +300,16 @@ def _handle(connection: socket.socket) -> None:
         for end in ends:
             os.close(end)
         with contextlib.suppress(OSError):
-            connection.sendall(b"%d\n" % pid)
+            connection.sendall(b"%*d" % (PID_LENGTH, pid))
             _, status = os.waitpid(pid, 0)
-            connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+            connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
         os._exit(0)
     connection.close()
-    _become(request, ends)
+    return _become(request, ends)
 
 
-def _become(request: dict[str, Any], ends: list[int]) -> None:
-    """Take over what makes a run: streams, environment, folder, arguments."""
+def _become(request: dict[str, Any], ends: list[int]) -> str:
+    """Take over what makes a run: streams, environment, folder, arguments. Returns the module that is to run, if not the program."""
     for number, end in enumerate(ends):
         os.dup2(end, number)
         os.close(end)
@@ -183,25 +318,41 @@ def _become(request: dict[str, Any], ends: list[int]) -> None:
     time.tzset()
     os.umask(request["umask"])
     os.chdir(request["cwd"])
-    sys.path.remove(str(ROOT))
+    if not request["module"]:
+        sys.path.remove(str(ROOT))
     sys.argv = request["arguments"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, (name, mode, errors) in enumerate(STREAMS):
         stream = open(number, mode, 1 if name == "stderr" else -1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    return str(request["module"])
+
+
+def _end(code: int) -> NoReturn:
+    """As Python ends, except that it takes every module apart, which is half of the time of a short run."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = 120
+    os._exit(code)
 
 
 def main() -> NoReturn:
     import gc
 
-    preload()
-    gc.freeze()
-    serve(sys.argv[1])
+    preload(*sys.argv[2:])
     from crmctl.main import main as run
 
-    run()
-    raise AssertionError("main does not return")
+    gc.freeze()
+    module = serve(sys.argv[1])
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True) if module else run()
+    except SystemExit as ended:
+        _end(int(ended.code or 0))
+    _end(0)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, Router
 
 from crmctl.service.console import routing as pages
 from crmctl.service.context import Context
@@ -98,10 +98,10 @@ def _application(title: str, description: str) -> FastAPI:
     )
 
 
-def _include(app: FastAPI, routers: list[APIRouter]) -> None:
-    """With errors in the service's own form for what no route takes."""
+def _include(app: FastAPI, routers: list[Router]) -> None:
+    """With errors in the service's own form for what no route takes. Routes and not routers: an included router makes its routes anew."""
     for router in routers:
-        app.include_router(router)
+        app.router.routes.extend(router.routes)
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -17,7 +15,7 @@ from crmctl.bulk.merge.merge_journal import GroupState
 from crmctl.errors import NetworkError, PartialError, RejectedError
 from tests.support.merges import Crash, CrashingService, World, apply, merge_context, newest_job, resume, unmerge
 from tests.support.service import RunningService, running_service
-from tests.support.sources import ROOT
+from tests.support.warm_program import run_module
 
 NUMBERS = count(1)
 SEEDS = (1,)
@@ -117,7 +115,7 @@ def test_a_crash_at_any_write_of_an_undo_loses_and_doubles_nothing(service: Runn
 def test_a_killed_process_goes_on_where_it_was(service: RunningService, tmp_path: Path) -> None:
     def child(case: Case, action: str, at: int, when: str) -> int:
         given = [case.state, service.base_url, service.key, action, at, when, case.path]
-        return subprocess.run([sys.executable, "-m", "tests.support.mergechild", *map(str, given)], cwd=ROOT, check=False).returncode
+        return run_module("tests.support.mergechild", *given)
 
     with Case(service, tmp_path, seed=ALL_KINDS, groups=2) as case:
         assert child(case, "apply", 3, "after") == -signal.SIGKILL

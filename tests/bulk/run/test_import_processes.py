@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,18 +16,14 @@ from crmctl.clock import SystemClock
 from crmctl.errors import UsageError
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.warm_program import WarmProcess, start_module
 
-ROOT = Path(__file__).parents[3]
 ROWS = 500
 
 
 @contextmanager
-def child(folder: Path, server: BulkServer, point: str = "never", *, concurrency: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "tests.support.bulkchild", str(folder), server.origin, str(ROWS), str(concurrency), point]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    )
-    with process:
+def child(folder: Path, server: BulkServer, point: str = "never", *, concurrency: int = 1) -> Iterator[WarmProcess]:
+    with start_module("tests.support.bulkchild", folder, server.origin, ROWS, concurrency, point) as process:
         try:
             yield process
         finally:

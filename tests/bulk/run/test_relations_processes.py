@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +12,8 @@ from crmctl.bulk.journal.jobs import JobStore, summarize
 from crmctl.bulk.journal.states import RowState
 from crmctl.clock import SystemClock
 from tests.support.bulkserver import BulkServer
-from tests.support.patience import PATIENCE
+from tests.support.warm_program import run_module
 
-ROOT = Path(__file__).parents[3]
 ROWS, GHOSTS = 130, 20
 
 
@@ -31,9 +27,7 @@ def managers() -> dict[str, str | None]:
 
 
 def run(folder: Path, server: BulkServer, point: str, *keys: str) -> int:
-    command = [sys.executable, "-m", "tests.support.relationchild", str(folder), server.origin, point, *keys]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=PATIENCE, check=False).returncode
+    return run_module("tests.support.relationchild", folder, server.origin, point, *keys)
 
 
 POINTS = ["begun:1", "begun:2", "begun:4", "answered:1", "answered:4", "settled:1", "settled:3", "begin:4"]

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +20,16 @@ from tests.support.bulkserver import BulkServer
 from tests.support.cli import run_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
+from tests.support.warm_program import WarmProcess, start_module
 
 COUNT = 750
 
 
-def start(server: BulkServer, target: Path, point: str = "", state: Path | str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.exportchild", server.origin, str(target), point, str(state)]
-    root = Path(__file__).resolve().parents[3]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
+def start(server: BulkServer, target: Path, point: str = "", state: Path | str = "") -> WarmProcess:
+    return start_module("tests.support.exportchild", server.origin, target, point, state, stdout=subprocess.PIPE)
 
 
-def finish(child: subprocess.Popen[str]) -> dict[str, Any]:
+def finish(child: WarmProcess) -> dict[str, Any]:
     out, _ = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0
     return dict(json.loads(out))

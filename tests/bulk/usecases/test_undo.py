@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,9 @@ from crmctl.models.attributes import Attribute
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
-from tests.support.patience import PATIENCE
 from tests.support.undochild import undo
+from tests.support.warm_program import run_module
 
-ROOT = Path(__file__).parents[3]
 OLD, NEW = 250, 150
 """Records that were there, all of which the import changes, and those it creates."""
 
@@ -141,10 +137,7 @@ def test_an_error_that_ends_it_leaves_the_rest_for_another_time(desk: KeyDesk) -
 @pytest.mark.parametrize("point", ["answered:1", "answered:2", "marked:3", "answered:4", "answered:5", "marked:5"])
 def test_a_killed_undo_is_finished_by_the_next_one(desk: KeyDesk, point: str) -> None:
     before = imported(desk)
-    command = [sys.executable, "-m", "tests.support.undochild", str(desk.folder), desk.server.origin, point]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=PATIENCE, check=False)
-    assert process.returncode == -signal.SIGKILL
+    assert run_module("tests.support.undochild", desk.folder, desk.server.origin, point) == -signal.SIGKILL
     assert (shown(desk.server.records) == shown(before)) is point.endswith(":5")
     edited = copy.deepcopy(desk.server.records[0]["data"])  # put back by now, and then changed by somebody
     desk.server.records[0]["data"]["note"] = "theirs"

@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route, Router
 
 from crmctl.service.console.links import CONSOLE, read_link
 from crmctl.service.console.navigation import sections_for
@@ -77,7 +77,7 @@ class Pages:
     def __init__(self, context: Context, area: str) -> None:
         self.context = context
         self.area = area
-        self.router = APIRouter(prefix=f"/{area}", include_in_schema=False)
+        self.router = Router()
         self.routes: list[PageRoute] = []
         public = urlsplit(context.settings.address)
         self._base = public.path.rstrip("/")
@@ -122,7 +122,7 @@ class Pages:
                     message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
                     return self._failure(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message))
 
-            self.router.add_api_route(route.path, answer, methods=[route.method], name=handler.__name__)
+            self.router.routes.append(Route(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
             self.routes.append(route)
             return handler
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import APIRouter
+from starlette.routing import Router
 
 from crmctl.service.console import (
     account,
@@ -54,6 +54,6 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
     return console, portal
 
 
-def routers(context: Context, document: Callable[[], api_reference.Document]) -> list[APIRouter]:
+def routers(context: Context, document: Callable[[], api_reference.Document]) -> list[Router]:
     """The front door with the static files, the console, the portal."""
     return [signing_in.front_door(context), *(pages.router for pages in areas(context, document))]
