@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import signal
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ def test_what_people_changed_is_shown_kept_and_counted(crm: RunningService) -> N
     done = run_crmctl("bulk", "apply", "people.plan").ok()
     assert values(done) == {"updated": 1, "unchanged": 1, "kept": 2, "conflicts": 1}
     assert done.json()["requests"] == predicted.json()["requests"]
+    with Path(done.json()["files"]["ok"]).open() as ok:
+        rows = list(csv.DictReader(ok))
+    assert [(row["_status"], row["_kept"]) for row in rows] == [("updated", "phone, address.city"), ("unchanged", "score (conflict)")]
     assert (person("ada@acme.com")["phone"], person("ada@acme.com")["address"]) == ("+442079460001", {"city": "Roma", "street": "Via 9"})
     run_crmctl("bulk", "undo", done.json()["job"], "--yes").ok()
     assert person("ada@acme.com")["address"] == {"city": "Roma", "street": "Via 1"}

@@ -49,7 +49,8 @@ class KeptValues:
         with ExitStack() as unless_ready:
             self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS kept (ordinal INTEGER PRIMARY KEY, left_out TEXT NOT NULL, kept INTEGER, conflicts INTEGER)"
+                "CREATE TABLE IF NOT EXISTS kept "
+                "(ordinal INTEGER PRIMARY KEY, left_out TEXT NOT NULL, kept INTEGER, conflicts INTEGER, told TEXT NOT NULL)"
             )
             unless_ready.pop_all()
 
@@ -65,8 +66,8 @@ class KeptValues:
         self._db.execute("BEGIN")
         for ordinal, merge in rows:
             if merge.left_out or merge.chosen:
-                values = (ordinal, jsontext.dumps(dict(merge.left_out)), merge.kept, merge.conflicts)
-                self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", values)
+                values = (ordinal, jsontext.dumps(dict(merge.left_out)), merge.kept, merge.conflicts, merge.told)
+                self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", values)
             else:
                 self._db.execute("DELETE FROM kept WHERE ordinal = ?", (ordinal,))
         self._db.execute("COMMIT")
@@ -74,6 +75,11 @@ class KeptValues:
     @property
     def counts(self) -> FeedCounts:
         return FeedCounts(*self._db.execute("SELECT COALESCE(SUM(kept), 0), COALESCE(SUM(conflicts), 0) FROM kept").fetchone())
+
+    def told(self, ordinal: int) -> str | None:
+        """Which values of a row were kept."""
+        found = self._db.execute("SELECT told FROM kept WHERE ordinal = ?", (ordinal,)).fetchone()
+        return None if found is None else str(found[0])
 
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """The rows without what they leave out."""

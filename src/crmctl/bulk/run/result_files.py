@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -11,7 +11,8 @@ from typing import TextIO
 from crmctl.bulk.atomic_file import whole_file
 from crmctl.bulk.journal.journal import CREATED, Journal, RowEntry
 from crmctl.bulk.journal.states import RESULT_FILES, JobState, RowState
-from crmctl.bulk.run.result_rows import Outcome, ResultFormat, result_format
+from crmctl.bulk.run.feed import FILE_NAME, KeptValues
+from crmctl.bulk.run.result_rows import ADDED, ADDED_BY_FEED, Outcome, ResultFormat, result_format
 from crmctl.bulk.sources.rows import Row, Source
 from crmctl.bulk.sources.text_encodings import BLOCK, Encoding, open_text
 
@@ -43,7 +44,8 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
     counts = journal.counts()
     rows_of = {name: sum(counts[state] for state in RowState if FILE_OF[state] == name) for name in RESULT_FILES}
     paths = {name: journal.folder / f"{name}.{source.dialect.format.of_results}" for name in RESULT_FILES}
-    form = result_format(source, newline_of(source))
+    is_fed = (journal.folder / FILE_NAME).exists()
+    form = result_format(source, newline_of(source), ADDED_BY_FEED if is_fed else ADDED)
     words = OF_DELETIONS if journal.header.mode == "delete" else {}
     with ExitStack() as files:
         sinks: dict[str, list[_Sink]] = {name: [] for name in RESULT_FILES}
@@ -54,9 +56,11 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
                 path.unlink(missing_ok=True)
         if failed_copy is not None:
             sinks["failed"].append(_Sink(files.enter_context(_open(failed_copy, source)), form))
+        told = files.enter_context(closing(KeptValues(journal.folder))).told if is_fed else None
         for rows, entry in _judged(journal, source):
+            kept = () if told is None else (told(rows[0].ordinal),)
             for sink in sinks[FILE_OF[entry.state]]:
-                sink.write(rows, (words.get(entry.state, entry.state), entry.record_id, entry.error))
+                sink.write(rows, (words.get(entry.state, entry.state), entry.record_id, entry.error, *kept))
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
     return {name: path if rows_of[name] else None for name, path in paths.items()}

@@ -10,13 +10,14 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from crmctl.bulk.sources.rows import Dialect, Format, Row, Source
+from crmctl.bulk.sources.rows import Format, Row, Source
 from crmctl.models import jsontext
 
 ADDED = ("_row", "_line", "_status", "_id", "_error")
+ADDED_BY_FEED = (*ADDED, "_kept")
 
-Outcome = tuple[str, str | None, str | None]
-"""What became of a row: its status, id and error, which are added to it after its number and line, in the order of `ADDED`."""
+Outcome = tuple[str | None, ...]
+"""What became of a row: its status, id and error, and of a feed the values that were kept; added after its number and line."""
 
 WIDTH_PROBLEMS = frozenset({"too_few_cells", "too_many_cells", "unnamed_column"})
 """Problems after which a row's text is still a line of cells, and remains one that an import refuses."""
@@ -31,27 +32,28 @@ class ResultFormat(Protocol):
     def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str: ...
 
 
-def result_format(source: Source, newline: str) -> ResultFormat:
+def result_format(source: Source, newline: str, added: Sequence[str] = ADDED) -> ResultFormat:
     """The format of result files for this input; `newline` is the line ending the input uses."""
     if source.dialect.format.is_delimited:
-        return _Delimited(source.dialect, source.header, source.header_text, newline)
-    return _Array() if source.dialect.format is Format.JSON else _Lines(newline)
+        return _Delimited(source, newline, added)
+    return _Array(added) if source.dialect.format is Format.JSON else _Lines(added, newline)
 
 
 class _Delimited:
     foot = ""
 
-    def __init__(self, dialect: Dialect, header: Sequence[str], header_text: str, newline: str) -> None:
+    def __init__(self, source: Source, newline: str, added: Sequence[str]) -> None:
+        dialect, header, header_text = source.dialect, tuple(source.header), source.header_text
         self._delimiter = dialect.delimiter or ","
         self._quote = dialect.quote
         self._newline = newline
-        self._kept = len(header) - len(ADDED) if tuple(header[-len(ADDED) :]) == ADDED else None
+        self._kept = next((len(header) - len(names) for names in (ADDED, ADDED_BY_FEED) if header[-len(names) :] == names), None)
         self._special = re.compile(f"[{re.escape(self._delimiter)}{re.escape(dialect.quote or '')}\r\n]|^\\s|\\s$")
         self._cell = _cell_pattern(self._delimiter, self._quote)
         bare = header_text.rstrip(self._delimiter)
         # Columns without a name at the end of the header get one that an import ignores: a nameless column must stay the last.
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
-        self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed])), *ADDED]) + newline
+        self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed])), *added]) + newline
 
     def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
         mark = self._delimiter
@@ -96,14 +98,14 @@ def _cell_pattern(delimiter: str, quote: str | None) -> re.Pattern[str]:
     return re.compile(f"{mark}(?:[^{mark}]|{mark}{mark})*{mark}{plain}|{plain}")
 
 
-def _json_object(row: Row, outcome: Outcome) -> str:
+def _json_object(row: Row, outcome: Outcome, names: Sequence[str]) -> str:
     """The record's own text with the added keys before its closing brace."""
-    added = dict(zip(ADDED, (row.ordinal, row.first_line, *outcome), strict=True))
+    added = dict(zip(names, (row.ordinal, row.first_line, *outcome), strict=True))
     raw = row.raw.strip()
     if row.value is None:
         return jsontext.dumps({"unreadable": raw, **added})
-    if any(key in row.value for key in ADDED):
-        return jsontext.dumps({**{key: value for key, value in jsontext.loads(raw).items() if key not in ADDED}, **added})
+    if any(key in row.value for key in ADDED_BY_FEED):
+        return jsontext.dumps({**{key: value for key, value in jsontext.loads(raw).items() if key not in ADDED_BY_FEED}, **added})
     body = raw[1:-1].rstrip()
     return "{" + body + ("," if body.strip() else "") + jsontext.dumps(added)[1:]
 
@@ -111,16 +113,20 @@ def _json_object(row: Row, outcome: Outcome) -> str:
 class _Lines:
     head = foot = ""
 
-    def __init__(self, newline: str) -> None:
+    def __init__(self, added: Sequence[str], newline: str) -> None:
+        self._added = added
         self._newline = newline
 
     def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
-        return "".join(_json_object(row, outcome) + self._newline for row in rows)
+        return "".join(_json_object(row, outcome, self._added) + self._newline for row in rows)
 
 
 class _Array:
     head = "["
     foot = "\n]\n"
 
+    def __init__(self, added: Sequence[str]) -> None:
+        self._added = added
+
     def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
-        return ("\n" if first else ",\n") + ",\n".join(_json_object(row, outcome) for row in rows)
+        return ("\n" if first else ",\n") + ",\n".join(_json_object(row, outcome, self._added) for row in rows)

@@ -104,6 +104,12 @@ class Merge(NamedTuple):
         return sum(one.is_conflict for one in self.chosen)
 
     @property
+    def told(self) -> str:
+        """The values that were kept, for the result files: those in conflict are said to be."""
+        kept = [one for one in self.chosen if one.choice is ValueChoice.KEPT]
+        return ", ".join(f"{one.unit} (conflict)" if one.is_conflict else one.unit for one in kept)
+
+    @property
     def failed(self) -> Sequence[ChosenValue]:
         return [one for one in self.chosen if one.choice is ValueChoice.FAILED]
 
