@@ -15,6 +15,7 @@ from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.steps import MergeSchema, ids_only, replace_ids
 from crmctl.bulk.undo.update_status import alike
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
+from crmctl.models.attributes import AttributeType
 from crmctl.models.records import PAGE_LIMIT, Record
 from crmctl.models.timestamps import micros_of
 
@@ -37,8 +38,8 @@ class Remaker:
     without: dict[str, list[str]] = field(default_factory=dict)
 
     def remake(self, lost: LostRecord, taken: frozenset[str] = frozenset()) -> str:
-        """Make a loser again; its new id. Unique attributes of `taken`, which somebody else holds now, are left out when the service
-        refuses them. Raises RejectedError with the service's words, and what ends everything."""
+        """Make a loser again; its new id. Unique attributes of `taken`, which somebody else holds now, and references to what is deleted
+        since are left out when the service refuses them. Raises RejectedError with the service's words, and what ends everything."""
         journal = self.sender.journal
         if lost.new_id is not None:
             return lost.new_id
@@ -50,12 +51,36 @@ class Remaker:
         try:
             return self._made(lost, self._create(data))
         except RejectedError:
-            left = {slug: value for slug, value in data.items() if slug not in taken}
-            if len(left) == len(data):
+            left = self._still_there({slug: value for slug, value in data.items() if slug not in taken})
+            if left == data:
                 raise
-            made = self._made(lost, self._create(left))
-            self.without[lost.id] = sorted(set(data) - set(left))
+            again = self._find(left) if lost.sent_at is not None else None
+            made = self._made(lost, again or self._create(left))
+            self.without[lost.id] = sorted(slug for slug, value in data.items() if left.get(slug) != value)
             return made
+
+    def _still_there(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The same without references to what is deleted."""
+        found = dict(data)
+        for slug, value in data.items():
+            attribute = self.schema.attribute(slug)
+            if attribute is None or attribute.type != AttributeType.REFERENCE or attribute.target_object_id is None:
+                continue
+            ids = value if isinstance(value, list) else [value]
+            left = [one for one in ids if self._is_there(attribute.target_object_id, str(one))]
+            if not left:
+                del found[slug]
+            elif len(left) < len(ids):
+                found[slug] = left
+        return found
+
+    def _is_there(self, object_id: str, record_id: str) -> bool:
+        self.sender.requests += 1
+        try:
+            self.sender.writer.get_record(object_id, record_id)
+        except NotFoundError:
+            return False
+        return True
 
     def data(self, lost: LostRecord) -> dict[str, Any]:
         """What a loser held, as it is sent; who is not there yet stands in for itself: its survivor, until `relinked`."""

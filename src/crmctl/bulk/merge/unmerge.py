@@ -188,7 +188,10 @@ class Unmerge:
                 except NotFoundError:
                     continue
                 stood_in = {slug: replace_ids(ids_only(lost.data[slug]), remaker.away) for slug in wanted}
-                mine = {slug: value for slug, value in wanted.items() if ids_only(record.data.get(slug)) == stood_in[slug]}
+                left_out = remaker.without.get(lost.id, ())
+                mine = {
+                    slug: value for slug, value in wanted.items() if ids_only(record.data.get(slug)) == stood_in[slug] or slug in left_out
+                }
                 if mine:
                     # None of the journal's steps; each has a number of its own all the same, by which the sender tells them apart.
                     steps.append(MergeStep(StepKind.REFERENCE, self.schema.object_id, lost.new_id, mine, number=-1 - len(steps)))
