@@ -185,7 +185,7 @@ def _records(desk: _Desk) -> tuple[list[str], str]:
             desk.add(
                 "people",
                 name={"first": first, "last": last},
-                email=f"{'ada' if number == 0 else f'person.{number}'}@example.com",
+                email=f"{'ada' if number == 0 else f'colleague.{number}'}@example.com",
                 phone="+49 30 901820" if number % 3 == 0 else None,
                 company=companies[number % len(companies)],
                 job_title=LONG if number == 4 else "Head of Procurement",

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from crmctl.errors import RejectedError
-from crmctl.service.backup.archive import unpack
+from crmctl.service.backup.archive import ArchiveWriter, unpack
+from crmctl.service.backup.backup import restore_backup
+from crmctl.service.settings import ServiceSettings
 from tests.support.cli import CRMCTL, run_crmctl
 from tests.support.databases import ENGINES, fresh_database
 from tests.support.service import RunningService, make_client, running_service
@@ -148,6 +150,55 @@ def test_a_backup_that_is_killed_leaves_nothing_with_its_name(crm: RunningServic
     assert file.read_text() == "the backup before" or unpack(file, None)
     run_crmctl("service", "backup", file, *where(crm)).ok()
     assert unpack(file, None)["sha256"]
+
+
+def test_a_restore_that_is_killed_is_given_again_to_the_same_place(crm: RunningService, empty: list[str], tmp_path: Path) -> None:
+    furnish(crm)
+    file, place = tmp_path / "crm.backup", Path(empty[1])
+    made = run_crmctl("service", "backup", file, *where(crm), "-o", "json").ok().json()
+    # In the middle of unpacking, by whatever it has got to.
+    process = subprocess.Popen([CRMCTL, "service", "restore", file, *empty], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not list(place.glob(".service.db.*.partial/*")) and process.poll() is None:
+        threading.Event().wait(0.002)
+    process.kill()
+    if process.wait() == 0:
+        run_crmctl("service", "restore", file, *empty).exits(2)
+        return
+    # With the files in their place, and before the database is.
+    url = empty[3] if len(empty) > 2 else None
+    with pytest.MonkeyPatch.context() as dying:
+        dying.setattr("crmctl.service.backup.backup.load_copy", _die)
+        with pytest.raises(KeyboardInterrupt):
+            restore_backup(file, ServiceSettings(data_dir=place, database_url=url))
+    [left] = [path for path in (place / "files").rglob("*") if path.is_file()]
+    (stranger := left.with_name("f" * 32)).write_text("somebody's")
+    assert "not in the backup" in run_crmctl("service", "restore", file, *empty, "-o", "json").exits(2).error()["message"]
+    assert (left.read_bytes().endswith(b"hello"), stranger.read_text()) == (True, "somebody's")
+    stranger.unlink()
+    assert run_crmctl("service", "restore", file, *empty, "-o", "json").ok().json()["records"] == made["records"]
+    with running_service(place, database_url=url, background=False) as again, make_client(again.base_url, crm.key) as client:
+        assert contents(client) == contents(crm.client)
+        assert client.get(f"{again.base_url}/files/files/a/b.txt").content == b"hello"
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_backup_of_a_newer_program_is_refused_and_writes_nothing(crm: RunningService, empty: list[str], tmp_path: Path) -> None:
+    furnish(crm)
+    file, folder, newer = tmp_path / "crm.backup", tmp_path / "unpacked", tmp_path / "newer.backup"
+    run_crmctl("service", "backup", file, *where(crm)).ok()
+    manifest = unpack(file, folder)
+    manifest["database"]["schemaVersion"] += 1
+    with ArchiveWriter(newer) as archive:
+        for part in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.add(part.relative_to(folder).as_posix(), part)
+        archive.finish({name: value for name, value in manifest.items() if name not in ("format", "sha256")})
+    refused = run_crmctl("service", "restore", newer, *empty, "-o", "json")
+    assert refused.code in (2, 9), refused.err
+    assert "upgrade crmctl" in refused.error()["hint"]
+    assert [path for path in Path(empty[1]).rglob("*") if path.is_file()] == []
 
 
 def test_wrong_places_are_refused_in_words(crm: RunningService, tmp_path: Path) -> None:

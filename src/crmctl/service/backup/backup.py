@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.errors import UsageError, reason
+from crmctl.errors import CrmctlError, UsageError, reason
 from crmctl.service.backup.archive import ArchiveWriter, unpack
 from crmctl.service.settings import DATABASE_FILE, FILES_FOLDER, ServiceSettings
 from crmctl.service.store.engine import Engine, load_copy
@@ -58,21 +57,37 @@ def restore_backup(source: Path, settings: ServiceSettings) -> Backup:
     data = settings.data_dir
     if settings.database_url is None and (data / DATABASE_FILE).exists():
         raise UsageError(f"there is a service's data in {data} already", hint="--data DIR, where there is none yet")
-    if (data / FILES_FOLDER).exists() and any((data / FILES_FOLDER).iterdir()):
-        raise UsageError(f"there are uploaded files in {data} already", hint="--data DIR, where there is none yet")
     try:
         with _beside(data / DATABASE_FILE) as folder:
             manifest = unpack(source, folder)
-            if (folder / FILES_FOLDER).exists():
-                shutil.rmtree(data / FILES_FOLDER, ignore_errors=True)
-                (folder / FILES_FOLDER).replace(data / FILES_FOLDER)
-            # Last: with the database the data is there.
-            load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
+            placed = _place_files(folder / FILES_FOLDER, data / FILES_FOLDER)
+            try:
+                # Last: with the database the data is there.
+                load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
+            except CrmctlError:
+                for each in placed:
+                    each.unlink(missing_ok=True)
+                raise
             _sync(data)
     except OSError as error:
         raise UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR") from error
     described = {name: manifest[name] for name in ("records", "files")}
     return Backup(manifest["database"]["engine"], manifest["createdAt"], **described, bytes=source.stat().st_size)
+
+
+def _place_files(source: Path, target: Path) -> list[Path]:
+    """Those that are not there yet; which. What a restore that was killed has left is of the same backup, and stays.
+
+    Raises UsageError where there are files that are not in the backup: somebody uses the place.
+    """
+    known = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    there = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
+    if there - known:
+        raise UsageError(f"there are uploaded files in {target} that are not in the backup", hint="--data DIR, where there is none yet")
+    for path in sorted(known - there):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).replace(target / path)
+    return [target / path for path in sorted(known - there)]
 
 
 def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock) -> Backup:
