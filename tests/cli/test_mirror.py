@@ -80,6 +80,46 @@ def test_verify_names_what_is_wrong_and_puts_it_right(crm: RunningService, mirro
     assert run_crmctl("mirror", "verify").ok().json() == []
 
 
+def test_activities_are_mirrored_found_and_verified(crm: RunningService, people: list[str]) -> None:
+    link = {"objectId": crm.object_id("people"), "recordId": people[3]}
+    for title in ("Call about the Zanzibar offer", "Lunch"):
+        assert crm.client.post("/api/v1/activities", json={"title": title, "linkedRecords": [link]}).status_code == 201
+    run_crmctl("mirror", "sync", "people", "--activities").ok()
+    [hit] = run_crmctl("mirror", "search", "zanz").ok().json()
+    assert (hit["object"], hit["data"]["title"]) == ("activities", "Call about the Zanzibar offer")
+    assert run_crmctl("mirror", "search", "zanz", "people").ok().json() == []
+    joined = "SELECT a.title, p.email FROM activities a JOIN activity_links l ON l.activity_id = a.id JOIN people p ON p.id = l.record_id"
+    assert {row["email"] for row in run_crmctl("mirror", "sql", joined).ok().json()} == {"person004@acme.com"}
+    assert crm.client.delete(f"/api/v1/activities/{hit['id']}").is_success
+    assert run_crmctl("mirror", "verify", "activities").ok().json() == [], "what was deleted since is not wrong"
+    assert run_crmctl("mirror", "search", "zanz", "-o", "ids").ok().out == ""
+    with sqlite3.connect(place()) as db:
+        db.execute("UPDATE activities SET _data = replace(_data, 'Lunch', 'Dinner')")
+        [kept] = db.execute("SELECT id FROM activities").fetchone()
+    db.close()
+    wrong = run_crmctl("mirror", "verify").exits(11).json()
+    assert wrong == [{"object": "activities", "id": kept, "problem": "stale"}]
+    assert [hit["id"] for hit in run_crmctl("mirror", "search", "lunch").ok().json()] == [kept]
+
+
+def test_what_referred_to_a_deleted_record_is_read_again(crm: RunningService, people: list[str]) -> None:
+    """The service may clean it up without a new time of change: here the mirror had it wrong before."""
+    companies, path = crm.object_id("companies"), f"/api/v1/objects/{crm.object_id('people')}/records"
+    made = crm.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": "Acme"}}).json()
+    company = made.get("record", made)["id"]
+    assert crm.client.patch(f"{path}/{people[3]}", json={"data": {"company": company}}).is_success
+    run_crmctl("mirror", "sync", "people", "companies").ok()
+    with sqlite3.connect(place()) as db:
+        assert db.execute("UPDATE people SET _data = replace(_data, 'person004', 'person999') WHERE company = ?", (company,)).rowcount == 1
+    db.close()
+    assert crm.client.delete(f"/api/v1/objects/{companies}/records/{company}").is_success
+    synced = run_crmctl("mirror", "sync").ok().json()
+    assert {each["object"]: each["deleted"] for each in synced} == {"people": 0, "companies": 1}
+    answer = crm.client.get(f"{path}/{people[3]}").json()
+    held = run_crmctl("mirror", "sql", "SELECT _data FROM people WHERE id = :id", "--param", f"id={people[3]}").ok().json()
+    assert json.loads(held[0]["_data"]) == answer.get("record", answer)
+
+
 def test_nothing_of_the_data_is_in_the_log(crm: RunningService, people: list[str]) -> None:
     run = run_crmctl("--debug", "mirror", "sync", "people").ok()
     assert "GET" in run.err

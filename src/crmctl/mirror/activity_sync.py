@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from crmctl.bulk.read.sorted_lists import Listing, NoProgress, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass
 from crmctl.client.crm import Crm
 from crmctl.client.shapes import Page
-from crmctl.mirror.columns import wire_text
-from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState
-from crmctl.mirror.noun_tables import write_activities
+from crmctl.mirror.columns import searched_text, wire_text
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, search_table
+from crmctl.mirror.noun_tables import activity_texts, write_activities
 from crmctl.mirror.object_sync import ObjectResult, SyncPlan
-from crmctl.mirror.object_table import Written
+from crmctl.mirror.object_table import Written, create_search, has_full_text
 from crmctl.models import jsontext
 from crmctl.models.activities import Activity
 from crmctl.models.filters import Condition
@@ -45,9 +46,22 @@ class ActivityLister:
         return Page([Record.parse(each.wire) for each in page.items], page.total, page.limit, page.offset, page.date)
 
 
+@dataclass(frozen=True)
+class ActivityReading:
+    """All activities as they were read, in `temp.listed`. `begun`: when, by the service's clock and by this machine's."""
+
+    begun: tuple[int, int]
+    is_stable: bool
+    requests: int
+
+
 def sync_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ObjectResult:
     """Read all activities; they take the place of those that were there. Raises what requests raise."""
-    state = file.state(ACTIVITIES) or SyncState(ACTIVITIES, ACTIVITIES, ACTIVITIES)
+    return take_activities(file, read_activities(plan, crm, file))
+
+
+def read_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ActivityReading:
+    """Raises what requests raise."""
     lister, statistics = ActivityLister(crm), PassStatistics()
     taken = int(plan.clock.now() * MICROS)
     plan.progress.start("reading activities", None, PAGE_LIMIT)
@@ -61,19 +75,48 @@ def sync_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ObjectResult:
             plan.progress.advance(len(page))
     finally:
         plan.progress.finish()
+    told = micros_of_date(lister.date)
+    return ActivityReading((taken if told is None else told, taken), not statistics.unstable, statistics.requests)
+
+
+def take_activities(file: MirrorFile, reading: ActivityReading) -> ObjectResult:
+    """What was read takes the place of what was there."""
+    state = file.state(ACTIVITIES) or SyncState(ACTIVITIES, ACTIVITIES, ACTIVITIES)
     with file.transaction():
         written = _replace(file)
-        told = micros_of_date(lister.date)
-        state.as_of, state.taken = taken if told is None else told, taken
-        state.records = int(db.execute("SELECT count(*) FROM activities").fetchone()[0])
-        state.proven = not statistics.unstable
+        index_activities(file, changed=bool(written.created or written.updated or written.deleted))
+        state.as_of, state.taken = reading.begun
+        state.records = int(file.db.execute("SELECT count(*) FROM activities").fetchone()[0])
+        state.proven = reading.is_stable
         state.proof = "all of them were read" if state.proven else "not proven: they came in another order every time"
-        state.how, state.requests = "everything", statistics.requests
-        state.total_requests += statistics.requests
+        state.how, state.requests = "everything", reading.requests
+        state.total_requests += reading.requests
         state.syncs += 1
         file.save(state)
     reason = "activities have no list of changes"
-    return ObjectResult(state, written, "everything", reason, statistics.requests)
+    return ObjectResult(state, written, "everything", reason, reading.requests)
+
+
+def wrong_activities(file: MirrorFile) -> Iterator[tuple[str, str | None, str | None]]:
+    """Where the mirror differs from what was read: id, what it holds, what was listed."""
+    yield from file.db.execute(
+        "SELECT l.id, a._data, l.wire FROM temp.listed l LEFT JOIN activities a USING (id) WHERE a._data IS NOT l.wire "
+        "UNION ALL SELECT id, _data, NULL FROM activities WHERE id NOT IN (SELECT id FROM temp.listed)"
+    )
+
+
+def index_activities(file: MirrorFile, *, changed: bool) -> None:
+    """Full text of all activities anew, where something has changed."""
+    index = search_table(ACTIVITIES)
+    is_there = file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (index,)).fetchone()
+    if not has_full_text(file.db) or (is_there and not changed):
+        return
+    if not is_there:
+        create_search(file.db, index)
+    file.db.execute(f"INSERT INTO {index} ({index}) VALUES ('delete-all')")  # noqa: S608 - a name of our own
+    rows = file.db.execute("SELECT rowid, _data FROM activities")
+    texts = ((number, searched_text(activity_texts(jsontext.loads(wire)))) for number, wire in rows)
+    file.db.executemany(f"INSERT INTO {index} (rowid, text) VALUES (?, ?)", texts)  # noqa: S608 - a name of our own
 
 
 def _pages(lister: ActivityLister, statistics: PassStatistics) -> Iterator[list[Record]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from crmctl.mirror.columns import clean_text, table_columns, wire_text
@@ -60,6 +60,11 @@ def write_activities(file: MirrorFile, activities: Iterable[Activity]) -> None:
         file.db.execute("DELETE FROM activity_links WHERE activity_id = ?", (each.id,))
         links = {(link.object_id, link.record_id) for link in each.linked_records or ()}
         file.db.executemany("INSERT INTO activity_links VALUES (?, ?, ?)", ((each.id, *link) for link in sorted(links, key=str)))
+
+
+def activity_texts(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an activity is looked for: what somebody wrote, and who took part."""
+    return {name: wire[name] for name in ("title", "summary", "participants", "activityDate") if wire.get(name) is not None}
 
 
 def _insert(file: MirrorFile, table: str, row: Sequence[Any]) -> None:

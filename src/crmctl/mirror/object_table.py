@@ -79,7 +79,7 @@ class ObjectTable:
         for column in ("_created", "_updated"):
             self._db.execute(f"CREATE INDEX {quoted(f'{self.name}{column}')} ON {self._table} ({column})")
         if self._has_search:
-            self._db.execute(f"CREATE VIRTUAL TABLE {self._search} USING fts5(text, content='', tokenize='unicode61 remove_diacritics 2')")
+            create_search(self._db, search_table(self.name))
 
     def rebuild(self, without: Collection[str] = ()) -> None:
         """Make the table anew from its own records, with the columns of the present attributes; `without` values of some of them."""
@@ -175,6 +175,11 @@ def without_values(record: Record, slugs: Collection[str]) -> Record:
     if not slugs or not isinstance(data, dict) or data.keys().isdisjoint(slugs):
         return record
     return Record.parse({**record.wire, "data": {slug: value for slug, value in data.items() if slug not in slugs}})
+
+
+def create_search(db: sqlite3.Connection, name: str) -> None:
+    """Make an empty full-text index."""
+    db.execute(f"CREATE VIRTUAL TABLE {quoted(name)} USING fts5(text, content='', tokenize='unicode61 remove_diacritics 2')")
 
 
 def has_full_text(db: sqlite3.Connection) -> bool:

@@ -1,4 +1,4 @@
-"""Full text over every object of a mirror: records that hold all words, or words that begin with them, best matches first."""
+"""Full text over every object of a mirror, and its activities: what has all words, or words that begin with them, best matches first."""
 # ruff: noqa: S608 - names in statements are quoted, values are parameters
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from crmctl.errors import NotFoundError, UsageError
 from crmctl.mirror.columns import quoted, searched_text
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, search_table, storage_errors
+from crmctl.mirror.noun_tables import activity_texts
 from crmctl.mirror.object_table import has_full_text
 from crmctl.models import jsontext
 from crmctl.models.records import Record
@@ -23,7 +24,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class SearchHit:
-    """A record that was found: higher scores are better; `excerpt` is a text of it that holds one of the words."""
+    """A record, or an activity, that was found: higher scores are better; `excerpt` is a text of it that holds one of the words."""
 
     object: str
     record: Record
@@ -60,10 +61,11 @@ def search(file: MirrorFile, text: str, objects: Sequence[str] = (), limit: int 
 
 
 def _chosen(file: MirrorFile, objects: Sequence[str]) -> list[SyncState]:
-    states = [state for state in file.states() if state.object_id != ACTIVITIES and state.syncs]
+    there = {row[0] for row in file.db.execute("SELECT name FROM sqlite_master")}
+    states = [state for state in file.states() if state.syncs and search_table(state.table_name) in there]
     if not objects:
         return states
-    known = {name: state for state in states for name in (state.slug, state.object_id)}
+    known = {name: state for state in reversed(states) for name in (state.slug, state.object_id)}
     for name in objects:
         if name not in known:
             slugs = ", ".join(state.slug for state in states)
@@ -72,8 +74,9 @@ def _chosen(file: MirrorFile, objects: Sequence[str]) -> list[SyncState]:
 
 
 def _hit(file: MirrorFile, state: SyncState, number: int, score: float, words: Sequence[str]) -> SearchHit:
-    row = file.db.execute(f"SELECT _data FROM {quoted(state.table_name)} WHERE _no = ?", (number,)).fetchone()
-    record = Record.parse(jsontext.loads(row[0]))
+    row = file.db.execute(f"SELECT _data FROM {quoted(state.table_name)} WHERE rowid = ?", (number,)).fetchone()
+    wire = jsontext.loads(row[0])
+    record = Record.parse({"id": wire["id"], "data": activity_texts(wire)} if state.object_id == ACTIVITIES else wire)
     return SearchHit(state.slug, record, score, _excerpt(searched_text(record.data), words))
 
 

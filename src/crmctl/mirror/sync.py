@@ -82,7 +82,7 @@ class MirrorSync:
         self._clean_up(objects)
         has_them = self._file.state(ACTIVITIES) is not None
         if request.activities or (request.activities is None and has_them):
-            self._report.results.append(sync_activities(self._plan, self._crm, self._file))
+            self._report.results.append(sync_activities(self.plan, self._crm, self._file))
         self._report.requests += sum(result.requests for result in self._report.results)
         return self._report
 
@@ -91,10 +91,11 @@ class MirrorSync:
         states = {state.object_id: state for state in self._file.states() if state.object_id != ACTIVITIES}
         objects = [each for each in self._objects() if each.id in states]
         chosen = [_named(name, objects) for name in dict.fromkeys(names)] if names else objects
-        return [ObjectSync(self._plan, self._file, states[each.id], self._attributes(each)) for each in chosen]
+        return [ObjectSync(self.plan, self._file, states[each.id], self._attributes(each)) for each in chosen]
 
     @property
-    def _plan(self) -> SyncPlan:
+    def plan(self) -> SyncPlan:
+        """What its syncs work with."""
         return SyncPlan(self._crm, self._context.clock, self._context.listener.progress)
 
     # -- which objects ---------------------------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class MirrorSync:
         if more and state.syncs:
             self._leave_out(state, attributes, more)
         why = "it was asked for" if request.full and state.syncs else None
-        result = ObjectSync(self._plan, self._file, state, attributes).run(why)
+        result = ObjectSync(self.plan, self._file, state, attributes).run(why)
         with self._file.transaction():
             write_objects(self._file, [found], state)
             write_attributes(self._file, found, attributes, state)
@@ -201,7 +202,7 @@ class MirrorSync:
         for found in objects:
             result = synced.get(found.id)
             if found.id in waiting and result is not None:
-                sync = ObjectSync(self._plan, self._file, result.state, self._attributes(found))
+                sync = ObjectSync(self.plan, self._file, result.state, self._attributes(found))
                 result.requests += sync.read_again(result.written)
 
     def _sync_members(self) -> None:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.export.collected_records import Staging
+from crmctl.bulk.export.passes import UNEVEN
 from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.mirror.activity_sync import read_activities, take_activities, wrong_activities
 from crmctl.mirror.columns import wire_text
 from crmctl.mirror.complete_scan import staged
-from crmctl.mirror.file import MirrorFile, mirror_path
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, mirror_path
 from crmctl.mirror.object_sync import ObjectSync
 from crmctl.mirror.sync import MirrorSync
 from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
@@ -63,13 +65,31 @@ def verify_mirror(context: BulkContext, objects: list[str], patience: float = WA
         writing_turn(path, context.clock, context.listener.note, patience),
         MirrorFile.create(path, context.profile, context.origin) as file,
     ):
-        syncs = MirrorSync(context, file).object_syncs(objects)
+        names, mirror = [name for name in objects if name != ACTIVITIES], MirrorSync(context, file)
+        state = file.state(ACTIVITIES)
+        is_asked = state is not None and (not objects or ACTIVITIES in objects)
+        if objects and not is_asked:
+            names = objects
+        syncs = mirror.object_syncs(names) if names or not objects else []
         found = Verification([])
         for sync in syncs:
             found.wrong += _verify(sync, context)
             found.records += sync.state.records
             found.requests += sync.lister.requests
+        if state is not None and is_asked:
+            reading = read_activities(mirror.plan, context.service, file)
+            found.wrong += _verify_activities(file, state)
+            found.records += take_activities(file, reading).state.records
+            found.requests += reading.requests
         return found
+
+
+def _verify_activities(file: MirrorFile, state: SyncState) -> list[WrongRecord]:
+    """Those that were read and have not changed since the last sync must be as the mirror has them."""
+    [held] = file.db.execute("SELECT count(*) FROM activities").fetchone()
+    differences = [_Difference(*row) for row in wrong_activities(file)]
+    problems = {each.id: _problem(each, state.as_of - UNEVEN) for each in differences}
+    return _told(state, problems, is_intact=held == state.records)
 
 
 def _verify(sync: ObjectSync, context: BulkContext) -> list[WrongRecord]:
@@ -84,7 +104,10 @@ def _verify(sync: ObjectSync, context: BulkContext) -> list[WrongRecord]:
         scan = sync.scan(staging)
         differences = list(_differences(sync, staging))
         sync.take(staging, scan)
-    problems = {each.id: _problem(each, newest) for each in differences}
+    return _told(state, {each.id: _problem(each, newest) for each in differences}, is_intact=is_intact)
+
+
+def _told(state: SyncState, problems: dict[str, Wrong | None], *, is_intact: bool) -> list[WrongRecord]:
     if is_intact and Wrong.MISSING not in problems.values():
         problems = {record_id: problem for record_id, problem in problems.items() if problem is not Wrong.GHOST}
     return [WrongRecord(state.slug, record_id, problem) for record_id, problem in problems.items() if problem is not None]

@@ -22,7 +22,7 @@ app = CommandApp("Keep a proven copy of the data in one SQLite file, and ask it 
 def sync(
     ctx: typer.Context,
     objects: Annotated[
-        list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these; those the mirror has, at first all, when none is named.")
+        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these; those the mirror has, at first all, when none is named.")
     ] = None,
     activities: Annotated[bool | None, typer.Option("--activities", help="Activities too; from then on always.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Read everything anew.")] = False,
@@ -54,7 +54,9 @@ def status(ctx: typer.Context) -> None:
 @app.command("verify", examples=["crmctl mirror verify people", "crmctl mirror verify || echo 'the mirror was wrong'"])
 def verify(
     ctx: typer.Context,
-    objects: Annotated[list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these; else all that the mirror has.")] = None,
+    objects: Annotated[
+        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these, or activities; else all that the mirror has.")
+    ] = None,
 ) -> int:
     """Read everything, and name every record that the mirror had wrong.
 
@@ -69,7 +71,9 @@ def verify(
 def search(
     ctx: typer.Context,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="Words that must all be in a record; beginnings of words count.")],
-    objects: Annotated[list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these; else all that the mirror has.")] = None,
+    objects: Annotated[
+        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these, or activities; else all that the mirror has.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 20,
 ) -> None:
     """Find records of any object by words in any of their texts.
