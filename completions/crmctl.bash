@@ -28,10 +28,10 @@ _crmctl_table() {
         'bulk dedupe') options='--match=@anything --keep=@anything --plan=@files --max-group=@anything --review --max-age=@anything' arguments='@objects' ;;
         'bulk inspect') options='--object=@objects --mode=create|upsert --duplicates --match=@anything --format=csv|tsv|jsonl|json --encoding=@anything --delimiter=@anything --quote=@anything --sheet=@anything --pad-short' arguments='@files' ;;
         'mirror') commands='sync status verify search sql path remove' ;;
-        'mirror sync') options='--activities --full --exclude=@anything --lock-wait=@anything' arguments='@anything...' ;;
+        'mirror sync') options='--activities --full --exclude=@anything --lock-wait=@anything' arguments='@objects...' ;;
         'mirror status') ;;
-        'mirror verify') arguments='@anything...' ;;
-        'mirror search') options='--limit=@anything' arguments='@anything @anything...' ;;
+        'mirror verify') arguments='@objects...' ;;
+        'mirror search') options='--limit=@anything' arguments='@anything @objects...' ;;
         'mirror sql') options='--param=@anything --expect-empty' arguments='@anything' ;;
         'mirror path') ;;
         'mirror remove') ;;
