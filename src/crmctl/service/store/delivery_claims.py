@@ -187,8 +187,10 @@ def _due_by(terms: Terms, now: float) -> tuple[Any, ...]:
 def _free_places(tx: Tx, terms: Terms, now: float) -> list[tuple[str, int]]:
     """Endpoints that have something due, with the number of their free places; first who has the least under way, then the least recent."""
     proven = "e.succeeded_at IS NOT NULL AND e.failing_since IS NULL"
+    # The index that holds nothing else: any other one leads through all that waits.
+    leased = tx.dialect.table_by("webhook_delivery AS l", "webhook_delivery_leased")
     rows = tx.all(
-        "SELECT e.id, (SELECT count(*) FROM webhook_delivery AS l WHERE l.endpoint_id = e.id AND l.state = 'pending' "
+        f"SELECT e.id, (SELECT count(*) FROM {leased} WHERE l.endpoint_id = e.id AND l.state = 'pending' "
         "AND l.lease_until > 0 AND l.lease_until > ?) AS under_way FROM webhook_endpoint AS e "
         f"WHERE {proven if terms.proven else f'NOT ({proven})'} AND EXISTS (SELECT 1 FROM webhook_delivery AS d WHERE {_DUE}) "
         "ORDER BY under_way, coalesce(e.tried_at, 0), e.number",

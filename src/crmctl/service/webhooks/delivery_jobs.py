@@ -12,9 +12,10 @@ from crmctl.service.context import Context
 from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
-from crmctl.service.store import actors, delivery_claims
+from crmctl.service.store import delivery_claims
 from crmctl.service.store.delivery_claims import Due, Terms
 from crmctl.service.webhooks.schedule import WINDOW, next_try
+from crmctl.service.webhooks.settlement import Outcome, Settlement
 
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
 """Longer than a try can take: a delivery whose lease ended belongs to a worker that died."""
@@ -45,6 +46,7 @@ class Deliveries:
         self._random = random
         self._terms = lane.terms
         self._places = Places(lane.places, lane.name)
+        self._settlement = Settlement(context, lane.terms)
 
     def run_once(self) -> bool:
         """Start what is due and has a place; whether to look again at once."""
@@ -56,6 +58,7 @@ class Deliveries:
 
     def close(self) -> None:
         """Waits for the tries under way."""
+        self._settlement.close()
         self._places.close()
 
     def _claim(self, most: int) -> list[Due]:
@@ -64,11 +67,13 @@ class Deliveries:
             return []
         return engine.write(lambda tx: delivery_claims.claim(tx, self._terms, most, now=clock.now()))
 
-    def _deliver(self, due: Due) -> None:
-        attempt = self._sender.send(due)
-        again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
-        ids = self._context.ids
-        self._context.engine.write(lambda tx: delivery_claims.settle(tx, due, attempt, again, ids), by=actors.SERVICE)
+    def _deliver(self, first: Due) -> None:
+        """One after the other, as long as there is a following one."""
+        due: Due | None = first
+        while due is not None:
+            attempt = self._sender.send(due)
+            again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
+            due = self._settlement.settle(Outcome(due, attempt, again))
 
 
 class Expiry:
