@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 _NAME = (
     "title",
@@ -55,14 +56,24 @@ def fold(text: str) -> str:
 
 def name_text(parts: Mapping[str, str | None]) -> str:
     """A name as one text, its parts in the order people write them."""
-    return _joined(parts, _NAME_RANK, " ")
+    return _joined(parts, _name_order, " ")
 
 
 def address_text(parts: Mapping[str, str | None]) -> str:
     """An address as one text, its parts in the order people write them."""
-    return _joined(parts, _ADDRESS_RANK, ", ")
+    return _joined(parts, _address_order, ", ")
 
 
-def _joined(parts: Mapping[str, str | None], rank: Mapping[str, int], separator: str) -> str:
-    ordered = sorted(parts, key=lambda part: rank.get(part, len(rank)))
-    return separator.join(text for part in ordered if (text := parts[part]))
+def _joined(parts: Mapping[str, str | None], order: Callable[[tuple[str, ...]], tuple[str, ...]], separator: str) -> str:
+    return separator.join([text for part in order(tuple(parts)) if (text := parts[part])])
+
+
+@lru_cache(1024)
+def _name_order(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Nearly all names have the same parts."""
+    return tuple(sorted(parts, key=lambda part: _NAME_RANK.get(part, len(_NAME_RANK))))
+
+
+@lru_cache(1024)
+def _address_order(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(parts, key=lambda part: _ADDRESS_RANK.get(part, len(_ADDRESS_RANK))))

@@ -83,8 +83,8 @@ class Caller:
         authorities = self.trusted() if target.scheme == "https" else None
         backend = PinnedBackend(target.address, deadline)
         with (
-            httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
-            pool.stream("POST", url, headers=sent, content=body) as answer,
+            httpcore.HTTPConnection(url.origin, ssl_context=authorities, network_backend=backend) as connection,
+            connection.stream("POST", url, headers=sent, content=body) as answer,
         ):
             received = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
             return Reply(answer.status, received, _start_of_body(answer))

@@ -166,7 +166,7 @@ class Writing:
         self._check_unique(change, record)
         merged = {slug: value for slug, value in (record.data | change.data).items() if value is not None}
         document = jsontext.dumps(merged)
-        if len(document.encode()) > MAX_DOCUMENT:
+        if len(document) > MAX_DOCUMENT // 4 and len(document.encode()) > MAX_DOCUMENT:
             raise BadRequest(f"the data of a record must have at most {MAX_DOCUMENT:,} bytes", {"field": "data"})
         self._take_keys(change, record)
         record.data, record.document = merged, document
@@ -232,12 +232,13 @@ class Writing:
         names = [name for attribute in attributes for name in (record_tables.column(attribute), record_tables.exact_column(attribute))]
         columns = ", ".join(["id", "created_at", "updated_at", "data", *names])
         marks = ", ".join("?" * (4 + len(names)))
+        slugs = [attribute.slug for attribute in attributes]
         rows = []
         for record in records:
             row: list[Any] = [record.id, record.created_at, record.updated_at, record.document]
-            for attribute in attributes:
-                projection = record.changed.get(attribute.slug, EMPTY)
-                row += (projection.column, projection.exact)
+            changed = record.changed
+            for slug in slugs:
+                row += changed.get(slug, EMPTY)[:2]
             rows.append(row)
         self._tx.execute_many(f"INSERT INTO {self._schema.table} ({columns}) VALUES ({marks})", rows)
 

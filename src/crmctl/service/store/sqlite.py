@@ -40,6 +40,9 @@ PRAGMAS = (
     "PRAGMA wal_autocheckpoint = 8000",
     "PRAGMA journal_size_limit = 67108864",
 )
+_READING = ("PRAGMA query_only = ON", "PRAGMA mmap_size = 2147418112")
+"""What readers need besides. Going through all records costs half the time where the file is mapped, and one copy serves all readers."""
+
 _PASSING = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = OFF", "PRAGMA cache_size = -1000")
 """For what may be lost when the machine goes down, but not with a process."""
 
@@ -235,7 +238,7 @@ class SqliteEngine:
                 raise Unavailable("the service is shutting down")
             if self._idle:
                 return self._idle.pop()
-        return self._connect("PRAGMA query_only = ON")
+        return self._connect(*_READING)
 
     def _give_back(self, connection: _Connection) -> None:
         with self._pooling:

@@ -21,7 +21,7 @@ def _read_parts(value: Any, joined: Callable[[Mapping[str, str | None]], str], e
         raise Invalid(f"must have at most {MAX_PARTS} parts")
     for part, text in value.items():
         require_text(part, MAX_PART_NAME)
-        if text is not None:
+        if text is not None and not (type(text) is str and len(text) <= MAX_PART_NAME and text.isascii() and "\x00" not in text):
             try:
                 require_text(text)
             except Invalid as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from crmctl.service.values.text import Invalid
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _INSTANT = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})"
     r"(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?:[Zz]|([+-])(\d{2}):?(\d{2}))?)?",
@@ -39,6 +40,13 @@ def parse_instant(text: str) -> datetime:
 
 def date_key(text: str) -> str:
     """Fixed-width ISO 8601 in UTC, which sorts as time does; raises Invalid."""
+    if len(text) == 10 and _DAY.fullmatch(text):
+        # Most dates are days.
+        try:
+            date.fromisoformat(text)
+        except ValueError:
+            raise Invalid("is not a real date or time") from None
+        return f"{text}T00:00:00.000000Z"
     return parse_instant(text).isoformat(timespec="microseconds") + "Z"
 
 

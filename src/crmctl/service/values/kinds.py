@@ -29,27 +29,31 @@ class Family(Enum):
 
 @dataclass(frozen=True)
 class Kind:
-    """`read(value, attribute)` checks one value and gives its text form, "" for an empty one; raises Invalid."""
+    """`read(value, attribute)` checks one value and gives its text form, "" for an empty one; raises Invalid.
+
+    `plain(value)` does the same where the attribute has no say.
+    """
 
     family: Family
     read: Callable[[Any, StoredAttribute], str]
+    plain: Callable[[Any], str] | None = None
 
 
-def _plain(read: Callable[[Any], str]) -> Callable[[Any, StoredAttribute], str]:
-    return lambda value, _: read(value)
+def _plain(family: Family, read: Callable[[Any], str]) -> Kind:
+    return Kind(family, lambda value, _: read(value), read)
 
 
 KINDS: dict[AttributeType, Kind] = {
-    AttributeType.TEXT: Kind(Family.TEXT, _plain(read_text)),
-    AttributeType.EMAIL: Kind(Family.TEXT, _plain(read_email)),
-    AttributeType.PHONE_NUMBER: Kind(Family.TEXT, _plain(read_phone)),
-    AttributeType.NAME: Kind(Family.TEXT, _plain(read_name)),
-    AttributeType.ADDRESS: Kind(Family.TEXT, _plain(read_address)),
-    AttributeType.LIST: Kind(Family.TEXT, _plain(read_element)),
-    AttributeType.NUMBER: Kind(Family.NUMBER, _plain(read_number)),
-    AttributeType.CURRENCY: Kind(Family.NUMBER, _plain(read_currency)),
-    AttributeType.DATE: Kind(Family.DATE, _plain(read_date)),
-    AttributeType.CHECKBOX: Kind(Family.TRUTH, _plain(read_checkbox)),
+    AttributeType.TEXT: _plain(Family.TEXT, read_text),
+    AttributeType.EMAIL: _plain(Family.TEXT, read_email),
+    AttributeType.PHONE_NUMBER: _plain(Family.TEXT, read_phone),
+    AttributeType.NAME: _plain(Family.TEXT, read_name),
+    AttributeType.ADDRESS: _plain(Family.TEXT, read_address),
+    AttributeType.LIST: _plain(Family.TEXT, read_element),
+    AttributeType.NUMBER: _plain(Family.NUMBER, read_number),
+    AttributeType.CURRENCY: _plain(Family.NUMBER, read_currency),
+    AttributeType.DATE: _plain(Family.DATE, read_date),
+    AttributeType.CHECKBOX: _plain(Family.TRUTH, read_checkbox),
     AttributeType.SELECT: Kind(Family.CHOICE, read_select),
-    AttributeType.REFERENCE: Kind(Family.IDENTITY, _plain(read_reference)),
+    AttributeType.REFERENCE: _plain(Family.IDENTITY, read_reference),
 }

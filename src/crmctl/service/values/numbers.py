@@ -16,6 +16,9 @@ MAX_DIGITS = 1000
 """Most digits, and most places the decimal point may be moved."""
 
 _BIAS = 5000
+_PLAIN = 10**15
+"""Whole numbers below it, which most are, need no Decimal."""
+
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?")
 _MAX_BITS = int(MAX_DIGITS * math.log2(10)) + 1
@@ -23,6 +26,9 @@ _MAX_BITS = int(MAX_DIGITS * math.log2(10)) + 1
 
 def number_key(number: int | float | Decimal) -> str:
     """Text that orders as the numbers do; equal numbers (1, 1.0, 1e0) have one key. Raises Invalid beyond MAX_DIGITS."""
+    if type(number) is int and 0 < number < _PLAIN:
+        figures_of_it = str(number)
+        return f"2{_BIAS + len(figures_of_it) - 1:04d}{figures_of_it.rstrip('0')}"
     exact = Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
     if not exact.is_finite():
         raise Invalid("must be a finite number")

@@ -34,21 +34,19 @@ def project(attribute: StoredAttribute, value: Any) -> Projection:
     """Raises Invalid when the attribute does not take the value."""
     if value is None:
         return EMPTY
-    projection = _project_many(attribute, value) if attribute.holds_many else _project_one(attribute, value)
+    if not attribute.holds_many:
+        # Most values: no call more than it takes.
+        kind = KINDS[attribute.type]
+        text = kind.read(value, attribute) if kind.plain is None else kind.plain(value)
+        if not text:
+            return EMPTY
+        key = text if kind.family is not Family.TEXT else text.lower() if text.isascii() else fold(text)
+        projection = Projection(key, None if key == text else text, (key,))
+    else:
+        projection = _project_many(attribute, value)
     if attribute.is_unique and any(len(key) > MAX_UNIQUE for key in projection.keys):
         raise Invalid(f"must have at most {MAX_UNIQUE} characters, because it is unique")
     return projection
-
-
-def _project_one(attribute: StoredAttribute, value: Any) -> Projection:
-    kind = KINDS[attribute.type]
-    text = kind.read(value, attribute)
-    if not text:
-        return EMPTY
-    if kind.family is not Family.TEXT:
-        return Projection(text, None, (text,))
-    folded = fold(text)
-    return Projection(folded, None if folded == text else text, (folded,))
 
 
 def _project_many(attribute: StoredAttribute, value: Any) -> Projection:

@@ -18,6 +18,8 @@ class Invalid(ValueError):
 
 def require_text(value: Any, limit: int = MAX_TEXT) -> str:
     """Returns the string; raises Invalid for anything that is not one or that no database could hold."""
+    if type(value) is str and len(value) <= limit and value.isascii() and "\x00" not in value:
+        return value
     if not isinstance(value, str):
         raise Invalid("must be a string")
     if len(value) > limit:
