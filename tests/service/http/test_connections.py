@@ -14,7 +14,7 @@ import pytest
 
 from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.listener import RESERVED_FILES, raise_file_limit
-from tests.support.service import RunningService, make_client, running_service, service_process
+from tests.support.service import RunningService, running_service, service_process
 from tests.support.wire import Wire
 
 MOST = 20
@@ -185,12 +185,3 @@ def test_an_address_or_headers_beyond_the_limit_are_refused_by_name(small: Runni
     assert (status, json.loads(body)["error"]) == (431, "request_head_too_large")
     assert json.loads(body)["details"] == {"limit": HEAD_LIMIT}
     assert set(headers) >= RATE_HEADERS
-
-
-def test_a_hundred_slow_clients_keep_nobody_waiting_for_their_time_to_end(tmp_path: Path) -> None:
-    with running_service(tmp_path, background=False) as service, ExitStack() as opened:
-        for _ in range(100):
-            opened.enter_context(Wire(service.base_url)).send("GET /healthz HTTP/1.1\r\n")
-        with make_client(service.base_url, service.key) as client:
-            for path in ("/healthz", "/readyz", "/api/v1/members"):
-                assert client.get(path).status_code == 200

@@ -19,6 +19,7 @@ from crmctl.service.values.conditions import MAX_CONDITIONS
 from tests.support.databases import ENGINES, fresh_database
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, make_client, running_service
+from tests.support.wire import Wire
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
 RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
@@ -208,3 +209,20 @@ def test_a_body_nested_too_deeply_is_refused(service: RunningService) -> None:
     for depth in (65, 5000, 100_000):
         answer = service.client.post("/api/v1/objects", content=b"[" * depth + b"]" * depth)
         assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize("count", [300, 1200])
+def test_slow_clients_keep_nobody_waiting_for_their_time_to_end(service: RunningService, count: int) -> None:
+    people = service.object_id("people")
+    half_head = "GET /healthz HTTP/1.1\r\n"
+    half_body = (
+        f"POST /api/v1/objects/{people}/records HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.key}\r\n"
+        'Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"data":'
+    )
+    with contextlib.ExitStack() as opened:
+        for number in range(count):
+            opened.enter_context(Wire(service.base_url)).send(half_body if number % 4 == 0 else half_head)
+        others_are_answered(service)
+        made = service.client.post(f"/api/v1/objects/{people}/records", json={"data": {"name": "Ada"}})
+        assert made.status_code == 201, made.text
+    assert service.client.get(f"/api/v1/objects/{people}/records").json()["pagination"]["total"] == 1

@@ -15,7 +15,7 @@ from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
 from crmctl.service.store import delivery_claims
 from crmctl.service.store.delivery_claims import Due, Terms
 from crmctl.service.webhooks.schedule import WINDOW, next_try
-from crmctl.service.webhooks.settlement import Outcome, Settlement
+from crmctl.service.webhooks.settlement import EndedTry, Settlement
 
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
 """Longer than a try can take: a delivery whose lease ended belongs to a worker that died."""
@@ -73,7 +73,7 @@ class Deliveries:
         while due is not None:
             attempt = self._sender.send(due)
             again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
-            due = self._settlement.settle(Outcome(due, attempt, again))
+            due = self._settlement.settle(EndedTry(due, attempt, again))
 
 
 class Expiry:

@@ -15,7 +15,7 @@ from crmctl.service.store.tx import Tx
 
 
 @dataclass
-class Outcome:
+class EndedTry:
     """One try that has ended; `again` is the Unix time of the next one. `following` is what its place is for from then on."""
 
     due: Due
@@ -32,16 +32,16 @@ class Settlement:
         self._terms = terms
         self._adding = threading.Lock()
         self._writing = threading.Lock()
-        self._waiting: list[Outcome] = []
+        self._waiting: list[EndedTry] = []
         self._is_closing = False
 
-    def settle(self, outcome: Outcome) -> Due | None:
+    def settle(self, ended: EndedTry) -> Due | None:
         """When it is written, by this thread or another: a delivery that was claimed for this thread, where there was one.
 
         Raises what the database raises, in the one thread that tried to write; the leases of what could not be written end by themselves.
         """
         with self._adding:
-            self._waiting.append(outcome)
+            self._waiting.append(ended)
         with self._writing:
             with self._adding:
                 batch, self._waiting = self._waiting, []
@@ -49,13 +49,13 @@ class Settlement:
                 claimed = self._context.engine.write(lambda tx: self._write(tx, batch), by=actors.SERVICE)
                 for each, following in zip(batch, claimed, strict=False):
                     each.following = following
-        return outcome.following
+        return ended.following
 
     def close(self) -> None:
         """Nothing is claimed any more."""
         self._is_closing = True
 
-    def _write(self, tx: Tx, batch: list[Outcome]) -> list[Due]:
+    def _write(self, tx: Tx, batch: list[EndedTry]) -> list[Due]:
         # In one order, so that two processes do not wait for each other.
         for each in sorted(batch, key=lambda one: (one.due.endpoint, one.due.delivery)):
             delivery_claims.settle(tx, each.due, each.attempt, each.again, self._context.ids)
