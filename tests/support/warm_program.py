@@ -119,8 +119,10 @@ class WarmProcess:
         return texts["stdout"], texts["stderr"]
 
     def _read(self, name: str, texts: dict[str, str]) -> None:
-        if stream := getattr(self, name):
-            texts[name] = stream.read()
+        stream: IO[str] | None = getattr(self, name)
+        if stream is not None:
+            with stream:
+                texts[name] = stream.read()
 
     def __enter__(self) -> Self:
         return self
