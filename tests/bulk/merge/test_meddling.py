@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from crmctl.bulk.dedupe.merge_plan import PlannedMerge
 from crmctl.bulk.merge.merge_journal import GroupState
 from crmctl.client.crm import Crm
 from crmctl.errors import NotFoundError, PartialError, RejectedError
+from crmctl.models.filters import Condition, Operator
 from tests.support.answeringapp import ORIGIN, answering_app, quick_folder
 from tests.support.merges import CrashingService, MergeContext, World, apply, unmerge
 
@@ -140,3 +142,43 @@ def test_somebody_at_every_second_write_of_an_undo(crm: Crm, tmp_path: Path, dee
         if deed == "edit_survivor":
             assert [one.data["title"] for one in records if one.id == merges[0].survivor] == ["Edited meanwhile"]
         world.remove()
+
+
+class Counting:
+    """Counts what is listed, and of which objects by filter."""
+
+    def __init__(self, crm: Crm, *, heeds: bool = True) -> None:
+        self._crm, self._heeds = crm, heeds
+        self.listed: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._crm, name)
+
+    def list_records(self, object_id: str, **options: Any) -> Any:
+        self.listed.append(bool(options.get("filters")))
+        if not self._heeds:
+            options.pop("filters", None)
+        return self._crm.list_records(object_id, **options)
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_few_losers_are_asked_for_and_nobody_is_missed(crm: Crm, tmp_path: Path, heeds: bool) -> None:
+    context, world, merges, path = world_of(crm, tmp_path)
+    somebody = merges[0].survivor
+    for start in range(0, 1500, 100):
+        rows = [{"data": {"code": f"old {start + one}", "asker": somebody, "helper": somebody}} for one in range(100)]
+        crm.bulk_write(world.tickets, rows, mode="create")
+    late = crm.create_record(world.tickets, {"code": "sample", "asker": merges[1].survivor, "helper": merges[1].survivor}).id
+    context.service = counting = Counting(crm, heeds=heeds)
+    assert apply(context, path).error is None
+    context.service = crm
+    gone = {loser for merge in merges for loser in merge.losers}
+    tickets = [crm.get_record(world.tickets, record.id) for record in world.records(world.tickets)]
+    assert late in {ticket.id for ticket in tickets}
+    for loser in gone:
+        for slug in ("asker", "helper"):
+            found = crm.list_records(world.tickets, filters=(Condition(slug, Operator.EQUALS, loser),), limit=100)
+            assert found.items == []
+    assert sum(counting.listed) == (2 * (len(gone) + 1) if heeds else 1)
+    assert unmerge(context).error is None
+    world.remove()

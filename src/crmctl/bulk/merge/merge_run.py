@@ -9,6 +9,7 @@ from typing import Any
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.merge.merge_journal import GroupState, MergeJournal
+from crmctl.bulk.merge.referring import reference_ids
 from crmctl.bulk.merge.rollback import take_back
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.step_status import StepStanding, record_standing
@@ -23,7 +24,7 @@ from crmctl.bulk.merge.steps import (
     plan_steps,
     replace_ids,
 )
-from crmctl.bulk.merge.survey import Survey, reference_ids
+from crmctl.bulk.merge.survey import Survey
 from crmctl.bulk.progress import Progress
 from crmctl.errors import NotFoundError
 from crmctl.mirror.local_copy import LocalCopy

@@ -1,6 +1,6 @@
 """What there is about the records of a plan: they themselves, records that refer to losers, activities that name them.
 
-Read completely once, then kept up with what changes; on disk, so that memory stays flat."""
+Read once, completely or by a few questions, then kept up with what changes; on disk, so that memory stays flat."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from crmctl.bulk.match.key_lookups import Lookup
+from crmctl.bulk.merge.referring import ask, asks, reference_ids
 from crmctl.bulk.merge.steps import MergeSchema, Surroundings
 from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
@@ -17,10 +18,11 @@ from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.spill import Spill
+from crmctl.client.shapes import Page
 from crmctl.errors import NotFoundError
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.models import jsontext
-from crmctl.models.records import Record
+from crmctl.models.records import PAGE_LIMIT, Record
 from crmctl.models.timestamps import micros_of
 
 _TABLES = """
@@ -106,17 +108,26 @@ class Survey(Spill):
 
     def _fill_from_service(self) -> None:
         for object_id, lookup in self._lookups.items():
-            lookup.as_of = self._newest(lookup)
+            newest = self._newest(lookup)
             sink = _Sink(self, object_id)
-            if object_id in self._schema.referring:
+            if object_id in self._schema.referring and not self._ask(lookup, newest, sink):
                 with SeenIds() as seen:
                     for page in scan(lookup.lister, object_id, (), seen, ScanStatistics()):
                         sink.see(page)
                 if object_id == self._schema.object_id:
                     self._look_for_missing(sink)
-            else:
+            elif object_id == self._schema.object_id:
                 for page in fetch(Reader(self._service, object_id), self._ids):
                     sink.see(page)
+
+    def _ask(self, lookup: Lookup, newest: Page[Record], sink: _Sink) -> bool:
+        """Whether the sink has seen all that refers to losers, by a few questions."""
+        slugs = self._schema.referring[lookup.object_id]
+        losers = [row[0] for row in self._db.execute("SELECT given FROM member WHERE loses")]
+        is_own = lookup.object_id == self._schema.object_id
+        if not asks(slugs, losers, len(self._ids) if is_own else 0, newest.total):
+            return False
+        return ask(self._service, lookup.object_id, slugs, losers, newest, sink)
 
     def refresh(self) -> None:
         """Take in what has changed since; what was deleted shows when it is written. Raises what reading raises."""
@@ -183,21 +194,11 @@ class Survey(Spill):
             with suppress(NotFoundError):
                 sink.see([self._service.get_record(self._schema.object_id, record_id)])
 
-    def _newest(self, lookup: Lookup) -> int:
-        """When the newest change so far was made."""
-        page = self._service.list_records(lookup.object_id, sort="updated_at", order="desc", limit=1)
-        return max((micros_of(record.updated_at) or 0 for record in page.items), default=0)
-
-
-def reference_ids(value: Any) -> Iterator[str]:
-    """The ids, in lower case, that a reference value names."""
-    if isinstance(value, str):
-        yield value.lower()
-    elif isinstance(value, Mapping):
-        yield from reference_ids(value.get("id"))
-    elif isinstance(value, list):
-        for one in value:
-            yield from reference_ids(one)
+    def _newest(self, lookup: Lookup) -> Page[Record]:
+        """The records that changed last; everything later is looked for again."""
+        page = self._service.list_records(lookup.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+        lookup.as_of = max((micros_of(record.updated_at) or 0 for record in page.items), default=0)
+        return page
 
 
 class _Sink:
