@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 
+START = 1_800_000_000.0
+
 
 class FakeClock:
     """Starts at a fixed Unix time; `slept` lists every sleep in seconds."""
 
-    def __init__(self, now: float = 1_800_000_000.0) -> None:
+    def __init__(self, now: float = START) -> None:
         self._now = now
         self._lock = threading.Lock()
         self.slept: list[float] = []

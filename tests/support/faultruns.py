@@ -26,7 +26,7 @@ from crmctl.client.crm import Crm
 from crmctl.client.http.session import Session
 from crmctl.config.credentials import Credential
 from tests.support.bulkjobs import Prepared, Silent, header
-from tests.support.clock import FakeClock
+from tests.support.clock import START, FakeClock
 from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Habits
 
 ROWS, BATCH = 20, 5
@@ -36,6 +36,22 @@ POINTS = ("before begin", "after begin", "before again", "before settle", "after
 RUNS = 12
 
 FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+
+MOST_SECONDS = 86_400.0
+"""A job that waits for longer, by its clock, would wait for ever."""
+
+
+class MovingClock(FakeClock):
+    """No two moments are the same, as in life: what was sent after something else is seen to be. Raises where nobody ever ends waiting."""
+
+    def now(self) -> float:
+        self.advance(0.00001)
+        return super().now()
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        assert super().now() < START + MOST_SECONDS, "the job waits for what never comes"
 
 
 class Killed(BaseException):
@@ -121,7 +137,7 @@ def rows_for(recognition: str) -> list[Prepared]:
 
 def play(scenario: Scenario) -> Outcome:
     """Run the import, and again after every death or stop, until it is finished or does not get on; then audit and count."""
-    clock = FakeClock()
+    clock = MovingClock()
     service = FaultService(clock, dict(scenario.faults), scenario.habits)
     rows = rows_for(scenario.recognition)
     slugs = {"marker": {"marker": "ref"}, "unique": {"unique": "email"}}.get(scenario.recognition, {})

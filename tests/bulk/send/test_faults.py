@@ -80,6 +80,23 @@ def run_over_socket(server: FaultServer, service: FaultService, journal: Journal
     session.close()
 
 
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(
+            "unique",
+            ((0, BY_NAME["index out of range, applied no"]), (1, BY_NAME["no json, applied no"]), (2, BY_NAME["417, applied all"])),
+        ),
+        Scenario("marker", ((0, BY_NAME["hang, applied no"]), (1, BY_NAME["hang, applied no"]), (2, BY_NAME["400"])), Habits(lag=40.0)),
+    ],
+    ids=str,
+)
+def test_a_refusal_among_doubts_does_not_wait_for_what_is_held_back_until_it_is_judged(scenario: Scenario) -> None:
+    outcome = play(scenario)
+    assert outcome.is_right
+    assert outcome.in_doubt == 0
+
+
 AFTER_THE_HANDLER = [fault for fault in FAULTS if not fault.comes_first]
 TROUBLE = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(AFTER_THE_HANDLER)), max_size=5, unique_by=lambda pair: pair[0])
 DEATHS = st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 4)), max_size=4)

@@ -16,7 +16,7 @@ from crmctl.bulk.match.record_match import RecordMatch
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.batches import Batch, Entry
 from crmctl.bulk.send.context import SendContext
-from crmctl.bulk.send.evidence import Evidence, Look, Sent
+from crmctl.bulk.send.evidence import Evidence, Sent
 from crmctl.bulk.send.in_flight import Gate, Stopped
 from crmctl.bulk.send.methods import CONTROL_SECONDS
 from crmctl.bulk.send.update_replay_check import MERGED, compare
@@ -157,6 +157,7 @@ class Reconciler:
         deadline = self._deadline(parked)
         is_due = self._clock.now() >= deadline
         if parked.refusal is not None and not self.evidence.can_judge_refusal(parked, more_to_come=self._may_hope):
+            parked.is_starved = is_due
             return self._later(parked, deadline)
         with self.gate.looking() if is_due and self.gate is not None else nullcontext():
             if is_due and parked.refusal is not None and self.evidence.believes_refusal(parked):
@@ -175,8 +176,8 @@ class Reconciler:
         elif is_due and parked.last == found and now >= parked.sent_at + self._settle:
             if view.conclusive:
                 return self._conclude(parked, view.seen, missing - view.seen.ambiguous, "other rows are just like them")
-            parked.is_starved = view.counted
-            if not self._is_worth_waiting(view, deadline, now):
+            parked.is_starved = view.counted or now >= max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
+            if parked.is_starved and not self._may_hope:
                 return self._conclude(parked, view.seen, frozenset(), view.why)
         parked.last = None if view.failed else found
         return self._later(parked, deadline)
@@ -197,12 +198,6 @@ class Reconciler:
     def _may_hope(self) -> bool:
         """Whether something new will be confirmed."""
         return self.pending < PARKED_LIMIT and self.batches_to_come() > 0
-
-    def _is_worth_waiting(self, view: Look, deadline: float, now: float) -> bool:
-        """Whether a later look may tell what this one does not."""
-        if self._may_hope:
-            return True
-        return not view.counted and now < max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
 
     # -- deciding --------------------------------------------------------------------------------------------------------------------
 
