@@ -1,6 +1,6 @@
 """Share of the limit that the rate budget uses, by simulation, for limiters of every kind: the table of docs/decisions/0012-rate-budget.md.
 
-Run it from the project's root: `python -m benchmarks.rate_budget [--window 3]`. Takes minutes and no network.
+Run it from the project's root: `python -m benchmarks.rate_budget [--window 3] [--limit 7 --window 1]`. Takes minutes and no network.
 Ends with 1 when anything was refused.
 """
 
@@ -12,21 +12,20 @@ from collections.abc import Callable, Iterator
 
 from tests.client.ratesim import START, FixedWindow, Limiter, Rounding, SlidingWindow, World, share_used
 
-LIMIT = 100
 WORKERS = (1, 3, 8)
 STARTS = (0.004, 0.2, 0.45, 0.8)
 """Where in a window the work begins, as a share of it."""
 
 
-def limiters(window: float) -> Iterator[tuple[str, Rounding, Callable[[Rounding], Limiter]]]:
+def limiters(limit: int, window: float) -> Iterator[tuple[str, Rounding, Callable[[Rounding], Limiter]]]:
     """Every kind with every rounding of Reset: its name, the rounding, and how to make a fresh one."""
     kinds: dict[str, Callable[[Rounding], Limiter]] = {
-        f"aligned, phase {phase:g}": lambda rounding, phase=phase: FixedWindow(LIMIT, window, aligned=True, rounding=rounding, phase=phase)  # type: ignore[misc]
+        f"aligned, phase {phase:g}": lambda rounding, phase=phase: FixedWindow(limit, window, aligned=True, rounding=rounding, phase=phase)  # type: ignore[misc]
         for phase in (0.0, 0.37, 0.9)
     }
-    kinds["begins with a request"] = lambda rounding: FixedWindow(LIMIT, window, aligned=False, rounding=rounding)
-    kinds["sliding"] = lambda rounding: SlidingWindow(LIMIT, window, rounding=rounding)
-    kinds["sliding, reset runs ahead"] = lambda rounding: SlidingWindow(LIMIT, window, rounding=rounding, running=True)
+    kinds["begins with a request"] = lambda rounding: FixedWindow(limit, window, aligned=False, rounding=rounding)
+    kinds["sliding"] = lambda rounding: SlidingWindow(limit, window, rounding=rounding)
+    kinds["sliding, reset runs ahead"] = lambda rounding: SlidingWindow(limit, window, rounding=rounding, running=True)
     for name, make in kinds.items():
         for rounding in (math.floor, math.ceil):
             yield name, rounding, make
@@ -37,7 +36,7 @@ def measure(make: Callable[[Rounding], Limiter], rounding: Rounding, workers: in
     shares, refused = [], 0
     for start in STARTS if window < 10 else STARTS[:2]:
         world = World(make(rounding), workers=workers, latency=latency, jitter=latency * 0.4, start=START + start * window)
-        world.run(seconds=(10 if window < 10 else 5) * window)
+        world.run(seconds=(20 if window < 2 else 10 if window < 10 else 5) * window)
         shares.append(share_used(world))
         refused += len(world.refused)
     return min(shares), refused
@@ -46,12 +45,13 @@ def measure(make: Callable[[Rounding], Limiter], rounding: Rounding, workers: in
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--window", type=float, action="append", help="seconds; default 60 and 3")
+    parser.add_argument("--limit", type=int, default=100, help="requests a window; default 100")
     arguments = parser.parse_args()
     every = 0
     print(f"| window | limiter | Reset | {' | '.join(f'{workers} at once' for workers in WORKERS)} | refused |")
     print("|---|---|---|" + "---|" * (len(WORKERS) + 1))
     for window in arguments.window or (60.0, 3.0):
-        for name, rounding, make in limiters(window):
+        for name, rounding, make in limiters(arguments.limit, window):
             measured = [measure(make, rounding, workers, window, 0.05 if window >= 10 else 0.01) for workers in WORKERS]
             refused = sum(count for _, count in measured)
             every += refused

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from crmctl.bulk.export.collected_records import Staging
-from crmctl.bulk.export.passes import Gathering, GatherOptions, GatherState
+from crmctl.bulk.export.passes import Gathering, GatherMark, GatherOptions, GatherState
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
 from crmctl.models.filters import Condition
@@ -179,12 +179,13 @@ class Outcome:
     state: GatherState
 
 
-def export_under_churn(service: ChurningService, *, prune: bool = False) -> Outcome:
-    """Gather everything from the service and compare with what it knows."""
+def export_under_churn(service: ChurningService, *, prune: bool = False, mark: GatherMark | None = None) -> Outcome:
+    """Gather everything from the service, or what changed since a mark, and compare with what it knows."""
     from crmctl.models import jsontext
 
     with Staging() as staging:
-        state = Gathering(service, "object", GatherOptions(prune=prune), staging, FakeClock(service.now / MICROS), Silent()).run()
+        options = GatherOptions(prune=prune, mark=mark)
+        state = Gathering(service, "object", options, staging, FakeClock(service.now / MICROS), Silent()).run()
         exported = {wire["id"]: wire["data"]["version"] for wire in map(jsontext.loads, staging.wires())}
         assert len(exported) == len(staging)
     began = service.delta_began or service.requests

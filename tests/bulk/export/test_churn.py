@@ -7,13 +7,15 @@ import random
 
 import pytest
 
+from crmctl.bulk.export.passes import GatherMark
 from crmctl.bulk.read import stable_pages as anchoring
 from crmctl.bulk.read.order_evidence import SURE, weigh
 from crmctl.bulk.read.sorted_lists import Slice
 from crmctl.bulk.read.tie_groups import GroupWalk
 from crmctl.errors import ServiceError
 from crmctl.models.records import Record
-from tests.support.churn import TIES, Churn, ChurningService, Outcome, export_under_churn
+from crmctl.models.timestamps import MICROS
+from tests.support.churn import START, TIES, Churn, ChurningService, Outcome, export_under_churn
 
 CALM = Churn()
 
@@ -58,6 +60,23 @@ def test_requests_stay_near_those_of_plain_paging(ties: str, group: int, deletes
     assert complete(outcome)
     assert outcome.sweep_requests <= most
     assert outcome.requests <= outcome.sweep_requests + 30
+
+
+@pytest.mark.parametrize(
+    ("group", "churn", "seed"),
+    [(150, Churn(1), 7), (150, Churn(1), 10), (150, Churn(2, 1, 1), 5), (250, Churn(3), 0), (250, Churn(3), 3), (250, Churn(updates=4), 1)],
+)
+def test_of_many_changes_of_one_moment_none_is_missed_while_others_write(group: int, churn: Churn, seed: int) -> None:
+    """In a list of changes what is new comes first and moves all the rest; the service orders changes of one moment anew for every page."""
+    mark = GatherMark(START - 2 * 86_400 * MICROS, START, START)
+    outcome = export_under_churn(ChurningService(seed, 400, group, "random", churn), mark=mark)
+    assert complete(outcome)
+    assert "unstable_ties" not in outcome.state.flags
+
+
+def test_thousands_of_changes_of_one_moment_are_not_taken_for_a_list_that_never_rests() -> None:
+    mark = GatherMark(START - 2 * 86_400 * MICROS, START, START)
+    assert complete(export_under_churn(ChurningService(1, 2500, 2400, "random", Churn(0.1)), mark=mark))
 
 
 def test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed() -> None:

@@ -56,6 +56,33 @@ def test_few_requests_in_a_second_are_used(limit: int, workers: int) -> None:
         assert share_used(world) >= 0.8
 
 
+FEW: dict[str, Callable[[], Limiter]] = {
+    "aligned, ends rounded up": lambda: FixedWindow(7, 1.0, aligned=True, phase=0.37, rounding=math.ceil),
+    "begins with a request, rounded down": lambda: FixedWindow(7, 1.0, aligned=False),
+    "begins with a request, rounded up": lambda: FixedWindow(7, 1.0, aligned=False, rounding=math.ceil),
+    "sliding, rounded down": lambda: SlidingWindow(7, 1.0, rounding=math.floor),
+    "sliding, rounded up": lambda: SlidingWindow(7, 1.0, rounding=math.ceil),
+    "sliding, reset runs ahead": lambda: SlidingWindow(7, 1.0, rounding=math.ceil, running=True),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("kind", FEW)
+def test_few_requests_in_a_second_are_used_whatever_windows_do(kind: str, workers: int) -> None:
+    """Reset in whole seconds tells little of windows of one; how long they are at most is learnt from their ends, and from what leaves."""
+    for phase in (0.004, 0.45, 0.8):
+        world = World(FEW[kind](), workers=workers, start=START + phase, **SHORT).run(seconds=20.0)
+        assert world.refused == []
+        assert share_used(world) >= 0.8
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_small_bucket_is_not_overrun(workers: int) -> None:
+    """What leaves too young for a window of a second comes from a bucket."""
+    for phase in (0.004, 0.45, 0.8):
+        assert World(TokenBucket(7, 1.0), workers=workers, start=START + phase, **SHORT).run(seconds=20.0).refused == []
+
+
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int) -> None:
     """100 batches and two look-ups against 100 per 3 seconds: within 10 % of the least time (8 at once: or 50 ms)."""

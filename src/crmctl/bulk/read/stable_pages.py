@@ -76,6 +76,7 @@ class AnchoredPass:
     def __init__(self, lister: Lister, listing: Listing, statistics: PassStatistics, position: Position | None = None) -> None:
         self.position = position or Position()
         self.is_beyond = False
+        self._lister = lister
         self._listing = listing
         self._reader = SliceReader(lister, listing, statistics)
         self._statistics = statistics
@@ -173,11 +174,23 @@ class AnchoredPass:
     def _walk(self, key: int) -> Iterator[list[Record]]:
         """Read a group that does not fit a page, and move the mark past it."""
         at = self.position
+        if self._listing.descending:
+            yield from self._walk_from_the_other_end(key)
+            return
         walk = GroupWalk(key, self._anchored, lambda offset: self._reader.fetch(offset, at.base), self._is_deaf)
         complete = yield from walk.pages()
         self._statistics.walks += walk.walks
         self._statistics.unstable += not complete
         at.key, at.offset = key, max(0, walk.end - 1)
+
+    def _walk_from_the_other_end(self, key: int) -> Iterator[list[Record]]:
+        """The same where what is new comes before the group: in the list turned round it comes behind, and moves nothing."""
+        at, listing = self.position, replace(self._listing, descending=False, until=None)
+        reader = SliceReader(self._lister, listing, self._statistics)
+        start = _before(reader, -key, self._total)
+        turned = AnchoredPass(self._lister, listing, self._statistics, Position(start, -key - 1, rebases=False))
+        yield from turned._walk(-key)
+        at.key, at.offset = key, at.offset + max(0, turned.position.offset - start - PAGE_LIMIT)
 
     def _is_deaf(self, page: Slice) -> bool:
         """Whether no offset is heeded. Raises NoProgress where the list has moved instead, and too often."""
@@ -203,6 +216,21 @@ class AnchoredPass:
             at.rebases = False
         if at.rebases:
             at.base, at.offset, self._total = base, 0, None
+
+
+def _before(reader: SliceReader, key: int, total: int | None) -> int:
+    """An offset at which a page begins with a record before `key`, less than a page before it; else 0."""
+    low, high = 0, PAGE_LIMIT if total is None else total
+    while total is None and (page := reader.fetch(high)).keys and page.keys[0] < key:
+        low, high = high, 2 * high
+    while high - low > PAGE_LIMIT // 2:
+        middle = (low + high) // 2
+        page = reader.fetch(middle)
+        if page.keys and page.keys[0] < key:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _sightings(rows: list[Record]) -> list[Sighting]:

@@ -19,9 +19,10 @@ class GroupWalk:
     """Walks from the page before the group to the page behind it, again and again.
 
     A walk that ends at offset `e` and a next one that finds the group starting at `s` tell that it held at most `e - s` records when the
-    walk ended: positions around an old group only shrink. What was read from that moment on was there at that moment. As soon as that many
-    distinct records were read since, none is missing. A record read earlier does not count: it may have been deleted in the meantime, and
-    must not stand for one that was missed.
+    walk ended: positions around an old group only shrink, as what is new or changed comes at the end of the list. (In a list from the
+    newest on it comes at the beginning: there a group is read from the other end.) What was read from that moment on was there at that
+    moment. As soon as that many distinct records were read since, none is missing. A record read earlier does not count: it may have been
+    deleted in the meantime, and must not stand for one that was missed.
     """
 
     def __init__(self, key: int, start: Callable[[], Slice], following: Callable[[int], Slice], is_deaf: Callable[[Slice], bool]) -> None:

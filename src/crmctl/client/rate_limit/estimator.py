@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from crmctl.client.http.retry import http_date, retry_after
-from crmctl.client.rate_limit.model import LONGEST_WINDOW, NEVER, ROUNDING, UNLIMITED, Learned
+from crmctl.client.rate_limit.model import LONGEST_WINDOW, NEVER, UNLIMITED, Learned
 
 SLOW = 0.2
 """A request is taken to have reached the service no more seconds than this before its answer: a busy machine lengthens no window."""
@@ -64,7 +64,7 @@ def _block(learned: Learned, exchange: Exchange) -> Learned:
         wait = max(wait, learned.edge - exchange.done if learned.edge < NEVER else 0.0)
     until = max(learned.blocked_until, exchange.done + wait)
     probing = learned.probing + 1 if again else 1
-    learned = replace(learned, drops=0, gone=NEVER, refills=0)
+    learned = replace(learned, drops=0, gone=NEVER, refills=0, span=NEVER, ended=-1.0)
     return replace(learned, blocked_until=until, probing=probing, even_until=until + learned.window)
 
 
@@ -111,7 +111,7 @@ def _learn_flow(learned: Learned, exchange: Exchange, left: int) -> Learned:
     least, most = left - learned.remaining + 1, left - learned.remaining + exchange.since
     shortest, longest = exchange.sent - learned.heard, exchange.done - learned.asked
     is_even = least >= 2 and shortest / learned.gap - 1 <= most and least <= longest / learned.gap + 1
-    refills = learned.refills + (is_even and age < learned.longest - ROUNDING)
+    refills = learned.refills + (is_even and age < learned.youngest)
     return replace(learned, drops=learned.drops + 1, gone=min(learned.gone, age), refills=refills)
 
 
@@ -122,10 +122,15 @@ def _learn_end(learned: Learned, exchange: Exchange, reset: float, used: int) ->
     if learned.reset and reset > learned.reset + 0.5 and reached and emptied and not learned.sliding:
         low, high = learned.asked + learned.shift - learned.reset, exchange.wall - learned.reset
         both_low, both_high = max(low, learned.bias_low), min(high, learned.bias_high)
+        if learned.ended >= 0 and (spent := learned.limit - learned.remaining) > 0 and used <= exchange.since:
+            # A bucket is full again when what was taken has come; other windows are no longer than this whatever was taken.
+            length = (exchange.done - learned.ended) * learned.limit / spent
+            learned = replace(learned, span=min(learned.span, length))
+        learned = replace(learned, ended=learned.asked)
         if both_low <= both_high:
             learned = replace(learned, bias_low=both_low, bias_high=both_high, flips=learned.flips + 1)
         else:  # windows that begin with a request drift
-            learned = replace(learned, bias_low=low, bias_high=high, flips=1)
+            learned = replace(learned, bias_low=low, bias_high=high, flips=1, drifts=learned.drifts + 1)
         if used <= exchange.since and not learned.drops:
             learned = replace(learned, opened=exchange.done)
     learned = replace(learned, reset=reset)

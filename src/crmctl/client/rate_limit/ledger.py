@@ -149,7 +149,7 @@ class Ledger:
             under_way, recent, before, later = self._base.execute(_EXCHANGE, values).fetchone()
 
             def sent_before(number: int) -> float | None:
-                found = self._base.execute(_SENT_BEFORE, (sent, sent, number - 1)).fetchone()
+                found = self._base.execute(_SENT_BEFORE, (sent, sent, max(0, number - 2))).fetchone()
                 return None if found is None else float(found[0])
 
             counts = (under_way + recent, before + 1, under_way + later)

@@ -15,6 +15,9 @@ DEFAULT_WINDOW = 60.0
 """The specification's rate: assumed until the first answer, and whenever what is seen fits it."""
 
 LONGEST_WINDOW = 3600.0
+SHORTEST_WINDOW = 0.95
+"""A second, as well as it can be seen."""
+
 UNLIMITED = 1_000_000
 """Services without a limit say so by a number like this, or by 0."""
 
@@ -34,6 +37,9 @@ SELDOM = 0.06
 OFTEN_SECONDS = 1.0
 SELDOM_SECONDS = 10.0
 """No more than one in so many seconds."""
+
+SMALL = 20
+"""A limit of a second or two that few requests use up."""
 
 FEW = 2
 """Requests that bulk work leaves besides, where more come one by one."""
@@ -55,10 +61,11 @@ class Learned:
     left, when its request was sent, when it was answered. `reset` is its X-RateLimit-Reset (the service's wall clock; 0: none), `shift`
     our wall clock minus the monotonic one, `offset_*` bound the service's clock minus ours. `longest` is the longest time seen from a
     request to its Reset. Where windows end at once: `bias_*` bound the seconds by which they end after Reset on our wall clock, as seen
-    at `flips` ends. `opened`: the present window was first seen then. Where requests leave one by one (`drops` counts such sights):
-    `gone` is the smallest age at which one had left; `refills` counts the sights of as many as a token bucket gains, at a smaller age than
-    Reset names. `foreign` is what others use of the limit. `visited`: a person asked then. After a 429: nobody before `blocked_until`,
-    then one (`probing` counts refused ones), evenly until `even_until`.
+    at `flips` ends; `drifts` counts how often those bounds did not hold: windows then begin with a request. `opened`: the present window
+    was first seen then; `ended`: the last one was still seen then; `span`: no window is longer, by ends one after another. Where requests
+    leave one by one (`drops` counts such sights): `gone` is the smallest age at which one had left; `refills` counts the sights of as
+    many as a token bucket gains, at a smaller age than Reset names. `foreign` is what others use of the limit. `visited`: a person asked
+    then. After a 429: nobody before `blocked_until`, then one (`probing` counts refused ones), evenly until `even_until`.
     """
 
     limit: int = DEFAULT_LIMIT
@@ -75,6 +82,9 @@ class Learned:
     bias_high: float = NEVER
     flips: int = 0
     opened: float = -1.0
+    drifts: int = 0
+    ended: float = -1.0
+    span: float = NEVER
     drops: int = 0
     gone: float = NEVER
     refills: int = 0
@@ -92,7 +102,17 @@ class Learned:
     @property
     def sliding(self) -> bool:
         """Requests leave one by one, at about the age that Reset names."""
-        return self.drops >= 2 and self.longest - ROUNDING <= self.gone <= self.longest * 1.5
+        return self.drops >= (1 if self.is_small else 2) and self.youngest <= self.gone <= self.longest * 1.5
+
+    @property
+    def youngest(self) -> float:
+        """The smallest age at which a request can leave a window that slides: it is a second long or more, and what Reset names."""
+        return SHORTEST_WINDOW if self.is_small else self.longest - ROUNDING
+
+    @property
+    def is_small(self) -> bool:
+        """Few requests in a second or two: to see more than once that some have left would take long."""
+        return self.limit <= SMALL and self.longest < 2 * ROUNDING
 
     @property
     def refilling(self) -> bool:
@@ -112,7 +132,8 @@ class Learned:
         if self.sliding:
             return self.gone
         rounding = min(1.0, max(0.0, self.bias_high)) if self.flips else 1.0
-        return float(max(1, math.ceil(self.longest + rounding - 0.05)))
+        whole = float(max(1, math.ceil(self.longest + rounding - 0.05)))
+        return min(whole, max(SHORTEST_WINDOW, self.span)) if self.is_small else whole
 
     @property
     def edge(self) -> float:
@@ -127,7 +148,7 @@ class Learned:
     @property
     def reserve(self) -> int:
         """Requests of a window that bulk work leaves: to people who wait, and for its end, where they tell when it is."""
-        known = self.sliding or self.bias_high - self.bias_low <= SHARP
+        known = self.sliding or self.drifts > 0 or self.bias_high - self.bias_low <= SHARP
         return min(self.limit // 3, max(1 if known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12))))
 
     @property
@@ -220,10 +241,10 @@ def probe_times(learned: Learned, usage: Usage, now: float) -> list[float]:
     """When bulk work may spend each request it leaves: some evenly, the reserve where there may be more room already or just before."""
     sure = min(learned.latest, usage.oldest + learned.window)
     tries: list[float] = []
-    if learned.reset:
-        tries = [*_likely_ends(learned), usage.oldest + math.floor(learned.longest), usage.oldest + math.ceil(learned.longest)]
-    tries = sorted(moment + TICK for moment in tries if moment < sure)
-    tries = tries[max(0, len(tries) - learned.reserve) :]
+    for moment in _ends_to_try(learned, usage) if learned.reset else ():
+        if moment < sure and all(abs(moment - other) > SHARP / 2 for other in tries):
+            tries.append(moment)
+    tries = sorted(moment + TICK for moment in tries[: learned.reserve])
     first = tries[0] if tries else sure
     early, start = learned.reserve - len(tries), first - learned.lead
     spacing = learned.spacing(now)
@@ -231,9 +252,14 @@ def probe_times(learned: Learned, usage: Usage, now: float) -> list[float]:
     return steady + [first - learned.lead * (early - step) / early for step in range(early)] + tries
 
 
-def _likely_ends(learned: Learned) -> list[float]:
-    """Where Reset puts the end of the window: on it, or between two moments; then one try between them halves the rest."""
+def _ends_to_try(learned: Learned, usage: Usage) -> list[float]:
+    """Where the window may end, the likeliest first: where Reset puts it, or between two moments (one try between them halves the rest);
+    a number of whole seconds after the oldest request."""
+    length = learned.longest - SHARP  # seen from the sending, and so a little too long
+    by_age = [usage.oldest + max(1, math.floor(length)), usage.oldest + math.ceil(length)]
+    if learned.drifts:
+        return by_age
     if not learned.flips:
-        return [learned.edge]
+        return [learned.edge, *by_age]
     first, last = (learned.reset - learned.shift + bias for bias in (learned.bias_low, learned.bias_high))
-    return [last] if last - first <= SHARP else [(first + last) / 2, last]
+    return [last, *by_age] if last - first <= SHARP else [last, (first + last) / 2, *by_age]
