@@ -25,6 +25,9 @@ REBASE = 2000
 WINDOW = 128
 """Most records of a group whose order is remembered."""
 
+DEEPEST = 1 << 32
+"""No list of unknown length is looked for deeper than this."""
+
 STALLS = 3
 """Pages in a row that may bring nothing beyond the mark, where no step back explains them, before it is asked why."""
 
@@ -219,17 +222,21 @@ class AnchoredPass:
 
 
 def _before(reader: SliceReader, key: int, total: int | None) -> int:
-    """An offset at which a page begins with a record before `key`, less than a page before it; else 0."""
+    """An offset at which a page begins with a record before `key`, less than a page before it; else 0. Raises NoProgress where the offset
+    is not heeded."""
     low, high = 0, PAGE_LIMIT if total is None else total
-    while total is None and (page := reader.fetch(high)).keys and page.keys[0] < key:
-        low, high = high, 2 * high
+    found: Slice | None = None
+    while total is None and (page := reader.fetch(high)).keys and page.keys[0] < key and high < DEEPEST:
+        low, high, found = high, 2 * high, page
     while high - low > PAGE_LIMIT // 2:
         middle = (low + high) // 2
         page = reader.fetch(middle)
         if page.keys and page.keys[0] < key:
-            low = middle
+            low, found = middle, page
         else:
             high = middle
+    if found is not None and reader.is_deaf(found):
+        raise NoProgress(is_deaf=True)
     return low
 
 
