@@ -128,7 +128,7 @@ class TestScopes:
 
     def test_an_unknown_scope_is_a_usage_error_with_the_list(self, narrow: RunningService) -> None:
         refused = run_crmctl("auth", "can-i", "records:wriet").exits(2)
-        assert refused.error()["hint"].startswith("valid scopes: records:write")
+        assert refused.error()["hint"].startswith("did you mean records:write? valid scopes: objects:read")
         assert all(scope in refused.error()["hint"] for scope in SCOPES)
         assert requests_of(narrow) == []
 

@@ -53,7 +53,7 @@ def test_several_are_refused_with_their_ids(people: list[str], crm: RunningServi
     ("given", "code", "said"),
     [
         ("email=nobody@acme.com", 3, "email~nobody@acme.com"),
-        ("emial=person007@acme.com", 2, "valid attributes: email"),
+        ("emial=person007@acme.com", 2, "did you mean email?"),
         ("email=", 2, "by its id, or by attr=value"),
         ("email~person", 2, "by its id, or by attr=value"),
         ("no-such-id", 3, "not_found"),

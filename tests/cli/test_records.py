@@ -110,7 +110,7 @@ def test_data_from_stdin_and_from_a_file(crm: RunningService) -> None:
     ("arguments", "code", "said"),
     [
         (["list", "peeple"], 3, "did you mean people"),
-        (["list", "people", "--filter", "emial=x"], 2, "valid attributes: email"),
+        (["list", "people", "--filter", "emial=x"], 2, "did you mean email?"),
         (["list", "people", "--filter", "email like x"], 2, "valid operators"),
         (["list", "people", "--sort", "scroe"], 2, "did you mean score?"),
         (["list", "people", "--limit", "0"], 2, "--all"),

@@ -44,7 +44,7 @@ def test_an_unknown_field_is_refused_before_any_output(format: str, items: list[
     for call in (lambda: run.emitter.emit_items(items, view()), lambda: run.emitter.check_fields(view())):
         with pytest.raises(UsageError, match="unknown field for records: emial") as caught:
             call()
-        assert (caught.value.hint or "").startswith("valid fields: id, text, email, number,")
+        assert (caught.value.hint or "").startswith("did you mean email? valid fields: id, text, email, number,")
         assert "createdAt" in (caught.value.hint or "")
     assert run.out == ""
 

@@ -27,7 +27,7 @@ def run_here(*arguments: str, clock: Clock | None = None, env: dict[str, str] | 
     """Run to the end off a terminal, with the test's environment."""
     out, err = io.StringIO(), io.StringIO()
     environ = {**os.environ, **(env or {})}
-    runtime = _Runtime(Streams(io.StringIO(), out, err, environ), environ, list(arguments), clock)
+    runtime = _Runtime(Streams(io.TextIOWrapper(io.BytesIO()), out, err, environ), environ, list(arguments), clock)
     runtime.made = []
     try:
         code = run(list(arguments), runtime)

@@ -256,12 +256,16 @@ def command_help(words: Sequence[str], width: int) -> str | None:
     return command.get_help(ctx) + "\n"
 
 
+OPTION_CUTOFF = 0.7
+"""Options of other commands are no slips of the hand: `--filter` is not `--profile`."""
+
+
 def _usage_error(error: click.exceptions.ClickException) -> UsageError:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "crmctl"
     if isinstance(error, click.exceptions.NoSuchOption):
         known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
-        meant = nearest(error.option_name.lstrip("-"), [name[2:] for name in [*known, "--help"] if name.startswith("--")])
+        meant = nearest(error.option_name.lstrip("-"), [name[2:] for name in [*known, "--help"] if name.startswith("--")], OPTION_CUTOFF)
         return UsageError(f"no such option: {error.option_name}", hint=f"did you mean --{meant}?" if meant else f"{path} --help")
     if isinstance(error, click.exceptions.BadParameter) and ctx is not None and error.param is not None:
         error.param_hint = error.param_hint or environment_variable(ctx, str(error.param.name))

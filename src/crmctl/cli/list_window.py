@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import UsageError
+from crmctl.models.nearest import suggestion
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -41,7 +42,7 @@ def one_of(option: str, value: str | None, choices: tuple[str, ...]) -> str | No
     """The value, when it is one of the choices or not given. Raises UsageError listing them."""
     if value is None or value in choices:
         return value
-    raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}")
+    raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}", hint=suggestion(value, choices))
 
 
 def show_pages(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.models.nearest import suggestion
 from crmctl.models.scopes import SCOPES
 
 if TYPE_CHECKING:
@@ -52,10 +53,8 @@ def check_scope_name(scope: str) -> str:
     folded = scope.strip().lower()
     if folded in SCOPES:
         return folded
-    from difflib import get_close_matches
-
-    near = get_close_matches(folded, SCOPES, n=len(SCOPES), cutoff=0.0)
-    raise UsageError(f"there is no scope {scope!r}", hint=f"valid scopes: {', '.join(near or SCOPES)}", code="unknown_scope")
+    hint = suggestion(folded, SCOPES, f"valid scopes: {', '.join(SCOPES)}")
+    raise UsageError(f"there is no scope {scope!r}", hint=hint, code="unknown_scope")
 
 
 def may(session: Session, scope: str) -> bool | None:

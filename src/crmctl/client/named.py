@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from crmctl.client.schema_cache import SchemaCache
 from crmctl.errors import NotFoundError, UsageError
+from crmctl.models.nearest import nearest
 
 REPORTS = "reports"
 WORKFLOWS = "workflows"
@@ -47,13 +48,6 @@ def find_by_name(items: Sequence[N], kind: str, name: str) -> N:
 
 
 def _hint(name: str, names: list[str], kind: str) -> str:
-    import difflib
-
-    folded: dict[str, str] = {}
-    for each in names:
-        folded.setdefault(each.casefold(), each)
-    near = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
-    near += [each for each in names if name and name.casefold() in each.casefold() and each not in near][: 3 - len(near)]
-    if near:
-        return f"did you mean {' or '.join(repr(each) for each in near)}?"
-    return f"crmctl {kind} list shows what there is"
+    """The nearest name, else one that holds what was typed."""
+    near = nearest(name, names) or next((each for each in names if name and name.casefold() in each.casefold()), None)
+    return f"did you mean {near!r}?" if near is not None else f"crmctl {kind} list shows what there is"

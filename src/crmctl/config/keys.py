@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from crmctl.errors import ConfigError
+from crmctl.models.nearest import suggestion
 
 OUTPUT_FORMATS = ("table", "json", "jsonl", "csv", "tsv", "yaml", "ids")
 COLOR_MODES = ("auto", "always", "never")
@@ -45,11 +46,19 @@ def _seconds(value: Any, *, zero: bool) -> float:
     raise ValueError("must be a number of seconds, 0 or more" if zero else "must be a number of seconds above 0")
 
 
+class NotAChoice(ValueError):
+    """A word that is none of `words`."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__(f"must be one of {', '.join(words)}")
+        self.words = words
+
+
 def _choice(*words: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         word = str(value).strip().lower()
         if word not in words:
-            raise ValueError(f"must be one of {', '.join(words)}")
+            raise NotAChoice(words)
         return word
 
     return parse
@@ -146,5 +155,6 @@ def find_key(name: str) -> SettingKey:
     """The key with this name (dashes count as underscores). Raises ConfigError with the valid names."""
     key = KEYS.get(name.replace("-", "_"))
     if key is None:
-        raise ConfigError(f"there is no configuration key {name!r}", hint=f"valid keys: {', '.join([*TOP_LEVEL_ONLY, *KEYS])}")
+        valid = [*TOP_LEVEL_ONLY, *KEYS]
+        raise ConfigError(f"there is no configuration key {name!r}", hint=suggestion(name, valid, f"valid keys: {', '.join(valid)}"))
     return key

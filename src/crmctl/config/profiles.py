@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from crmctl.config.keys import KEYS, TOP_LEVEL_ONLY, find_key, parse_profile_name
 from crmctl.errors import ConfigError, reason
+from crmctl.models.nearest import suggestion
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -121,7 +122,11 @@ def _checked_values(values: dict[str, Any], profile: str | None) -> dict[str, An
     place = f"[profiles.{profile}]" if profile else "the top level"
     for key in values:
         if key not in parsers:
-            raise _Misfit(f"unknown key {key!r} at {place}", hint=f"valid keys there: {', '.join(parsers)}", code="unknown_key")
+            raise _Misfit(
+                f"unknown key {key!r} at {place}",
+                hint=suggestion(key, parsers, f"valid keys there: {', '.join(parsers)}"),
+                code="unknown_key",
+            )
     return {key: _check(parsers[key], value, f"{key} at {place}") for key, value in values.items()}
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from crmctl.config.keys import DEFAULT_PROFILE, KEYS, is_loopback, origin_of, parse_profile_name
+from crmctl.config.keys import DEFAULT_PROFILE, KEYS, NotAChoice, is_loopback, origin_of, parse_profile_name
 from crmctl.config.paths import Paths
 from crmctl.config.profiles import ConfigFile
 from crmctl.errors import ConfigError, CrmctlError, UsageError
+from crmctl.models.nearest import suggestion
 
 __all__ = ["Flags", "Settings", "Sourced", "load_settings", "origin_of"]
 
@@ -134,4 +135,6 @@ def _parsed(name: str, parse: Any, raw: Any, source: str) -> Any:
     except ValueError as error:
         kind: type[CrmctlError] = UsageError if source.startswith("--") else ConfigError
         shown = re.sub("//[^/]*@", "//…@", str(raw))  # a password pasted into a URL stays off the screen
-        raise kind(f"{name} {error}, not {shown!r} (from {source})", hint=f"correct or remove {source}") from error
+        words = error.words if isinstance(error, NotAChoice) else ()
+        hint = suggestion(shown, words, f"correct or remove {source}")
+        raise kind(f"{name} {error}, not {shown!r} (from {source})", hint=hint) from error

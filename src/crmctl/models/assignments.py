@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from crmctl.errors import UsageError
+from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES, Form, is_bare_amount, knows_part, same_part, unknown_part, usual_name
@@ -112,7 +112,7 @@ def _assigned_json(target: str, text: str) -> Any:
     try:
         value = jsontext.loads(text, unique_keys=True)
     except ValueError as error:
-        raise UsageError(f"{target}:= takes JSON: {error}", hint=f"--set {target}=VALUE takes plain text") from None
+        raise UsageError(f"{target}:= takes JSON: {reason(error)}", hint=f"--set {target}=VALUE takes plain text") from None
     check_fields({target: value})
     return value
 

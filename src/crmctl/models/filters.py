@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from crmctl.errors import UsageError
+from crmctl.models.nearest import suggestion
 
 if TYPE_CHECKING:
     from crmctl.models.attributes import Attribute
@@ -167,9 +168,10 @@ def check_slugs(conditions: Iterable[Condition], attributes: Sequence[Attribute]
     known = sorted(attribute.slug for attribute in attributes)
     for condition in conditions:
         if condition.slug not in known and condition.slug not in FIELDS_OF_EVERY_RECORD:
-            valid = ", ".join(_nearest_first(condition.slug, known))
             raise UsageError(
-                f"unknown attribute {condition.slug!r} in a filter", hint=f"valid attributes: {valid}", code="unknown_attribute"
+                f"unknown attribute {condition.slug!r} in a filter",
+                hint=suggestion(condition.slug, [*known, *FIELDS_OF_EVERY_RECORD], f"valid attributes: {', '.join(known)}"),
+                code="unknown_attribute",
             )
 
 
@@ -183,10 +185,10 @@ def _check_encodable(text: str) -> None:
 def _operator(name: str, text: str) -> Operator:
     operator = _BY_FOLDED_NAME.get(name.lower())
     if operator is None:
-        valid = ", ".join(_nearest_first(name, [str(item) for item in Operator]))
+        valid = [*map(str, Operator), *LISTS]
         raise UsageError(
             f"unknown operator {name!r} in the filter {text!r}",
-            hint=f"valid operators: {valid}, or {' '.join(SIGNS)}",
+            hint=suggestion(name, valid, f"valid operators: {', '.join(valid)}, or {' '.join(SIGNS)}"),
             code="unknown_operator",
         )
     return operator
@@ -200,11 +202,3 @@ def _value(operator: Operator, value: str | None, text: str) -> str:
     if (value or "true").strip().lower() != "true":
         raise UsageError(f"the operator {operator} in the filter {text!r} takes no value", hint=f"leave {value!r} out", code="bad_filter")
     return "true"
-
-
-def _nearest_first(word: str, candidates: Sequence[str]) -> list[str]:
-    """What was probably meant, then the others in their own order: whoever reads a second error finds them where they were."""
-    from difflib import SequenceMatcher  # only an error pays for it
-
-    nearest = max(candidates, key=lambda candidate: SequenceMatcher(None, word.lower(), candidate.lower()).ratio(), default=None)
-    return [nearest, *(candidate for candidate in candidates if candidate != nearest)] if nearest is not None else []

@@ -25,3 +25,8 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`did you mean people?`, or nothing."""
     found = nearest(word, candidates)
     return f"did you mean {found}?" if found is not None else ""
+
+
+def suggestion(word: str, candidates: Iterable[str], listing: str = "") -> str | None:
+    """A hint: what was probably meant, if anything, then what there is."""
+    return f"{did_you_mean(word, candidates)} {listing}".strip() or None

@@ -8,6 +8,7 @@ from typing import Any
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.fieldpaths import Path
+from crmctl.models.nearest import suggestion
 from crmctl.output.views import View
 
 SHOWN_EXPRESSION = 200
@@ -34,12 +35,12 @@ def choose_fields(names: Sequence[str], view: View, sample: Mapping[str, Any] | 
         else:
             unknown.append(name)
     if unknown:
-        listed = ", ".join(dict.fromkeys([*view.fields, *valid]))
+        every = list(dict.fromkeys([*view.fields, *valid]))
         raise UsageError(
             f"unknown field{'s' if len(unknown) > 1 else ''} for {view.noun}: {', '.join(unknown)}",
-            hint=f"valid fields: {listed}",
+            hint=suggestion(unknown[0], every, f"valid fields: {', '.join(every)}"),
             code="unknown_field",
-            details={"unknown": unknown, "valid": list(dict.fromkeys([*view.fields, *valid]))},
+            details={"unknown": unknown, "valid": every},
         )
     return chosen
 

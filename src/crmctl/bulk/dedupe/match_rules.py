@@ -13,6 +13,7 @@ from crmctl.bulk.dedupe.similarity import WORDS
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 from crmctl.models.composites import fold
+from crmctl.models.nearest import suggestion
 
 _TERM = re.compile(r"\s*(?P<fields>[^:~,\s][^:~,]*?)\s*(?::\s*(?P<form>[\w-]+)\s*)?(?:~\s*(?P<least>[^,~:]*?)\s*)?")
 HINT = "for example --match email, --match 'name~0.92,company', --match 'website:domain'; crmctl help matching"
@@ -135,7 +136,11 @@ def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str)
         form = FORMS["name" if first.type == "name" else "text"]
     if (wanted := found["form"]) is not None:
         if wanted not in FORMS:
-            raise UsageError(f"--match {text}: there is no form {wanted}", hint=f"one of: {', '.join(FORMS)}", code="unknown_form")
+            raise UsageError(
+                f"--match {text}: there is no form {wanted}",
+                hint=suggestion(wanted, FORMS, f"one of: {', '.join(FORMS)}"),
+                code="unknown_form",
+            )
         form = FORMS[wanted]
     return MatchTerm(fields, form, _least(found["least"], text))
 

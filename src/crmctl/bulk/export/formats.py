@@ -13,6 +13,7 @@ from crmctl.bulk.export.layout import Layout, Wires
 from crmctl.bulk.extras import require_files_extra
 from crmctl.errors import UsageError
 from crmctl.models.delimited_text import delimited_row
+from crmctl.models.nearest import suggestion
 
 TEXT_FORMATS = ("jsonl", "csv", "tsv", "json")
 BINARY_FORMATS = ("parquet", "xlsx")
@@ -32,7 +33,7 @@ def export_format(name: str | None, declared: str | None) -> str:
         chosen = SUFFIXES.get(suffix)
     if chosen not in FORMATS:
         problem = f"unknown format {declared}" if declared is not None else f"the name {name} does not say which format is wanted"
-        raise UsageError(problem, hint=f"--format {'|'.join(FORMATS)}", code="unknown_format")
+        raise UsageError(problem, hint=suggestion(declared or "", FORMATS, f"--format {'|'.join(FORMATS)}"), code="unknown_format")
     if chosen in BINARY_FORMATS and (name is None or name.endswith(".gz")):
         problem = "is not for a pipe" if name is None else "is compressed already"
         raise UsageError(f"{chosen} {problem}", hint=f"write it with -O FILE.{chosen}", code="unknown_format")

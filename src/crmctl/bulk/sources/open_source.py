@@ -16,6 +16,7 @@ from crmctl.bulk.sources.rows import Dialect, Format, Source, SourceOptions
 from crmctl.bulk.sources.tables import open_table, table_format
 from crmctl.bulk.sources.text_encodings import Encoding, find_encoding, open_text, read_lines
 from crmctl.errors import UsageError
+from crmctl.models.nearest import suggestion
 
 SUFFIXES = {
     ".csv": Format.CSV,
@@ -89,7 +90,8 @@ def _format(options: SourceOptions, name: str, start: str) -> Format:
     if options.format is not None:
         kinds = {str(kind): kind for kind in Format if kind.is_text}
         if options.format.lower() not in kinds:
-            raise UsageError(f"unknown format {options.format}", hint=f"one of {', '.join(kinds)}", code="unknown_format")
+            hint = suggestion(options.format, kinds, f"one of: {', '.join(kinds)}")
+            raise UsageError(f"unknown format {options.format}", hint=hint, code="unknown_format")
         return kinds[options.format.lower()]
     plain = PurePath(name[:-3] if name.lower().endswith(".gz") else name)
     named = SUFFIXES.get(plain.suffix.lower())

@@ -19,6 +19,7 @@ from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.errors import UsageError
 from crmctl.models.composites import currency_code
+from crmctl.models.nearest import suggestion
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": ("create", "upsert", "update"),
@@ -218,4 +219,4 @@ class InspectRequest(ReadRequest):
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises UsageError for a value that is none of the choices."""
     if value not in choices:
-        raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}")
+        raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}", hint=suggestion(value, choices))

@@ -8,6 +8,7 @@ import typer
 
 from crmctl.cli.framework import CommandApp, describe_tree
 from crmctl.errors import UsageError
+from crmctl.models.nearest import suggestion
 
 app = CommandApp()
 
@@ -32,5 +33,5 @@ def completion(
     from crmctl.cli.completions.scripts import RENDERERS, completion_script
 
     if shell not in RENDERERS:
-        raise UsageError(f"there is no completion for '{shell}'", hint=f"one of: {', '.join(RENDERERS)}")
+        raise UsageError(f"there is no completion for '{shell}'", hint=suggestion(shell, RENDERERS, f"one of: {', '.join(RENDERERS)}"))
     ctx.obj.streams.write_out(completion_script(shell, describe_tree()))

@@ -9,7 +9,9 @@ import typer
 from crmctl.cli.framework import CommandApp, command_help, common_option_rows
 from crmctl.cli.help_text import WIDEST, HelpPage, Section, render
 from crmctl.cli.help_topics import TOPICS
+from crmctl.cli.registry import BY_NAME
 from crmctl.errors import EXIT_CODE_MEANINGS, UsageError
+from crmctl.models.nearest import suggestion
 
 app = CommandApp()
 
@@ -43,8 +45,8 @@ def _page(words: list[str], width: int) -> str:
         return render(TOPICS[words[0]], width)
     shown = command_help(words, width)
     if shown is None:
-        raise UsageError(
-            f"there is no command or topic '{' '.join(words)}'",
-            hint="crmctl --help lists the commands; topics: exit-codes, matching, options, " + ", ".join(TOPICS),
-        )
+        topics = ["exit-codes", "matching", "options", *TOPICS]
+        named = " ".join(words)
+        listing = f"crmctl --help lists the commands; topics: {', '.join(topics)}"
+        raise UsageError(f"there is no command or topic '{named}'", hint=suggestion(named, [*topics, *BY_NAME], listing))
     return shown

@@ -16,7 +16,7 @@ from crmctl.cli.framework import CommandApp, environment_variable
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
-from crmctl.models.nearest import nearest
+from crmctl.models.nearest import nearest, suggestion
 from crmctl.service.settings import DAY, Address, Kept, Quotas, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[str, Any]], None] | None:
     if log not in LOG_FORMATS:
-        raise UsageError(f"{option} must be one of: {', '.join(LOG_FORMATS)}, not {log!r}", hint="crmctl serve --help")
+        raise UsageError(f"{option} must be one of: {', '.join(LOG_FORMATS)}, not {log!r}", hint=suggestion(log, LOG_FORMATS))
     if log == "none":
         return None
     if log == "json":

@@ -10,6 +10,7 @@ from crmctl.cli.commands.serve import DatabaseOption, DataOption
 from crmctl.cli.framework import CommandApp
 from crmctl.cli.service_access import opened, write
 from crmctl.errors import NotFoundError, UsageError
+from crmctl.models.nearest import suggestion
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -57,7 +58,7 @@ def invite_member(
     The link works once, within three days. The service sends no mail: pass the link on to the member, and to nobody else.
     """
     if role not in ROLES:
-        raise UsageError(f"there is no role {role!r}", hint=f"one of: {', '.join(ROLES)}")
+        raise UsageError(f"there is no role {role!r}", hint=suggestion(role, ROLES, f"one of: {', '.join(ROLES)}"))
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.data import new_id

@@ -1,0 +1,125 @@
+"""What was mistyped is answered with one suggestion, the nearest, the same every time; and no library speaks to the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Result
+from tests.support.inprocess import run_here
+from tests.support.service import RunningService, running_service
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("misspelt")) as service:
+        yield service
+
+
+@pytest.fixture
+def service_here(running: RunningService, monkeypatch: pytest.MonkeyPatch) -> RunningService:
+    monkeypatch.setenv("CRMCTL_BASE_URL", running.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", running.key)
+    return running
+
+
+LIST = ("records", "list", "people")
+
+MISSPELT = [
+    (("recrods", "list"), 2, "did you mean: crmctl records"),
+    (("records", "lst"), 2, "did you mean: crmctl records list"),
+    ((*LIST, "--filtr", "email=a"), 2, "did you mean --filter?"),
+    (("records", "list", "peple"), 3, "did you mean people?"),
+    ((*LIST, "--filter", "emial=a"), 2, "did you mean email?"),
+    ((*LIST, "--filter", "email contians a"), 2, "did you mean contains?"),
+    ((*LIST, "--filter", "email[eqals]=a"), 2, "did you mean equals?"),
+    ((*LIST, "--filter", "status=nwe", "--strict"), 2, "did you mean new?"),
+    ((*LIST, "--filter", "address.ctiy=Rome"), 2, "address.city"),
+    ((*LIST, "--order", "dsc"), 2, "did you mean desc?"),
+    ((*LIST, "--sort", "scroe"), 2, "did you mean score?"),
+    ((*LIST, "--fields", "emial"), 2, "did you mean email?"),
+    ((*LIST, "-o", "cvs"), 2, "did you mean csv?"),
+    ((*LIST, "--color", "alwys"), 2, "did you mean always?"),
+    (("records", "create", "people", "--set", "emial=a"), 2, "did you mean email?"),
+    (("records", "create", "people", "--set", "status=nwe"), 9, "did you mean new?"),
+    (("records", "count", "people", "--by", "statsu"), 2, "did you mean status?"),
+    (("attributes", "get", "people", "emial"), 3, "did you mean email?"),
+    (("bulk", "import", "people", "-", "--mode", "upsrt"), 2, "did you mean upsert?"),
+    (("bulk", "import", "people", "-", "--format", "cvs"), 2, "did you mean csv?"),
+    (("bulk", "export", "people", "--format", "cvs"), 2, "did you mean csv?"),
+    (("config", "get", "tmeout"), 2, "did you mean timeout?"),
+    (("auth", "can-i", "records:raed"), 2, "did you mean records:read?"),
+    (("help", "filter"), 2, "did you mean filters?"),
+    (("completion", "bsh"), 2, "did you mean bash?"),
+]
+
+
+def hint_of(result: Result) -> str:
+    return str(result.error()["hint"])
+
+
+def named(word: tuple[str, ...] | str | int) -> str:
+    return " ".join(word) if isinstance(word, tuple) else ""
+
+
+@pytest.mark.parametrize(("words", "code", "meant"), MISSPELT, ids=named)
+def test_the_nearest_is_suggested_once(service_here: RunningService, words: tuple[str, ...], code: int, meant: str) -> None:
+    hints = {hint_of(run_here(*words).exits(code)) for _ in range(2)}
+    assert len(hints) == 1, "the order is stable"
+    hint = hints.pop()
+    assert meant in hint
+    assert hint.count("did you mean") <= 1
+
+
+@pytest.mark.parametrize(
+    "words", [("bulk", "jobs", "--filter", "a=b"), ("objects", "list", "--set", "a=b"), ("members", "list", "--sort", "x")]
+)
+def test_an_option_that_the_command_does_not_have_is_not_suggested(words: tuple[str, ...]) -> None:
+    hint = hint_of(run_here(*words).exits(2))
+    assert hint == f"crmctl {words[0]} {words[1]} --help"
+
+
+LIBRARIES = ("[Errno", "Input should be", "Expecting", "Traceback", "Error(", "codec can't", "pydantic", "invalid literal", "tomlkit")
+
+ODD = [
+    (*LIST, "--limit", "many"),
+    (*LIST, "--limit", "1.5"),
+    (*LIST, "--timeout", "soon"),
+    (*LIST, "-q", "[0"),
+    ("--json", "-o", "csv", *LIST),
+    (*LIST, "--json", "-o", "csv"),
+    ("records", "create", "people", "--data", '{"a":'),
+    ("records", "create", "people", "--data", "@absent.json"),
+    ("records", "create", "people", "--set", "score=many"),
+    ("records", "create", "people", "--set", "birthday=31/31/2026"),
+    ("records", "create", "people", "--set", "tags:=[1"),
+    ("bulk", "import", "people", "absent.csv"),
+    ("bulk", "import", "people", "."),
+    ("bulk", "import", "people", "binary.csv"),
+    ("bulk", "import", "people", "broken.json"),
+    ("bulk", "import", "people", "broken.xlsx"),
+    ("bulk", "export", "people", "-O", "/proc/nothing/people.csv"),
+    ("bulk", "update", "people", "--ids", "absent.txt", "--set", "score=1", "--yes"),
+    ("bulk", "apply", "broken.json", "--yes"),
+    ("schema", "diff", "broken.yaml"),
+    ("files", "upload", "absent.png", "--bucket", "b"),
+    ("webhooks", "verify", "absent", "--secret", "whsec_AAAA", "--id", "1", "--timestamp", "x", "--signature", "y"),
+    ("-p", "nobody", *LIST),
+    ("--ca-bundle", "absent.pem", *LIST),
+]
+
+
+@pytest.mark.parametrize("words", ODD, ids=" ".join)
+def test_no_library_speaks_to_the_user(
+    service_here: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "binary.csv").write_bytes(b"email\n\xff\xfe\x00\x81\n")
+    for name in ("broken.json", "broken.xlsx", "broken.yaml"):
+        (tmp_path / name).write_text('{"a": [1, \n: }')
+    done = run_here(*words)
+    assert done.code in (2, 9)
+    assert done.error()["message"]
+    assert [theirs for theirs in LIBRARIES if theirs in done.out + done.err] == [], done.err
