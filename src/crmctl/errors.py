@@ -190,6 +190,8 @@ class InterruptedByUser(CrmctlError):
 _DECORATION = re.compile(r"^\[[^\]]*\] ?| ?\(_ssl\.c:\d+\)$")
 _JSON_PROBLEMS = {
     "Expecting value": "a value is missing",
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing",
+    "Expecting ':' delimiter": "a colon is missing",
     "Extra data": "the document has ended before",
     "Unterminated string starting at": "the text that begins here does not end",
     "Invalid control character at": "a control character inside a text",
@@ -197,6 +199,11 @@ _JSON_PROBLEMS = {
     "Illegal trailing comma before end of object": "a comma with nothing behind it",
     "Illegal trailing comma before end of array": "a comma with nothing behind it",
 }
+
+
+def json_words(found: str) -> str:
+    """What a parser of JSON says is wrong, in our words."""
+    return _sentence(_JSON_PROBLEMS.get(found, found))
 
 
 def reason(error: BaseException) -> str:
@@ -208,7 +215,7 @@ def reason(error: BaseException) -> str:
         return f"byte {error.start + 1:,} is not {error.encoding.upper()}"
     found, mark = getattr(error, "msg", None), getattr(error, "problem_mark", None)
     if isinstance(found, str) and hasattr(error, "colno"):
-        return f"line {error.lineno}, column {error.colno}: {_sentence(_JSON_PROBLEMS.get(found, found))}"  # type: ignore[attr-defined]
+        return f"line {error.lineno}, column {error.colno}: {json_words(found)}"  # type: ignore[attr-defined]
     if mark is not None:
         return f"line {mark.line + 1}, column {mark.column + 1}: {_sentence(getattr(error, 'problem', None) or 'it ends here')}"
     cause: BaseException | None = error

@@ -30,7 +30,7 @@ def test_a_bad_line_is_a_finding_and_the_next_lines_are_read(tmp_path):
     assert read(tmp_path, text, "data.jsonl") == [expected for expected in lines.values() if expected is not None]
     problems = [row.problem for row in source_of(tmp_path, text, "data.jsonl").rows() if row.problem]
     assert [problem.first_line for problem in problems] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert problems[0].message == "not JSON: Expecting value at character 1"
+    assert problems[0].message == "not JSON: a value is missing at character 1"
 
 
 def test_numbers_lose_no_digit(tmp_path):

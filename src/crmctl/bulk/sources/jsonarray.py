@@ -13,7 +13,7 @@ from typing import Any
 from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE, header_of, json_problem, problem_row, row_of
 from crmctl.bulk.sources.rows import RECORD_LIMIT, Dialect, Row
 from crmctl.bulk.sources.text_encodings import Encoding, count_lines, nul_error, open_text
-from crmctl.errors import RejectedError
+from crmctl.errors import RejectedError, json_words
 from crmctl.models import jsontext
 
 BLOCK = 256 * 1024
@@ -128,7 +128,7 @@ class _Elements:
             return self._error("expected , or ] after a record", end)
         if failure.pos >= len(self.buffer.rstrip()) or failure.msg.startswith("Unterminated string"):
             return self._error("the file is cut off inside a record that begins", self.pos)
-        return self._error(f"not JSON: {failure.msg}", failure.pos)
+        return self._error(f"not JSON: {json_words(failure.msg)}", failure.pos)
 
     def _too_large(self) -> RejectedError:
         limit = RECORD_LIMIT // 1024 // 1024

@@ -6,6 +6,7 @@ from typing import Any
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.sources.rows import Row
+from crmctl.errors import json_words
 from crmctl.models import jsontext
 
 RESOURCE_FIELDS = frozenset({"id", "objectId", "data", "createdAt", "updatedAt"})
@@ -47,7 +48,7 @@ def json_problem(error: Exception) -> Finding:
         code = "duplicate_key" if "twice" in str(error) else "invalid_json"
         return Finding(code, f"{error}", hint="keep one of them" if code == "duplicate_key" else None)
     reason = getattr(error, "msg", str(error))
-    return Finding("invalid_json", f"not JSON: {reason} at character {column}", hint="JSONL holds one whole object per line")
+    return Finding("invalid_json", f"not JSON: {json_words(reason)} at character {column}", hint="JSONL holds one whole object per line")
 
 
 def header_of(rows: list[Row]) -> list[str]:
