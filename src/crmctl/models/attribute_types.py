@@ -34,6 +34,9 @@ class Trait(Flag):
     FOLDED = auto()
     """Spellings that differ in case or form are one value of it."""
 
+    SOUGHT_BY_PIECE = auto()
+    """Spelled in many ways: a service is asked for a piece of it that all of them have."""
+
     JSON_OBJECT = auto()
     JSON_TRUTH = auto()
     JSON_NUMBER = auto()
@@ -42,10 +45,10 @@ class Trait(Flag):
 
 _T = Trait
 TRAITS: dict[str, Trait] = {
-    AttributeType.TEXT: _T.KEEPS_BLANKS | _T.SCALAR | _T.KEY,
-    AttributeType.EMAIL: _T.SCALAR | _T.KEY | _T.REWRITTEN | _T.TELLING | _T.FOLDED,
+    AttributeType.TEXT: _T.KEEPS_BLANKS | _T.SCALAR | _T.KEY | _T.SOUGHT_BY_PIECE,
+    AttributeType.EMAIL: _T.SCALAR | _T.KEY | _T.REWRITTEN | _T.TELLING | _T.FOLDED | _T.SOUGHT_BY_PIECE,
     AttributeType.NUMBER: _T.SCALAR | _T.KEY | _T.REWRITTEN | _T.TELLING | _T.JSON_NUMBER,
-    AttributeType.PHONE_NUMBER: _T.HAS_PARTS | _T.KEY | _T.REWRITTEN | _T.JSON_OBJECT,
+    AttributeType.PHONE_NUMBER: _T.HAS_PARTS | _T.KEY | _T.REWRITTEN | _T.SOUGHT_BY_PIECE | _T.JSON_OBJECT,
     AttributeType.CHECKBOX: _T.SCALAR | _T.REWRITTEN | _T.JSON_TRUTH,
     AttributeType.NAME: _T.HAS_PARTS | _T.KEEPS_BLANKS | _T.JSON_OBJECT,
     AttributeType.ADDRESS: _T.HAS_PARTS | _T.KEEPS_BLANKS | _T.JSON_OBJECT,

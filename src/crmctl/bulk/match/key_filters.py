@@ -17,6 +17,7 @@ from typing import Any
 from crmctl.bulk.match.keys import KeyRule
 from crmctl.bulk.match.record_match import key_form
 from crmctl.models import jsontext
+from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import Record
@@ -31,7 +32,7 @@ LAST_DIGITS = 2
 _PRINTABLE = re.compile(r"[ -~]+")
 _DIGITS = re.compile(r"[0-9]+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_CONTAINED = frozenset({AttributeType.EMAIL, AttributeType.TEXT, AttributeType.PHONE_NUMBER})
+_CONTAINED = types_with(Trait.SOUGHT_BY_PIECE)
 
 
 @dataclass(frozen=True)
