@@ -14,6 +14,8 @@ import pytest
 
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge
 from crmctl.bulk.merge.merge_journal import GroupState
+from crmctl.bulk.usecases.merge_records import preview_merges
+from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.client.crm import Crm
 from crmctl.errors import NotFoundError, PartialError, RejectedError
 from crmctl.models.filters import Condition, Operator
@@ -169,10 +171,12 @@ def test_few_losers_are_asked_for_and_nobody_is_missed(crm: Crm, tmp_path: Path,
         rows = [{"data": {"code": f"old {start + one}", "asker": somebody, "helper": somebody}} for one in range(100)]
         crm.bulk_write(world.tickets, rows, mode="create")
     late = crm.create_record(world.tickets, {"code": "sample", "asker": merges[1].survivor, "helper": merges[1].survivor}).id
+    gone = {loser for merge in merges for loser in merge.losers}
+    said = preview_merges(context, ApplyRequest(file=str(path))).requests
+    assert said <= 2 * (len(gone) + 1) + 8, "two attributes of tickets; contacts are read"
     context.service = counting = Counting(crm, heeds=heeds)
     assert apply(context, path).error is None
     context.service = crm
-    gone = {loser for merge in merges for loser in merge.losers}
     tickets = [crm.get_record(world.tickets, record.id) for record in world.records(world.tickets)]
     assert late in {ticket.id for ticket in tickets}
     for loser in gone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,10 @@ from crmctl.bulk.interrupts import Interrupt, watch_interrupts
 from crmctl.bulk.journal.jobs import JobInfo, refuse_running
 from crmctl.bulk.journal.journal import Header
 from crmctl.bulk.journal.states import JobState
+from crmctl.bulk.match.key_lookups import PAGE_STEP
 from crmctl.bulk.merge.merge_journal import MODE, GroupState, MergeJournal
 from crmctl.bulk.merge.merge_run import MergeJob
+from crmctl.bulk.merge.reference_questions import asks
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.steps import MergeSchema, StepKind, StepState, is_as_planned
 from crmctl.bulk.merge.survey import Survey
@@ -27,8 +29,11 @@ from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.resume import check_service
 from crmctl.bulk.usecases.targets import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
-from crmctl.mirror.local_copy import fresh_copy
+from crmctl.mirror.local_copy import LocalCopy, fresh_copy
 from crmctl.version import __version__
+
+MANY_REQUESTS = 100
+"""More take longer than a minute, and are said beforehand."""
 
 LISTED = 1000
 """How many groups of a kind a result lists; the counts are exact."""
@@ -96,19 +101,21 @@ class MergeResult:
 
 @dataclass(frozen=True)
 class MergePreview:
-    """What carrying out a plan would do now. `moved`: groups that are not as they were planned, and why."""
+    """What carrying out a plan would do now. `moved`: groups that are not as they were planned, and why; `requests`: so many or so tell
+    what refers to its records, before the first group is merged."""
 
     path: Path
     object: str
     groups: int
     losers: int
     moved: list[dict[str, Any]]
+    requests: int = 0
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""
         return {
             "dryRun": True, "plan": str(self.path), "object": self.object, "mode": MODE, "groups": self.groups, "duplicates": self.losers,
-            "refused": len(self.moved), "rows": {"refused": self.moved[:LISTED]},
+            "refused": len(self.moved), "requests": self.requests, "rows": {"refused": self.moved[:LISTED]},
         }  # fmt: skip
 
 
@@ -131,7 +138,8 @@ def merge_records(context: BulkContext, request: ApplyRequest, approve: Callable
     plan = MergePlanFile(Path(request.file))
     schema, merges = _opened(context, plan)
     listed = list_groups(plan, merges)
-    preview = MergePreview(plan.path, plan.header.object, len(listed), sum(len(losers) for _, _, losers in listed), [])
+    count = _reading(context, schema, listed)
+    preview = MergePreview(plan.path, plan.header.object, len(listed), sum(len(losers) for _, _, losers in listed), [], count)
     guard.check(len(listed), len(listed))
     if listed:
         approve(preview)
@@ -176,7 +184,33 @@ def preview_merges(context: BulkContext, request: ApplyRequest) -> MergePreview:
                     what = "is not there any more" if there is None else "has changed since the plan was made"
                     moved.append({"group": merge.group, "id": record_id, "error": f"record {record_id} {what}"})
                     break
-    return MergePreview(plan.path, plan.header.object, len(listed), sum(len(losers) for _, _, losers in listed), moved)
+    count = _reading(context, schema, listed)
+    return MergePreview(plan.path, plan.header.object, len(listed), sum(len(losers) for _, _, losers in listed), moved, count)
+
+
+def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[tuple[int, str, Sequence[str]]]) -> int:
+    """About how many requests it takes to know what refers to the records of a plan, activities aside, which nobody counts; said where
+    they are many. One request for each object tells."""
+    found = LocalCopy.find(context)
+    objects = {schema.object_id, *schema.referring}
+    if found is not None:
+        with found:
+            if all(found.state(object_id) is not None for object_id in objects):
+                return 0
+    losers = [loser for _, _, group in listed for loser in group]
+    members = len(losers) + len(listed)
+    count = 0
+    for object_id in objects if listed else ():
+        total = context.service.list_records(object_id, limit=1).total
+        slugs = schema.referring.get(object_id, ())
+        others = members if object_id == schema.object_id else 0
+        pages = -(-(total or 0) // PAGE_STEP) + 2
+        count += 1 + (len(slugs) * (len(losers) + 1) + others if asks(slugs, losers, others, total) else pages)
+    if count > MANY_REQUESTS:
+        context.listener.note(
+            f"about {count:,} requests before the first group is merged; crmctl mirror sync first, and later ones are few"
+        )
+    return count
 
 
 def resume_merges(context: BulkContext, job: JobInfo) -> MergeResult:
