@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.patience import PATIENCE
 
 SHOWN = [
     "$ crmctl serve",
@@ -31,7 +32,7 @@ SHOWN = [
 
 def test_the_demonstration_on_a_terminal(tmp_path: Path) -> None:
     env = {"TMPDIR": str(tmp_path), "CRMCTL_API_KEY": "crs_mine", "CRMCTL_READ_ONLY": "1"}
-    code, printed = expect_exit(spawn("demo", env=env, columns=100, timeout=120))
+    code, printed = expect_exit(spawn("demo", env=env, columns=100, timeout=PATIENCE))
     assert code == 0, printed
     assert "\x1b[1m# Sign in." in printed
     said = re.sub(r"\x1b\[[0-9;]*m", "", printed)
@@ -43,7 +44,7 @@ def test_the_demonstration_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_as_a_document_in_a_pipe(tmp_path: Path) -> None:
-    shown = run_crmctl("demo", "-o", "json", env={"TMPDIR": str(tmp_path)}, timeout=120).ok()
+    shown = run_crmctl("demo", "-o", "json", env={"TMPDIR": str(tmp_path)}, timeout=PATIENCE).ok()
     document = shown.json()
     assert (document["imported"], document["exported"], document["differences"], document["events"]) == (300, 300, 0, 3)
     assert [expected for expected in SHOWN[:-1] if expected not in shown.err] == []

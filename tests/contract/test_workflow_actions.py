@@ -16,7 +16,7 @@ from crmctl.service.outbound.guard import TargetGuard
 from tests.contract.scenarios import NIL
 from tests.support.authority import Authority
 from tests.support.clock import FakeClock
-from tests.support.patience import wait_until
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.receiver import ByteReceiver, Receiver, drip
 from tests.support.service import RunningService
 from tests.support.workflows import Machinery
@@ -175,7 +175,7 @@ def test_workflows_whose_calls_hang_keep_no_other_waiting(work: Machinery) -> No
     """Three workflows with more runs than there are places, all of them in a call without an answer; the fourth is done all the same."""
     answered, leaving = threading.Event(), threading.Event()
     work.caller = Caller(work.guard, 60)
-    with Receiver(lambda request, number: 200 if answered.wait(60) else 503) as receiver:
+    with Receiver(lambda request, number: 200 if answered.wait(PATIENCE) else 503) as receiver:
         calling = {"actions": [{"type": "callUrl", "url": receiver.url}]}
         *hanging, quick = work.load(calling, calling, calling, {"actions": [{"type": "createActivity", "title": "done"}]})
         for workflow in (*hanging * 20, *[quick] * 20):
@@ -197,7 +197,7 @@ def test_workflows_whose_calls_hang_keep_no_other_waiting(work: Machinery) -> No
         finally:
             answered.set()
             leaving.set()
-            thread.join(60)
+            thread.join(PATIENCE)
 
 
 def test_a_workflow_has_its_places_once_over_all_processes(work: Machinery) -> None:

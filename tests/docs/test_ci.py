@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.support.cli import CRMCTL, environment, run_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
 CI = Path(__file__).parents[2] / "docs" / "ci"
@@ -43,7 +44,7 @@ def runner(service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def run(script: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in (env or {}).items() if "${{" not in value}
     command = ["bash", "-e", "-o", "pipefail", "-c", script]
-    return subprocess.run(command, env=environment(own), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment(own), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def steps(job: dict[str, Any]) -> list[str]:

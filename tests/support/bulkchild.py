@@ -61,7 +61,7 @@ def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> 
     if not (folder / FILE_NAME).exists():
         Journal.create(folder, header(origin=origin), clock).close()
     journal = KilledJournal(folder, clock)
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20 if name != "patient" else 2 * PATIENCE))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE if name != "patient" else 2 * PATIENCE))
     options = DeliveryOptions(concurrency=concurrency, settle=1)
     result = run_import(ImportRun(crm, journal, options, clock, Silent(), rows=lambda: prepared(rows)))
     return exit_code(journal.counts(), result.error)

@@ -25,6 +25,7 @@ from crmctl.config.credentials import Credential
 from crmctl.models.jsontext import dumps
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID
+from tests.support.patience import PATIENCE
 
 
 def die(*_: Any, **__: Any) -> Any:
@@ -41,7 +42,7 @@ def main(origin: str, file: str, point: str = "", state: str = "") -> None:
     elif point == "remembered":
         Path.unlink = die  # type: ignore[method-assign]
     path = Path(file)
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE))
     increments = Increments(Path(state), {"file": file}) if state else None
     options = exporting.ExportOptions(Layout(export_format(path.name, None)), increments=increments)
     export = exporting.Export(QuietContext(crm, SystemClock()), Subject("people", OBJECT_ID, origin), options)

@@ -41,7 +41,7 @@ class Listener:
             self.process.communicate()
 
     def post(self, body: bytes, headers: dict[str, str], **options: Any) -> int:
-        connection = http.client.HTTPConnection(*self.address, timeout=30)
+        connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE)
         try:
             connection.request("POST", "/hooks", body, headers, **options)
             return connection.getresponse().status

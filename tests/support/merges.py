@@ -27,6 +27,7 @@ from crmctl.config.credentials import Credential
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
 from tests.support.bulkcontext import QuietListener
+from tests.support.patience import PATIENCE
 
 CONTACTS = {
     "code": {"type": "text", "isRequired": True, "isUnique": True},
@@ -57,7 +58,7 @@ class MergeContext:
 
 
 def connect(base_url: str, key: str) -> Crm:
-    return Crm(Session(base_url, Credential(key, "test", base_url), HttpxTransport(), timeout=30))
+    return Crm(Session(base_url, Credential(key, "test", base_url), HttpxTransport(), timeout=PATIENCE))
 
 
 @contextmanager

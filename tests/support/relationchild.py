@@ -34,6 +34,7 @@ from crmctl.config.credentials import Credential
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID
+from tests.support.patience import PATIENCE
 
 ATTRIBUTES = [attribute("email", "email"), attribute("manager", "reference", config={"allowed_object_id": OBJECT_ID})]
 REFERENCE = Reference("manager", "people", OBJECT_ID, "email", "email")
@@ -72,7 +73,7 @@ def main(folder: Path, origin: str, keys: tuple[str, ...], point: str) -> int:
     kill_at(point)
     clock = SystemClock()
     store = JobStore(folder / "state", clock)
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE))
     if store.list():
         job = reopen(store, choose_job(store, None), origin, ATTRIBUTES)
     else:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.cli import environment
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "crmctl"
@@ -60,6 +61,6 @@ def package_files() -> list[Path]:
 def imported_modules(program: Sequence[str | Path], env: Mapping[str, str | None] | None = None) -> set[str]:
     """Every module that a fresh Python imports while it runs `program` (a script and its arguments); fails unless it ends with 0."""
     command = [sys.executable, "-v", *map(str, program)]  # -X importtime would leave out what importlib.import_module imports
-    run = subprocess.run(command, env=environment(env), capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, env=environment(env), capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, f"{program} ended with {run.returncode}: {run.stderr[-2000:]}"
     return set(re.findall(r"^import '?([\w.]+)'? #", run.stderr, re.MULTILINE))

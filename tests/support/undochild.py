@@ -29,6 +29,7 @@ from crmctl.config.credentials import Credential
 from crmctl.models.attributes import Attribute
 from tests.support.bulkjobs import Silent
 from tests.support.keydesk import ATTRIBUTES
+from tests.support.patience import PATIENCE
 
 
 class KilledJournal(Journal):
@@ -71,7 +72,7 @@ def undo(folder: Path, origin: str, service: UndoService, clock: Clock, attribut
 def main(folder: Path, origin: str, point: str) -> int:
     name, _, number = point.partition(":")
     KilledJournal.point = (name, int(number or 0))
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=20))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE))
     plan = undo(folder, origin, crm, SystemClock())
     return 1 if plan.left or plan.error else 0
 

@@ -16,6 +16,7 @@ from crmctl.service.data import new_id
 from crmctl.service.roles import MemberRole, role_of
 from crmctl.service.store import members, sessions
 from tests.service.console.conftest import Newcomer, Visitor, cookie_name
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, crmctl_program
 
 pytestmark = pytest.mark.usefixtures("_cheap_passwords")
@@ -56,7 +57,7 @@ def sign_in(visitor: Visitor, email: str, password: str, **fields: str) -> Any:
 
 def run_service(service: RunningService, *arguments: str) -> Any:
     command = [crmctl_program(), "service", *arguments, "--data", str(service.data_dir), "-o", "json"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

@@ -84,7 +84,7 @@ def test_the_deadline_covers_the_name() -> None:
     answered = threading.Event()
 
     def slow(host: str, port: int) -> list[str]:
-        answered.wait(30)
+        answered.wait(PATIENCE)
         return ["127.0.0.1"]
 
     with pytest.raises(CallFailedError, match="could not be looked up in time"):
