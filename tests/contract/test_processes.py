@@ -119,7 +119,7 @@ class Hammer(threading.Thread):
                     self.accepted[answer.headers["x-ratelimit-reset"]] += 1
                 elif answer.status_code == 429:
                     self.refused[answer.headers["x-ratelimit-reset"]] += 1
-                    stop.wait(0.1)  # leaves some of the machine to the others
+                    stop.wait(0.02)  # leaves some of the machine to the others
                     continue
                 if answer.status_code != 200 or not is_right(answer.json()):
                     self.strange.append(answer.text)
