@@ -198,9 +198,10 @@ def check_page(browser: Browser, path: str) -> None:
     # The rules of axe have looked at the contrast in light.
     browser.scheme("dark")
     assert browser.script(CONTRAST) == [], path
-    browser.size(NARROW)
-    assert browser.script("return document.documentElement.scrollWidth") <= NARROW[0], path
-    assert browser.script(CUT_OFF) == [], path
+    for size in (WIDE, NARROW):
+        browser.size(size)
+        assert browser.script("return document.documentElement.scrollWidth") <= size[0], (path, size)
+        assert browser.script(CUT_OFF) == [], (path, size)
 
 
 def test_every_page_by_keyboard_in_light_and_dark_and_on_a_phone(browser: Browser, live: RunningService) -> None:
