@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from crmctl.cli import record_edit
 from tests.cli.conftest import requests_of
 from tests.support.cli import Result, expect_exit, run_crmctl, spawn
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 DATA = {"email": "ada@acme.com", "score": 36, "notes": "007", "tags": ["a", "no"], "address": {"street": "St. James 1", "city": "Paris"}}
@@ -74,6 +76,24 @@ def test_somebody_elses_change_is_not_overwritten(crm: RunningService, ada: str,
     other = f"import httpx; httpx.patch({url!r}, json={{'data': {{'score': 99}}}}, headers={head!r}).raise_for_status()"
     refused = edit(tmp_path, f"{other}\nt = t.replace('city: Paris', 'city: Rome')").exits(9).error()
     assert (refused["code"], "score" in refused["message"]) == ("changed_meanwhile", True)
+    assert data_of(crm, ada) == DATA | {"score": 99}
+
+
+def test_a_change_in_the_last_moment_is_not_overwritten(
+    crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody saves between the last look and the write: the service is told which version is meant."""
+    look, turns = record_edit._refuse_changed, []
+
+    def looks(*given: Any) -> None:
+        look(*given)
+        turns.append(1)
+        crm.client.patch(f"/api/v1/objects/{crm.object_id('people')}/records/{ada}", json={"data": {"score": 99}}).raise_for_status()
+
+    monkeypatch.setattr(record_edit, "_refuse_changed", looks)
+    env = {"EDITOR": editor(tmp_path, "t = t.replace('score: 36', 'score: 40')"), "VISUAL": ""}
+    refused = run_here("records", "edit", "people", ada, env=env).exits(9).error()
+    assert (refused["code"], "score" in refused["message"], len(turns)) == ("changed_meanwhile", True, 1)
     assert data_of(crm, ada) == DATA | {"score": 99}
 
 

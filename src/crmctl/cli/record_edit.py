@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from crmctl.models.records import Record
 
 
+CHANGED = 412
+"""The status of a write whose version is no longer there."""
+
 HEAD = """# {what}, of {object}. What you change is sent when the editor ends.
 # A line that is taken out leaves its value as it is; a value that is taken out is cleared.
 """
@@ -44,16 +47,27 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
         runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
         return
     try:
-        _refuse_changed(record, _read(runtime, object_name, record.id), object_name)
-        done = on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, record.id, fields))
+        now, version = on_object(runtime, object_name, lambda target: runtime.crm.get_version(target, record.id))
+        _refuse_changed(record, now, object_name)
+        done = _write(runtime, object_name, record, fields, version)
     except CrmctlError as error:
         raise _keeping(error, path) from None
     path.unlink(missing_ok=True)
     runtime.emitter.emit_item(done.wire, record_columns(runtime, object_name, done.wire))
 
 
-def _read(runtime: Runtime, object_name: str, record_id: str) -> Record:
-    return on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, record_id))
+def _write(runtime: Runtime, object_name: str, record: Record, fields: dict[str, Any], version: str | None) -> Record:
+    """Write only over the version that was compared, where the service knows versions."""
+    try:
+        return on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, record.id, fields, version=version))
+    except RejectedError as error:
+        if error.status != CHANGED or version is None:
+            raise
+        now, _ = on_object(runtime, object_name, lambda target: runtime.crm.get_version(target, record.id))
+        if all(now.data.get(slug) == value for slug, value in fields.items()):
+            return now  # written by a try whose answer was lost
+        _refuse_changed(record, now, object_name)
+        raise
 
 
 def _editor(environ: Mapping[str, str]) -> list[str]:

@@ -127,6 +127,12 @@ class Crm:
     def get_record(self, object_id: str, record_id: str) -> Record:
         return read_one(self.session.request("GET", path_of("objects", object_id, "records", record_id)), "record", Record)
 
+    def get_version(self, object_id: str, record_id: str) -> tuple[Record, str | None]:
+        """A record with its ETag where the service gives one that names exactly one version."""
+        answer = self.session.request("GET", path_of("objects", object_id, "records", record_id))
+        tag = answer.headers.get("etag", "")
+        return read_one(answer, "record", Record), tag if tag.startswith('"') else None
+
     def record_history(self, object_id: str, record_id: str, *, limit: int = 50, offset: int = 0) -> Page[HistoryEntry]:
         """Newest first. An addition to the interface: a service that does not have it answers as for a record that is not there."""
         path = path_of("objects", object_id, "records", record_id, action="history")
@@ -137,9 +143,10 @@ class Crm:
         body = {"data": data}
         return read_made(self.session.request("POST", path_of("objects", object_id, "records"), body=body), "record", Record, body)
 
-    def update_record(self, object_id: str, record_id: str, data: Fields) -> Record:
-        """The service merges `data` into what the record holds."""
-        answer = self.session.request("PATCH", path_of("objects", object_id, "records", record_id), body={"data": data})
+    def update_record(self, object_id: str, record_id: str, data: Fields, *, version: str | None = None) -> Record:
+        """The service merges `data` into what the record holds; with the ETag of a `version`, only where it still has that one."""
+        headers = {"If-Match": version} if version is not None else None
+        answer = self.session.request("PATCH", path_of("objects", object_id, "records", record_id), body={"data": data}, headers=headers)
         return self.get_record(object_id, record_id) if answer.is_empty else read_one(answer, "record", Record)
 
     def delete_record(self, object_id: str, record_id: str) -> None:
