@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_it_is_brought_up_to_date_asked_shown_and_removed(crm: RunningService, m
     assert {row["score"] for row in rows} == {99.5, *range(100, 121)}
     assert run_crmctl("mirror", "search", "person004", "-o", "ids").ok().out.split() == [mirrored[3]]
     assert requests_of(crm) == asked
-    with sqlite3.connect(place()) as db:
+    with closing(sqlite3.connect(place(), isolation_level=None)) as db:
         assert db.execute("SELECT count(*), sum(_created > 0) FROM people").fetchone() == (119, 119)
         wires = [json.loads(row[0]) for row in db.execute("SELECT _data FROM people ORDER BY _created, _no")]
     exported = run_crmctl("bulk", "export", "people").ok().lines()
@@ -65,14 +66,13 @@ def test_verify_names_what_is_wrong_and_puts_it_right(crm: RunningService, mirro
     crm.client.patch(f"{path}/{mirrored[9]}", json={"data": {"score": 1000}})
     crm.client.delete(f"{path}/{mirrored[10]}")
     assert run_crmctl("mirror", "verify").ok().json() == [], "what changed since is not wrong"
-    with sqlite3.connect(place()) as db:
+    with closing(sqlite3.connect(place(), isolation_level=None)) as db:
         db.execute("UPDATE people SET _data = replace(_data, 'person002', 'person999') WHERE id = ?", (mirrored[1],))
         db.execute("DELETE FROM people WHERE id = ?", (mirrored[5],))
         row = db.execute("SELECT * FROM people WHERE id = ?", (mirrored[2],)).fetchone()
         columns = [column[1] for column in db.execute("PRAGMA table_info(people)")]
         ghost = [None if name == "_no" else "ghost" if name == "id" else value for name, value in zip(columns, row, strict=True)]
         db.execute(f"INSERT INTO people VALUES ({', '.join('?' * len(ghost))})", ghost)
-    db.close()
     found = run_crmctl("mirror", "verify", "people").exits(11)
     assert {(each["id"], each["problem"]) for each in found.json()} == {(mirrored[1], "stale"), ("ghost", "ghost")} | {
         (mirrored[5], "missing")
@@ -93,10 +93,9 @@ def test_activities_are_mirrored_found_and_verified(crm: RunningService, people:
     assert crm.client.delete(f"/api/v1/activities/{hit['id']}").is_success
     assert run_crmctl("mirror", "verify", "activities").ok().json() == [], "what was deleted since is not wrong"
     assert run_crmctl("mirror", "search", "zanz", "-o", "ids").ok().out == ""
-    with sqlite3.connect(place()) as db:
+    with closing(sqlite3.connect(place(), isolation_level=None)) as db:
         db.execute("UPDATE activities SET _data = replace(_data, 'Lunch', 'Dinner')")
         [kept] = db.execute("SELECT id FROM activities").fetchone()
-    db.close()
     wrong = run_crmctl("mirror", "verify").exits(11).json()
     assert wrong == [{"object": "activities", "id": kept, "problem": "stale"}]
     assert [hit["id"] for hit in run_crmctl("mirror", "search", "lunch").ok().json()] == [kept]
@@ -109,9 +108,8 @@ def test_what_referred_to_a_deleted_record_is_read_again(crm: RunningService, pe
     company = made.get("record", made)["id"]
     assert crm.client.patch(f"{path}/{people[3]}", json={"data": {"company": company}}).is_success
     run_crmctl("mirror", "sync", "people", "companies").ok()
-    with sqlite3.connect(place()) as db:
+    with closing(sqlite3.connect(place(), isolation_level=None)) as db:
         assert db.execute("UPDATE people SET _data = replace(_data, 'person004', 'person999') WHERE company = ?", (company,)).rowcount == 1
-    db.close()
     assert crm.client.delete(f"/api/v1/objects/{companies}/records/{company}").is_success
     synced = run_crmctl("mirror", "sync").ok().json()
     assert {each["object"]: each["deleted"] for each in synced} == {"people": 0, "companies": 1}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
+
+import pytest
 
 from crmctl.mirror.columns import quoted, table_columns, wire_text
 from crmctl.mirror.object_table import ObjectTable
@@ -18,11 +22,16 @@ def attribute(slug: str, type: str = "text", **more: Any) -> Attribute:
     return Attribute(id=slug, slug=slug, type=type, **more)
 
 
-def table(*attributes: Attribute, name: str = "things") -> tuple[ObjectTable, sqlite3.Connection]:
-    db = sqlite3.connect(":memory:", isolation_level=None)
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as opened:
+        yield opened
+
+
+def table(db: sqlite3.Connection, *attributes: Attribute, name: str = "things") -> ObjectTable:
     made = ObjectTable(db, name, attributes)
     made.create()
-    return made, db
+    return made
 
 
 def record(record_id: str, **data: Any) -> Record:
@@ -35,9 +44,9 @@ def row(db: sqlite3.Connection, name: str = "things") -> dict[str, Any]:
     return dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
 
 
-def test_values_by_type() -> None:
-    made, db = table(
-        attribute("email", "email"), attribute("score", "number"), attribute("vip", "checkbox"), attribute("amount", "currency"),
+def test_values_by_type(db: sqlite3.Connection) -> None:
+    made = table(
+        db, attribute("email", "email"), attribute("score", "number"), attribute("vip", "checkbox"), attribute("amount", "currency"),
         attribute("address", "address"), attribute("name", "name"), attribute("tags", "list"), attribute("company", "reference"),
         attribute("phone", "phone_number"), attribute("born", "date"),
     )  # fmt: skip
@@ -55,8 +64,8 @@ def test_values_by_type() -> None:
     assert jsontext.loads(found["_data"])["data"]["address"]["city"] == "Paris"
 
 
-def test_a_number_that_sqlite_cannot_hold_stays_text() -> None:
-    made, db = table(attribute("n", "number"), attribute("plain", "number"))
+def test_a_number_that_sqlite_cannot_hold_stays_text(db: sqlite3.Connection) -> None:
+    made = table(db, attribute("n", "number"), attribute("plain", "number"))
     exact = "12345678901234567890.123456789"
     made.write([Record.parse(jsontext.loads(f'{{"id": "1", "data": {{"n": {exact}, "plain": 7}}}}'))])
     assert made.grown
@@ -65,9 +74,9 @@ def test_a_number_that_sqlite_cannot_hold_stays_text() -> None:
     assert exact in row(db)["_data"]
 
 
-def test_hostile_slugs_are_names_and_nothing_more() -> None:
+def test_hostile_slugs_are_names_and_nothing_more(db: sqlite3.Connection) -> None:
     slugs = [HOSTILE, "select", "a b", "ü", "'", "sum(1)", "id", "_DATA", "Email", "email", "nul\0", "half\ud800", ""]
-    made, db = table(*(attribute(slug) for slug in slugs), name=HOSTILE)
+    made = table(db, *(attribute(slug) for slug in slugs), name=HOSTILE)
     made.write([record("1", **{slug: f"value of {number}" for number, slug in enumerate(slugs)})])
     found = row(db, HOSTILE)
     assert [found[slug] for slug in slugs[:6]] == [f"value of {number}" for number in range(6)]
@@ -82,16 +91,16 @@ def test_a_part_never_takes_the_name_of_an_attribute() -> None:
     assert names[:2] == ["address", "address_city"]
 
 
-def test_text_that_is_no_unicode_is_kept_in_the_wire_form() -> None:
-    made, db = table(attribute("note"))
+def test_text_that_is_no_unicode_is_kept_in_the_wire_form(db: sqlite3.Connection) -> None:
+    made = table(db, attribute("note"))
     odd = record("1", note="half \ud83d pair \0 end")
     made.write([odd])
     assert row(db)["note"] == "half ? pair \0 end"
     assert jsontext.loads(wire_text(odd.wire)) == odd.wire == jsontext.loads(row(db)["_data"])
 
 
-def test_writing_the_same_again_changes_nothing() -> None:
-    made, _ = table(attribute("note"))
+def test_writing_the_same_again_changes_nothing(db: sqlite3.Connection) -> None:
+    made = table(db, attribute("note"))
     assert made.write([record("1", note="a")]).created == 1
     assert made.write([record("1", note="a")]).updated == 0
     assert made.write([record("1", note="b")]).updated == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 
 from crmctl.models.jsontext import dumps
 from tests.support.cli import run_crmctl, start_crmctl
@@ -76,7 +77,7 @@ def test_two_syncs_at_once_are_one_after_the_other() -> None:
 def contents(fake: FakeCrm) -> dict[str, str]:
     """What the mirror holds, read as anybody may read it."""
     path = run_crmctl("mirror", "path", "-o", "ids", env=fake.env).ok().out.strip()
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         return dict(db.execute("SELECT id, _data FROM people"))
 
 

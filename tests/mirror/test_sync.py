@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,7 @@ def test_what_is_left_out_is_nowhere_in_the_file(tmp_path: Path) -> None:
     service.create(3)
     sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
     assert all(b"note17" not in one.read_bytes() for one in path.parent.iterdir())
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db:
         assert "note" not in [row[1] for row in db.execute("PRAGMA table_info(people)")]
     with pytest.raises(UsageError, match="no attribute nope"):
         sync_mirror(context, SyncRequest(excluded={"people": ["nope"]}))  # type: ignore[arg-type]

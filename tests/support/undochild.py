@@ -57,6 +57,7 @@ def undo(folder: Path, origin: str, service: UndoService, clock: Clock, attribut
     job = reopen(store, store.list()[0], origin, attributes)
     job.journal.close()
     with (
+        closing(job.input),
         closing(KilledJournal(job.journal.folder, clock)) as journal,
         journal.hold(),
         SeenIds() as ids,

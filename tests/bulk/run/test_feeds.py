@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_what_is_remembered_holds_no_value_of_anybody(desk: KeyDesk) -> None:
     assert [path.stat().st_mode & 0o777 for path in (file, folder / "key", folder)] == [0o600, 0o600, 0o700]
     said = b"".join(path.read_bytes() for path in folder.iterdir())
     assert not any(word in said for word in (b"ada", b"bob", b"acme", b"a1"))
-    with sqlite3.connect(file) as base:
+    with closing(sqlite3.connect(file)) as base:
         hashes = [row for (row,) in base.execute("SELECT hashes FROM base")]
     assert len(set(hashes)) == 2  # one value, two rows: nobody can tell
 

@@ -231,11 +231,10 @@ def test_a_locked_file_never_stops_work(path: Path, budget_on: Open) -> None:
     notes: list[str] = []
     budget = budget_on(FakeClock(), note=notes.append)
     budget.acquire(10)
-    with sqlite3.connect(path, isolation_level=None) as other:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         budget.lost(budget.acquire(10), never_sent=True)
         other.execute("ROLLBACK")
-    other.close()
     assert len(notes) == 1
 
 
