@@ -47,6 +47,11 @@ class _Difference(NamedTuple):
     held: str | None
     listed: str | None
 
+    @property
+    def is_one_version(self) -> bool:
+        """Whether both say that it changed last at the same moment."""
+        return None not in (self.held, self.listed) and _changed_at(self.held) == _changed_at(self.listed)
+
 
 @dataclass
 class Verification:
@@ -88,7 +93,7 @@ def _verify_activities(file: MirrorFile, state: SyncState) -> list[WrongRecord]:
     """Those that were read and have not changed since the last sync must be as the mirror has them."""
     [held] = file.db.execute("SELECT count(*) FROM activities").fetchone()
     differences = [_Difference(*row) for row in wrong_activities(file)]
-    problems = {each.id: _problem(each, state.as_of - UNEVEN) for each in differences}
+    problems = {each.id: Wrong.STALE if each.is_one_version else _problem(each, state.as_of - UNEVEN) for each in differences}
     return _told(state, problems, is_intact=held == state.records)
 
 
@@ -131,7 +136,11 @@ def _problem(found: _Difference, newest: int | None) -> Wrong | None:
     """What is wrong, if it is. What was changed after the newest change of the last sync is newer than the mirror, and no mistake of it."""
     if found.listed is None:
         return Wrong.GHOST
-    changed = micros_of(Record.parse(jsontext.loads(found.listed)).updated_at) or 0
+    changed = _changed_at(found.listed) or 0
     if newest is None or changed > newest:
         return None
     return Wrong.MISSING if found.held is None else Wrong.STALE
+
+
+def _changed_at(wire: str | None) -> int | None:
+    return micros_of(Record.parse(jsontext.loads(wire)).updated_at) if wire is not None else None

@@ -313,9 +313,9 @@ def _rows(path: Path) -> int:
         return int(file.execute("SELECT max(id) FROM slot").fetchone()[0])
 
 
-def test_the_time_that_requests_take_is_what_is_left_at_once_and_the_rest_at_the_rate(path: Path) -> None:
+def test_the_time_that_requests_take_is_what_is_left_at_once_and_the_rest_at_the_rate(budget_on: Open) -> None:
     clock = FakeClock(NOW)
-    budget = SharedBudget(path, clock)
+    budget = budget_on(clock)
     budget.answered(budget.acquire(10), 200, headers(40, limit=100))
     assert [budget.time_for(requests) for requests in (40, 100, 1000)] == pytest.approx([0, 36, 576])
     clock.advance(60)
@@ -324,9 +324,9 @@ def test_the_time_that_requests_take_is_what_is_left_at_once_and_the_rest_at_the
     assert budget.time_for(1000) == 0
 
 
-def test_threads_that_wait_for_one_moment_say_so_once(path: Path) -> None:
+def test_threads_that_wait_for_one_moment_say_so_once(budget_on: Open) -> None:
     clock, notes = FakeClock(NOW), list[str]()
-    budget = SharedBudget(path, clock, note=notes.append)
+    budget = budget_on(clock, note=notes.append)
     for number in range(3):
         budget._say_wait(NOW + 30 + number / 10, NOW)
     budget._say_wait(NOW + 60, NOW)

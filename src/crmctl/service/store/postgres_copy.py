@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from crmctl.errors import RejectedError
+from crmctl.errors import RejectedError, UsageError
 from crmctl.service.store import record_tables
 from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
@@ -68,7 +68,7 @@ def _copy_table(connection: Any, name: str, oid: int, folder: Path) -> dict[str,
 def copy_in(connection: Any, tx: Tx, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
     """Into a database that is empty, all in the open transaction; `migrate` makes the tables of the version that was copied."""
     if connection.execute(_TABLES).fetchall():
-        raise RejectedError("there is data in this database already", hint="--database-url of an empty one")
+        raise UsageError("there is data in this database already", hint="--database-url of an empty one")
     migrate(tx, described["schemaVersion"])
     for name in ("organisation", "service_value", "schema_version"):
         connection.execute(f"DELETE FROM {name}")
