@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def test_a_question_ends_in_time(mirror: Path) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
     with pytest.raises(PendingError):
         list(ask(mirror, endless, {}, SystemClock(), 0.05))
+
+
+def test_a_question_ends_in_time_that_looks_at_no_clock(mirror: Path) -> None:
+    """One function of SQLite that takes seconds; of larger values it takes hours."""
+    slow = "SELECT instr(hex(zeroblob(300000)), hex(zeroblob(200000)) || '1') AS n"
+    asked = ask(mirror, slow, {}, SystemClock(), 0.05)
+    with pytest.raises(PendingError, match=r"longer than 0\.05 s"):
+        next(asked)
+
+
+def test_rows_come_as_they_are_found_and_nobody_need_take_all(mirror: Path) -> None:
+    many = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 20000) SELECT x FROM c"
+    assert [row["x"] for row in ask(mirror, many, {}, SystemClock(), None)] == list(range(1, 20001))
+    endless = ask(mirror, many.replace(" LIMIT 20000", ""), {}, SystemClock(), 60)
+    assert next(endless) == {"x": 1}
+    endless.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "question"]
 
 
 def test_values_and_names_of_an_answer(mirror: Path) -> None:

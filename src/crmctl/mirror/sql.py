@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
+from queue import Empty, Full, Queue
 from typing import Any
 
 from crmctl.clock import Clock
@@ -15,6 +17,14 @@ from crmctl.mirror.columns import clean_text, quoted
 
 STEPS = 2_000
 """Instructions of SQLite between two looks at the clock."""
+
+GRACE_SECONDS = 1.0
+"""So much longer than its limit a question may take to heed it."""
+
+TICK_SECONDS = 0.1
+ROWS_AT_ONCE = 500
+PARTS = 4
+"""Parts of an answer that wait for whoever reads it: memory is flat."""
 
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
@@ -25,8 +35,70 @@ Row = dict[str, Any]
 
 def ask(path: Path, statement: str, parameters: Mapping[str, Any], clock: Clock, seconds: float | None) -> Iterator[Row]:
     """The rows of one SELECT, as they come. Raises UsageError for anything else and for what SQLite refuses; PendingError when it takes
-    longer than `seconds`."""
-    with closing(_open(path, clock, seconds)) as db:
+    longer than `seconds`.
+
+    SQLite works in a thread of its own: one function of two large values can take hours, and it looks at no clock meanwhile.
+    """
+    limit = _Limit(clock, seconds)
+    handed: Queue[list[Row] | Exception | None] = Queue(PARTS)
+    left = threading.Event()
+
+    def hand(part: list[Row] | Exception | None) -> None:
+        while not left.is_set():
+            with suppress(Full):
+                handed.put(part, timeout=TICK_SECONDS)
+                return
+
+    def work() -> None:
+        try:
+            for part in _parts(_answer(path, statement, parameters, limit), clock):
+                hand(part)
+                if left.is_set():
+                    break
+        except Exception as error:
+            hand(error)
+        else:
+            hand(None)
+
+    worker = threading.Thread(target=work, name="question", daemon=True)
+    worker.start()
+    try:
+        while (part := _next(handed, limit)) is not None:
+            yield from part
+    finally:
+        left.set()
+        worker.join(GRACE_SECONDS)
+
+
+def _next(handed: Queue[list[Row] | Exception | None], limit: _Limit) -> list[Row] | None:
+    """The next rows, None after the last. Raises what the question has raised, and PendingError where it does not heed its limit."""
+    while True:
+        try:
+            part = handed.get(timeout=TICK_SECONDS)
+        except Empty:
+            if limit.is_over(GRACE_SECONDS):
+                raise limit.error from None
+            continue
+        if isinstance(part, Exception):
+            raise part
+        return part
+
+
+def _parts(rows: Generator[Row], clock: Clock) -> Iterator[list[Row]]:
+    """Rows together, none of which waits for long."""
+    with closing(rows):
+        part: list[Row] = []
+        since = clock.monotonic()
+        for row in rows:
+            part.append(row)
+            if len(part) >= ROWS_AT_ONCE or clock.monotonic() - since >= TICK_SECONDS:
+                yield part
+                part, since = [], clock.monotonic()
+        yield part
+
+
+def _answer(path: Path, statement: str, parameters: Mapping[str, Any], limit: _Limit) -> Generator[Row]:
+    with closing(_open(path, limit)) as db:
         try:
             cursor = db.execute(statement, dict(parameters))
             if cursor.description is None:
@@ -35,15 +107,31 @@ def ask(path: Path, statement: str, parameters: Mapping[str, Any], clock: Clock,
             for row in cursor:
                 yield {name: _shown(value) for name, value in zip(names, row, strict=True)}
         except sqlite3.Error as error:
-            raise _explained(error, path, seconds) from error
+            raise _explained(error, path, limit) from error
         except (ValueError, OverflowError) as error:
             raise UsageError(f"SQL: {error}", code="bad_sql") from error
+
+
+class _Limit:
+    """How long a question may take: `seconds` from now, None for as long as it likes."""
+
+    def __init__(self, clock: Clock, seconds: float | None) -> None:
+        self._clock, self._seconds = clock, seconds
+        self._end = clock.monotonic() + (math.inf if seconds is None else seconds)
+
+    def is_over(self, grace: float = 0.0) -> bool:
+        return self._clock.monotonic() >= self._end + grace
+
+    @property
+    def error(self) -> PendingError:
+        hint = "--timeout SECONDS allows more; an index of your own needs a copy of the file"
+        return PendingError(f"the question took longer than {self._seconds:g} s", hint=hint, code="query_timeout")
 
 
 _HINT = "crmctl mirror sync is what changes a mirror"
 
 
-def _open(path: Path, clock: Clock, seconds: float | None) -> sqlite3.Connection:
+def _open(path: Path, limit: _Limit) -> sqlite3.Connection:
     db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=10.0)
     db.execute("PRAGMA query_only = ON")
     db.execute("PRAGMA temp_store = FILE")
@@ -54,9 +142,7 @@ def _open(path: Path, clock: Clock, seconds: float | None) -> sqlite3.Connection
     for (name,) in db.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall():
         db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 0")  # noqa: S608 - quoted
     db.set_authorizer(_authorize)
-    if seconds is not None:
-        end = clock.monotonic() + seconds
-        db.set_progress_handler(lambda: int(clock.monotonic() >= end), STEPS)
+    db.set_progress_handler(lambda: int(limit.is_over()), STEPS)
     return db
 
 
@@ -70,11 +156,10 @@ def _authorize(action: int, first: str | None, second: str | None, *_where: str 
     return sqlite3.SQLITE_OK
 
 
-def _explained(error: sqlite3.Error, path: Path, seconds: float | None) -> Exception:
+def _explained(error: sqlite3.Error, path: Path, limit: _Limit) -> Exception:
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_INTERRUPT":
-        hint = "--timeout SECONDS allows more; an index of your own needs a copy of the file"
-        return PendingError(f"the question took longer than {seconds:g} s", hint=hint, code="query_timeout")
+        return limit.error
     if name == "SQLITE_AUTH" or "not authorized" in str(error) or "prohibited" in str(error):
         return UsageError("only SELECT is answered: a mirror is read, never written", hint=_HINT, code="not_a_select")
     if name in ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FULL") or name.startswith("SQLITE_IOERR"):
