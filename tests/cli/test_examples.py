@@ -28,8 +28,11 @@ ELSEWHERE = {
     "crmctl service": "needs the data directory of a service; run in tests/service",
     "crmctl webhooks listen": "runs until it is stopped; run in tests/cli/test_webhooks.py",
 }
+PROGRAMS = ("sqlite3",)
+"""Programs of others that examples begin with."""
+
 EXAMPLES = [
-    (leaf["command"], example)
+    pytest.param(leaf["command"], example, marks=[pytest.mark.needs(name) for name in PROGRAMS if example.startswith(f"{name} ")])
     for leaf in walk_commands(describe_tree())
     for example in leaf["examples"]
     if not any(leaf["command"].startswith(name) for name in ELSEWHERE)
