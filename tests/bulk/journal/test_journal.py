@@ -170,6 +170,20 @@ def test_a_lease_is_held_by_the_living_only(journal: Journal) -> None:
     assert not journal.is_running
 
 
+def test_what_became_of_a_batch_is_written_down_in_order(journal: Journal, tmp_path: Path) -> None:
+    journal.begin(1, rows(1, 10))
+    journal.settle(1, rows(1, 10), DOUBT)
+    journal.resolve(1, {1: "a", 2: None}, {3}, "who knows")
+    journal.resolve(1, dict.fromkeys(range(4, 11), None), (), "")
+    with closing(sqlite3.connect(tmp_path / "job" / FILE_NAME)) as db:
+        told = db.execute("SELECT kind, batch, note FROM event").fetchall()
+    assert told == [
+        ("IN_DOUBT", 1, "timeout"),
+        ("reconciled", 1, "2 found, 1 absent; who knows"),
+        ("reconciled", 1, "7 found, 0 absent"),
+    ]
+
+
 def test_the_dead_have_no_start_time() -> None:
     child = os.fork()
     if child == 0:
