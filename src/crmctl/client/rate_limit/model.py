@@ -148,7 +148,7 @@ class Learned:
     @property
     def reserve(self) -> int:
         """Requests of a window that bulk work leaves: to people who wait, and for its end, where they tell when it is."""
-        known = self.sliding or self.drifts > 0 or self.bias_high - self.bias_low <= SHARP
+        known = self.sliding or (self.is_small and self.drifts > 0) or self.bias_high - self.bias_low <= SHARP
         return min(self.limit // 3, max(1 if known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12))))
 
     @property
@@ -240,11 +240,8 @@ def _free_in_flow(learned: Learned, usage: Usage, by_log: int, by_answer: int, n
 def probe_times(learned: Learned, usage: Usage, now: float) -> list[float]:
     """When bulk work may spend each request it leaves: some evenly, the reserve where there may be more room already or just before."""
     sure = min(learned.latest, usage.oldest + learned.window)
-    tries: list[float] = []
-    for moment in _ends_to_try(learned, usage) if learned.reset else ():
-        if moment < sure and all(abs(moment - other) > SHARP / 2 for other in tries):
-            tries.append(moment)
-    tries = sorted(moment + TICK for moment in tries[: learned.reserve])
+    ends = _ends_to_try(learned, usage, sure) if learned.reset else []
+    tries = sorted(moment + TICK for moment in ends[: learned.reserve])
     first = tries[0] if tries else sure
     early, start = learned.reserve - len(tries), first - learned.lead
     spacing = learned.spacing(now)
@@ -252,14 +249,19 @@ def probe_times(learned: Learned, usage: Usage, now: float) -> list[float]:
     return steady + [first - learned.lead * (early - step) / early for step in range(early)] + tries
 
 
-def _ends_to_try(learned: Learned, usage: Usage) -> list[float]:
-    """Where the window may end, the likeliest first: where Reset puts it, or between two moments (one try between them halves the rest);
-    a number of whole seconds after the oldest request."""
-    length = learned.longest - SHARP  # seen from the sending, and so a little too long
-    by_age = [usage.oldest + max(1, math.floor(length)), usage.oldest + math.ceil(length)]
-    if learned.drifts:
-        return by_age
+def _ends_to_try(learned: Learned, usage: Usage, sure: float) -> list[float]:
+    """Where the window may end before it surely has, in the order of trying: the latest first, of a small limit the likeliest, each once.
+
+    Where Reset puts it, or between two moments (one try between them halves the rest); a number of whole seconds after the oldest request.
+    """
+    length = learned.longest - (SHARP if learned.is_small else 0.0)  # seen from the sending, and so a little too long
+    ends = [usage.oldest + max(1, math.floor(length)), usage.oldest + math.ceil(length)]
     if not learned.flips:
-        return [learned.edge, *by_age]
-    first, last = (learned.reset - learned.shift + bias for bias in (learned.bias_low, learned.bias_high))
-    return [last, *by_age] if last - first <= SHARP else [last, (first + last) / 2, *by_age]
+        ends = [learned.edge, *ends]
+    elif not (learned.is_small and learned.drifts):
+        first, last = (learned.reset - learned.shift + bias for bias in (learned.bias_low, learned.bias_high))
+        ends = [last, *ends] if last - first <= SHARP else [last, (first + last) / 2, *ends]
+    ends = [moment for moment in ends if moment < sure]
+    if not learned.is_small:
+        return sorted(ends, reverse=True)
+    return [moment for at, moment in enumerate(ends) if all(abs(moment - other) > SHARP / 2 for other in ends[:at])]

@@ -159,7 +159,7 @@ def list_deliveries(tx: Tx, endpoint_id: str, state: str | None = None, limit: i
 
 def count_deliveries(tx: Tx, endpoint_id: str) -> dict[str, int]:
     """How many are in each state, up to MOST_COUNTED and one: a busy endpoint has millions, and nobody reads such a number."""
-    sql = "SELECT count(*) FROM (SELECT 1 FROM webhook_delivery WHERE endpoint_id = ? AND state = ? LIMIT ?) AS some"
+    sql = "SELECT count(*) FROM (SELECT 1 FROM webhook_delivery WHERE endpoint_id = ? AND state = ? LIMIT ?) AS counted"
     return {state: required(tx.one(sql, (endpoint_id, state, MOST_COUNTED + 1)))[0] for state in (PENDING, SUCCEEDED, FAILED)}
 
 
