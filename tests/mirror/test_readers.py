@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models.attributes import Attribute
 from tests.support.historyservice import OBJECT_ID, HistoryService
 from tests.support.mirrorhistories import MirrorContext
+
+# Datasette leaves the connections of its threads open.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 
 TYPES = {
     "title": "text", "email": "email", "status": "select", "born": "date", "score": "number", "exact": "number", "is_open": "checkbox",
@@ -84,11 +89,13 @@ def by_duckdb(mirror: Path) -> Ask:
 
 
 @pytest.fixture(scope="module", params=[by_sqlite3, by_datasette, by_duckdb], ids=["sqlite3", "datasette", "duckdb"])
-def ask(request: pytest.FixtureRequest, mirror: Path) -> Ask:
+def ask(request: pytest.FixtureRequest, mirror: Path) -> Iterator[Ask]:
     if request.param is by_duckdb and sys.platform != "linux":
         pytest.skip("the part of DuckDB that reads SQLite is pinned for Linux only")
-    made: Ask = request.param(mirror)
-    return made
+    yield request.param(mirror)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_types_and_parts_are_columns(ask: Ask) -> None:
