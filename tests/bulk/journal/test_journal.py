@@ -135,6 +135,7 @@ def test_it_remembers_what_it_is_about(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with closing(new_journal(folder)), closing(Journal(folder, FakeClock())) as again:
         assert again.header == header()
+    assert (folder.stat().st_mode & 0o777, (folder / FILE_NAME).stat().st_mode & 0o777) == (0o700, 0o600), "rows are nobody else's business"
     with pytest.raises(UsageError):
         Journal(tmp_path, FakeClock())
     with closing(sqlite3.connect(folder / FILE_NAME)) as db:
