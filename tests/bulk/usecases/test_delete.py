@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from crmctl import Client
+from crmctl.bulk.undo.recreate import Recreated
+from crmctl.bulk.undo.referrers import link_referrers
 from crmctl.bulk.usecases.recreate import Recreation
+from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError, StorageError, UsageError
 from crmctl.models import jsontext
+from crmctl.models.attributes import Attribute
+from crmctl.models.records import BulkResult, Record
 from tests.support.mishaps import STEPS, Mishaps, deadly
 from tests.support.service import RunningService, running_service
 
@@ -169,6 +174,37 @@ def test_other_records_refer_to_them_again(service: RunningService, client: Clie
 
 def _ids(client: Client) -> Iterator[str]:
     return (record.id for record in client.records("deals").list())
+
+
+def _moment(number: int) -> str:
+    return f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
+
+
+class Blind:
+    """A service of many deals that finds none by reference, though one names a person."""
+
+    def __init__(self) -> None:
+        wires = ({"id": f"d{n:03}", "data": {"contact": "ab" if n == 7 else f"c{n}"}, "createdAt": _moment(n)} for n in range(900))
+        self.rows = [Record.parse(wire) for wire in wires]
+        self.written: list[Any] = []
+
+    def list_records(
+        self, _: str, *, filters: Any = (), sort: str | None = None, order: str | None = None, limit: int = 50, offset: int = 0
+    ) -> Page[Record]:
+        rows = [] if filters else self.rows if order == "asc" else self.rows[::-1]
+        return Page(rows[offset : offset + limit], len(rows), limit, offset)
+
+    def bulk_write(self, _: str, records: Any, *, mode: str = "create") -> BulkResult:
+        self.written += records
+        return BulkResult(updated=len(records))
+
+
+def test_a_service_that_finds_nothing_by_reference_is_read_whole() -> None:
+    service, done = Blind(), Recreated()
+    contact = Attribute.model_validate({"id": "a", "slug": "contact", "name": "Contact", "type": "reference"})
+    link_referrers(service, {"deals": [contact]}, {"ab": "new"}, done)  # type: ignore[arg-type]
+    assert service.written == [{"id": "d007", "data": {"contact": "new"}}]
+    assert (done.references, done.unreferenced) == (1, 0)
 
 
 def test_what_keeps_it_from_beginning_deletes_nothing(client: Client, tmp_path: Path) -> None:

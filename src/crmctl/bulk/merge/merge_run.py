@@ -8,8 +8,8 @@ from typing import Any
 
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge
 from crmctl.bulk.journal.states import JobState
+from crmctl.bulk.match.reference_questions import reference_ids
 from crmctl.bulk.merge.merge_journal import GroupState, MergeJournal
-from crmctl.bulk.merge.reference_questions import reference_ids
 from crmctl.bulk.merge.rollback import take_back
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.step_status import StepStanding, record_standing

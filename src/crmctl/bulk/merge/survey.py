@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from crmctl.bulk.match.key_lookups import Lookup
-from crmctl.bulk.merge.reference_questions import ask, asks, reference_ids
+from crmctl.bulk.match.reference_questions import ask, asks, reference_ids
 from crmctl.bulk.merge.steps import MergeSchema, Surroundings
 from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.bulk.read.full_scan import ScanStatistics, scan

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
+from crmctl.bulk.match.reference_questions import ask, asks
 from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
@@ -13,7 +14,6 @@ from crmctl.bulk.run.rows_to_send import chunks
 from crmctl.bulk.undo.recreate import Recreated
 from crmctl.errors import DeniedError
 from crmctl.models.attributes import Attribute
-from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT, BulkResult, Record
 
 NAMED = 5
@@ -63,18 +63,24 @@ def _referrers(
 
 
 def _candidates(reads: CountedReads, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
-    """One request an id where that is fewer than all pages; a list is not found by one of its ids on every service."""
-    total = reads.list_records(object_id, limit=1).total
-    alone = not any(one.is_list for one in attributes) and len(old) * len(attributes) <= (total or 0) // PAGE_LIMIT
-    if not alone:
-        with SeenIds() as seen:
-            yield from chain.from_iterable(scan(reads, object_id, (), seen, ScanStatistics()))
+    """The records that may name an old id: asked for, where that is fewer requests and the service shows that it heeds it, else all."""
+    newest = reads.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+    slugs, named = [one.slug for one in attributes], _Named()
+    if asks(slugs, old, 0, newest.total) and ask(reads, object_id, slugs, old, newest, named):
+        yield from named.records
         return
-    for one in attributes:
-        for record_id in old:
-            with SeenIds() as seen:
-                condition = Condition(one.slug, Operator.EQUALS, record_id)
-                yield from chain.from_iterable(scan(reads, object_id, (condition,), seen, ScanStatistics()))
+    with SeenIds() as seen:
+        yield from chain.from_iterable(scan(reads, object_id, (), seen, ScanStatistics()))
+
+
+class _Named:
+    """Records that answers have shown."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def see(self, records: Iterable[Record], /) -> None:
+        self.records += records
 
 
 def _moved(value: Any, new: Mapping[str, str]) -> Any:

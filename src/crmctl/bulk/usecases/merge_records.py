@@ -16,9 +16,9 @@ from crmctl.bulk.journal.jobs import JobInfo, refuse_running
 from crmctl.bulk.journal.journal import Header
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.match.key_lookups import PAGE_STEP
+from crmctl.bulk.match.reference_questions import asks
 from crmctl.bulk.merge.merge_journal import MODE, GroupState, MergeJournal
 from crmctl.bulk.merge.merge_run import MergeJob
-from crmctl.bulk.merge.reference_questions import asks
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.steps import MergeSchema, StepKind, StepState, is_as_planned
 from crmctl.bulk.merge.survey import Survey
