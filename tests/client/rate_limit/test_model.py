@@ -77,10 +77,12 @@ def test_few_requests_in_a_second_are_used_whatever_windows_do(kind: str, worker
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_a_small_bucket_is_not_overrun(workers: int) -> None:
-    """What leaves too young for a window of a second comes from a bucket."""
+def test_a_small_bucket_is_used_and_not_overrun(workers: int) -> None:
+    """What leaves too young for a window of a second comes from a bucket, also when all of it was there again before the next request."""
     for phase in (0.004, 0.45, 0.8):
-        assert World(TokenBucket(7, 1.0), workers=workers, start=START + phase, **SHORT).run(seconds=20.0).refused == []
+        world = World(TokenBucket(7, 1.0), workers=workers, start=START + phase, **SHORT).run(seconds=20.0)
+        assert world.refused == []
+        assert share_used(world) >= 0.95
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])

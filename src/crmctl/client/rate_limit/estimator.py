@@ -83,7 +83,7 @@ def _read(learned: Learned, exchange: Exchange) -> Learned:
         return learned
     left = max(0, int(remaining))
     used = learned.limit - left
-    learned = _learn_flow(learned, exchange, left)
+    learned = _learn_flow(learned, exchange, left, is_same_window=reset == learned.reset)
     is_newer = learned.refilling and exchange.sent >= learned.heard
     if reset == learned.reset and 0 <= learned.remaining <= left and not is_newer:
         return learned  # within one window the smallest number is the newest: it counts every request answered with a larger one
@@ -94,7 +94,7 @@ def _read(learned: Learned, exchange: Exchange) -> Learned:
     return replace(learned, remaining=left, asked=exchange.sent, heard=exchange.done, foreign=foreign)
 
 
-def _learn_flow(learned: Learned, exchange: Exchange, left: int) -> Learned:
+def _learn_flow(learned: Learned, exchange: Exchange, left: int, *, is_same_window: bool) -> Learned:
     """Some requests have left and some have not.
 
     Then the window slides and is no longer than the age of the youngest that left. Where that is too young for Reset, and as many left as
@@ -102,7 +102,8 @@ def _learn_flow(learned: Learned, exchange: Exchange, left: int) -> Learned:
     """
     used = learned.limit - left
     is_later = exchange.status != 429 and learned.remaining >= 0 and exchange.sent >= learned.heard
-    if not (is_later and left >= learned.remaining and used > exchange.since):
+    have_some_left = used > exchange.since or (is_same_window and learned.is_small and left > learned.remaining)
+    if not (is_later and left >= learned.remaining and have_some_left):
         return learned
     youngest = exchange.sent_before(used)
     if youngest is None:
@@ -110,7 +111,7 @@ def _learn_flow(learned: Learned, exchange: Exchange, left: int) -> Learned:
     age = exchange.done - youngest
     least, most = left - learned.remaining + 1, left - learned.remaining + exchange.since
     shortest, longest = exchange.sent - learned.heard, exchange.done - learned.asked
-    is_even = least >= 2 and shortest / learned.gap - 1 <= most and least <= longest / learned.gap + 1
+    is_even = least >= (1 if learned.is_small else 2) and shortest / learned.gap - 1 <= most and least <= longest / learned.gap + 1
     refills = learned.refills + (is_even and age < learned.youngest)
     return replace(learned, drops=learned.drops + 1, gone=min(learned.gone, age), refills=refills)
 

@@ -117,7 +117,7 @@ class Learned:
     @property
     def refilling(self) -> bool:
         """A token bucket: what is left grows evenly, whatever Reset names."""
-        return self.refills >= 2
+        return self.refills >= (1 if self.is_small else 2)
 
     @property
     def gap(self) -> float:
@@ -264,4 +264,5 @@ def _ends_to_try(learned: Learned, usage: Usage, sure: float) -> list[float]:
     ends = [moment for moment in ends if moment < sure]
     if not learned.is_small:
         return sorted(ends, reverse=True)
-    return [moment for at, moment in enumerate(ends) if all(abs(moment - other) > SHARP / 2 for other in ends[:at])]
+    close = [[other for other in ends if abs(other - moment) <= SHARP / 2] for moment in ends]
+    return list(dict.fromkeys(max(each) for each in close))  # of those that lie together the latest is behind all
