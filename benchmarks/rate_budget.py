@@ -1,7 +1,7 @@
 """Share of the limit that the rate budget uses, by simulation, for limiters of every kind: the table of docs/decisions/0012-rate-budget.md.
 
-Run it from the project's root: `python -m benchmarks.rate_budget [--window 3] [--limit 7 --window 1]`. Takes minutes and no network.
-Ends with 1 when anything was refused.
+Run it from the project's root: `python -m benchmarks.rate_budget [--window 3] [--limit 7 --window 1 --latency 0.03]`.
+Takes minutes and no network. Ends with 1 when anything was refused.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import argparse
 import math
 from collections.abc import Callable, Iterator
 
-from tests.client.ratesim import START, FixedWindow, Limiter, Rounding, SlidingWindow, World, share_used
+from tests.client.ratesim import START, FixedWindow, Limiter, Rounding, SlidingWindow, TokenBucket, World, share_used
 
-WORKERS = (1, 3, 8)
+WORKERS = (1, 2, 4, 8)
+"""At once, from the first request on: as many as the limit is fewer are left out, as nobody knows of it yet."""
 STARTS = (0.004, 0.2, 0.45, 0.8)
 """Where in a window the work begins, as a share of it."""
 
@@ -29,6 +30,7 @@ def limiters(limit: int, window: float) -> Iterator[tuple[str, Rounding, Callabl
     for name, make in kinds.items():
         for rounding in (math.floor, math.ceil):
             yield name, rounding, make
+    yield "token bucket", math.ceil, lambda _: TokenBucket(limit, window)
 
 
 def measure(make: Callable[[Rounding], Limiter], rounding: Rounding, workers: int, window: float, latency: float) -> tuple[float, int]:
@@ -46,13 +48,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--window", type=float, action="append", help="seconds; default 60 and 3")
     parser.add_argument("--limit", type=int, default=100, help="requests a window; default 100")
+    parser.add_argument("--latency", type=float, help="seconds; default 0.05, in windows below ten seconds 0.01")
     arguments = parser.parse_args()
-    every = 0
-    print(f"| window | limiter | Reset | {' | '.join(f'{workers} at once' for workers in WORKERS)} | refused |")
-    print("|---|---|---|" + "---|" * (len(WORKERS) + 1))
+    every, workers = 0, [each for each in WORKERS if each < arguments.limit]
+    print(f"| window | limiter | Reset | {' | '.join(f'{each} at once' for each in workers)} | refused |")
+    print("|---|---|---|" + "---|" * (len(workers) + 1))
     for window in arguments.window or (60.0, 3.0):
+        latency = arguments.latency or (0.05 if window >= 10 else 0.01)
         for name, rounding, make in limiters(arguments.limit, window):
-            measured = [measure(make, rounding, workers, window, 0.05 if window >= 10 else 0.01) for workers in WORKERS]
+            measured = [measure(make, rounding, each, window, latency) for each in workers]
             refused = sum(count for _, count in measured)
             every += refused
             print(

@@ -76,13 +76,21 @@ def test_few_requests_in_a_second_are_used_whatever_windows_do(kind: str, worker
         assert share_used(world) >= 0.8
 
 
+@pytest.mark.parametrize("phase", [0.37, 0.9])
+def test_a_short_window_is_used_again_after_a_refusal(phase: float) -> None:
+    """Eight at once meet a limit of seven that nobody knew. With `phase` 0.9 Reset, rounded down, hardly ever lies ahead."""
+    world = World(FixedWindow(7, 1.0, aligned=True, phase=phase), workers=8, start=START + 0.004, **SHORT).run(seconds=20.0)
+    assert len(world.refused) == 1
+    assert share_used(world) >= 0.8
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_small_bucket_is_used_and_not_overrun(workers: int) -> None:
     """What leaves too young for a window of a second comes from a bucket, also when all of it was there again before the next request."""
     for phase in (0.004, 0.45, 0.8):
         world = World(TokenBucket(7, 1.0), workers=workers, start=START + phase, **SHORT).run(seconds=20.0)
         assert world.refused == []
-        assert share_used(world) >= 0.95
+        assert share_used(world) >= 0.9
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])

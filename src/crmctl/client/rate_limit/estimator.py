@@ -65,7 +65,7 @@ def _block(learned: Learned, exchange: Exchange) -> Learned:
     until = max(learned.blocked_until, exchange.done + wait)
     probing = learned.probing + 1 if again else 1
     learned = replace(learned, drops=0, gone=NEVER, refills=0, span=NEVER, ended=-1.0)
-    return replace(learned, blocked_until=until, probing=probing, even_until=until + learned.window)
+    return replace(learned, blocked_until=until, probing=probing, even_from=until)
 
 
 def _read(learned: Learned, exchange: Exchange) -> Learned:
@@ -134,6 +134,8 @@ def _learn_end(learned: Learned, exchange: Exchange, reset: float, used: int) ->
             learned = replace(learned, bias_low=low, bias_high=high, flips=1, drifts=learned.drifts + 1)
         if used <= exchange.since and not learned.drops:
             learned = replace(learned, opened=exchange.done)
+    elif learned.is_small and learned.reset and reset > learned.reset + 0.5 and used > exchange.since:
+        learned = replace(learned, drifts=learned.drifts + 1)  # what was counted before still counts: Reset is no window's end
     learned = replace(learned, reset=reset)
     came = max(exchange.sent, exchange.done - SLOW)
     return replace(learned, longest=min(LONGEST_WINDOW, max(learned.longest, learned.edge - came)))

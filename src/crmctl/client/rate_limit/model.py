@@ -57,15 +57,16 @@ NEVER = math.inf
 class Learned:
     """What is known of the service's limit.
 
-    `limit` 0 means unlimited or unknown: no pacing. `remaining`, `asked` and `heard` come from the newest answer: what it said was
-    left, when its request was sent, when it was answered. `reset` is its X-RateLimit-Reset (the service's wall clock; 0: none), `shift`
-    our wall clock minus the monotonic one, `offset_*` bound the service's clock minus ours. `longest` is the longest time seen from a
-    request to its Reset. Where windows end at once: `bias_*` bound the seconds by which they end after Reset on our wall clock, as seen
-    at `flips` ends; `drifts` counts how often those bounds did not hold: windows then begin with a request. `opened`: the present window
-    was first seen then; `ended`: the last one was still seen then; `span`: no window is longer, by ends one after another. Where requests
-    leave one by one (`drops` counts such sights): `gone` is the smallest age at which one had left; `refills` counts the sights of as
-    many as a token bucket gains, at a smaller age than Reset names. `foreign` is what others use of the limit. `visited`: a person asked
-    then. After a 429: nobody before `blocked_until`, then one (`probing` counts refused ones), evenly until `even_until`.
+    `limit` 0 means unlimited or unknown: no pacing. `remaining`, `asked` and `heard` come from the newest answer: what it said was left,
+    when its request was sent, when it was answered. `reset` is its X-RateLimit-Reset (the service's wall clock; 0: none), `shift` our wall
+    clock minus the monotonic one, `offset_*` bound the service's clock minus ours. `longest` is the longest time seen from a request to its
+    Reset. Where windows end at once: `bias_*` bound the seconds by which they end after Reset on our wall clock, as seen at `flips` ends;
+    `drifts` counts how often those bounds did not hold, or Reset moved within a window: windows then begin with a request. `opened`: the
+    present window was first seen then; `ended`: the last one was still seen then; `span`: no window is longer, by ends one after another.
+    Where requests leave one by one (`drops` counts such sights): `gone` is the smallest age at which one had left; `refills` counts the
+    sights of as many as a token bucket gains, at a smaller age than Reset names. `foreign` is what others use of the limit. `visited`: a
+    person asked then. After a 429: nobody before `blocked_until`, then one (`probing` counts refused ones), evenly for a window from
+    `even_from` on.
     """
 
     limit: int = DEFAULT_LIMIT
@@ -92,7 +93,7 @@ class Learned:
     visited: float = -NEVER
     blocked_until: float = -1.0
     probing: int = 0
-    even_until: float = -1.0
+    even_from: float = -NEVER
 
     @property
     def is_unlimited(self) -> bool:
@@ -127,7 +128,8 @@ class Learned:
     @property
     def window(self) -> float:
         """Seconds after its answer at which a request counts no more, at the latest. Reset may be rounded either way."""
-        if self.longest == 0.0 or abs(self.longest - DEFAULT_WINDOW) < ROUNDING:
+        is_told = self.longest > 0.0 or (self.flips > 0 and self.offset_low < self.offset_high)  # Reset may never lie ahead, rounded down
+        if not is_told or abs(self.longest - DEFAULT_WINDOW) < ROUNDING:
             return DEFAULT_WINDOW
         if self.sliding:
             return self.gone
@@ -189,7 +191,7 @@ def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
         return now + SOON if usage.probes else now
     if learned.limit <= 0:
         return now
-    if bulk and learned.even_until > now and usage.newest + learned.gap > now:
+    if bulk and learned.even_from + learned.window > now and usage.newest + learned.gap > now:
         return usage.newest + learned.gap
     by_log = learned.limit - learned.foreign - usage.counting
     by_answer = learned.remaining - usage.since if learned.remaining >= 0 else by_log
