@@ -136,7 +136,7 @@ MUTATIONS = (
     ),
     Mutation(
         "nothing is counted at the end",
-        "bulk/run/rows_to_send.py",
+        "bulk/run/import_run.py",
         "counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None",
         "counted = None",
         EVIDENCE + "test_the_count_at_the_end_says_when_something_is_there_twice",

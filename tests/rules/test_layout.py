@@ -68,27 +68,6 @@ def test_what_contributing_names_is_there() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize(("walk", "files", "functions"), [(0, 15, 24), (1, 7, 13)], ids=["bulk import FILE", "--filter"])
-def test_the_trace_of_a_command_names_functions_that_are_there(walk: int, files: int, functions: int) -> None:
-    """Each step names files, and after each file the functions of it that are passed."""
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Trace one command")[2].partition("\n## ")[0]
-    steps: dict[str, list[str]] = {}
-    file = ""
-    for word in re.findall(r"`([\w./]+)`", section.split("`crmctl ")[walk + 1]):
-        if word.startswith("src/"):
-            file = word
-        elif file:
-            steps.setdefault(file, []).append(word.rpartition(".")[2])
-    assert 5 <= len(steps) <= files
-    assert sum(map(len, steps.values())) <= functions
-    missing = []
-    for name, passed in steps.items():
-        tree = ast.parse((ROOT / name).read_text())
-        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        missing += [f"{name}: {function}" for function in passed if function not in there]
-    assert missing == []
-
-
 def test_the_hooks_before_a_commit_are_targets_of_the_makefile() -> None:
     repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     entries = [hook["entry"] for repository in repositories for hook in repository["hooks"]]

@@ -26,13 +26,13 @@ from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.run.audit import audit
 from crmctl.bulk.run.import_run import rows_of
-from crmctl.bulk.run.job_run import RunOptions, run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.undo.updates import Updates
+from crmctl.bulk.usecases.job_run import RunOptions, run_job
 from crmctl.bulk.usecases.resume import reopen
 from crmctl.bulk.usecases.undo import WrittenRecords, carry_out, plan_undo
 from crmctl.client.crm import Crm

@@ -10,11 +10,11 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.feed import FeedPlan
-from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.sources.given_input import GivenInput
+from crmctl.bulk.usecases.job_run import JobResult, RunOptions, run_job
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.models.attributes import Attribute
 from tests.support.bulkcontext import QuietContext

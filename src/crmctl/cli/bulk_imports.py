@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
     from crmctl.bulk.usecases.apply_plan import PlanPreview
     from crmctl.bulk.usecases.import_records import ImportPreview
-    from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest
+    from crmctl.bulk.usecases.requests import ApplyRequest
     from crmctl.bulk.usecases.results import ImportResult
     from crmctl.cli.runtime import Runtime
 
 
-def import_file(runtime: Runtime, request: ImportRequest, report: str | None = None) -> None:
-    """Import a file, or with --dry-run or --plan say what that would do; as a `report` for a build system where that is asked for."""
+def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
+    """Import a file, or with --dry-run or --plan say what that would do; as a report for a build system where that is asked for."""
     from crmctl.bulk.usecases.import_records import import_records, preview_import
+    from crmctl.bulk.usecases.requests import ImportRequest
 
+    request, report = ImportRequest.taken(options), options["report"]
     if runtime.dry_run or request.plan_path is not None:
         runtime.flags["dry_run"] = True
         if report is not None:

@@ -51,34 +51,32 @@ def show_pages(
     """Emit the items of a paged list as its pages arrive. `view` gets the first item, or None when there is none."""
     from crmctl.client.paging import iterate
 
-    show_found(runtime, lambda on_shift: iterate(fetch, limit=part.limit, offset=part.offset, on_shift=on_shift), part, view)
+    seen = SeenPages(part)
+    show_found(runtime, seen, iterate(fetch, limit=part.limit, offset=part.offset, on_shift=seen.shift), view)
 
 
 def show_found(
     runtime: Runtime,
-    find: Callable[[Callable[[], None]], Iterator[Page[Any]]],
-    part: Window,
+    seen: SeenPages,
+    pages: Iterator[Page[Any]],
     view: Callable[[dict[str, Any] | None], View],
     present: Callable[[Sequence[Any]], Iterable[Any]] = lambda items: items,
 ) -> None:
-    """Emit pages as `find` gives them, which hears of a function to call when others changed the list meanwhile.
-
-    `present` makes of items what is shown of them.
-    """
-    seen = _Seen()
-    pages = seen.watch(find(seen.shift))
+    """Emit pages as they come; `present` makes of items what is shown of them."""
+    pages = seen.watch(pages)
     first = next(pages)
     shown = runtime.emitter.emit_pages(
         (present(page.items) for page in chain([first], pages)), view(first.items[0].wire if first.items else None)
     )
-    for note in seen.notes(part, shown):
+    for note in seen.notes(shown):
         runtime.messages.note(note)
 
 
-class _Seen:
+class SeenPages:
     """What pages told about the whole list: how long it was in the end, and whether others changed it meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: Window) -> None:
+        self.part = part
         self.total: int | None = None
         self.shifted = False
 
@@ -90,10 +88,11 @@ class _Seen:
             self.total = page.total
             yield page
 
-    def notes(self, part: Window, shown: int) -> Iterator[str]:
+    def notes(self, shown: int) -> Iterator[str]:
         """What was left out, or may be missing."""
         from crmctl.client.record_lists import SHIFTED
 
+        part = self.part
         more = self.total is not None and part.offset + shown < self.total
         if self.shifted:
             yield SHIFTED

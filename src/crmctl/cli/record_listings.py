@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.list_window import ORDERS, Window, one_of, show_found
+from crmctl.cli.list_window import ORDERS, SeenPages, Window, one_of, show_found
 from crmctl.cli.record_display import RecordDisplay
 from crmctl.cli.record_queries import check_references, query_context
 from crmctl.errors import UsageError
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from crmctl.client.queries.clauses import FilterReader
     from crmctl.client.queries.record_filter import RecordFilter
     from crmctl.client.queries.record_query import RecordQuery
-    from crmctl.client.shapes import Page
-    from crmctl.models.records import Record
     from crmctl.output.views import View
 
 
@@ -40,17 +38,14 @@ def list_window(runtime: Runtime, asked: Asked, part: Window) -> None:
     one_of("--order", asked.order, ORDERS)
     reader, query = _query(runtime, asked, agreed=part.limit is None)
     display = RecordDisplay(runtime, asked.object, reader.context)
-
-    def find(on_shift: Callable[[], None]) -> Iterator[Page[Record]]:
-        pages = query.pages(part.limit, part.offset, on_shift)
-        first = next(pages)
-        if not first.items and not part.offset:
-            check_references(reader.context, asked.object, query.wanted)
-        left = len(first.items) if first.total is None else first.total - part.offset
-        display.expect(left if part.limit is None else min(left, part.limit))
-        return chain([first], pages)
-
-    show_found(runtime, find, part, display.view, display.wires)
+    seen = SeenPages(part)
+    pages = query.pages(part.limit, part.offset, seen.shift)
+    first = next(pages)
+    if not first.items and not part.offset:
+        check_references(reader.context, asked.object, query.wanted)
+    left = len(first.items) if first.total is None else first.total - part.offset
+    display.expect(left if part.limit is None else min(left, part.limit))
+    show_found(runtime, seen, chain([first], pages), display.view, display.wires)
     display.finish()
     _remark(runtime, query)
 

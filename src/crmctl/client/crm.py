@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from crmctl.client.http.answers import Answer
-from crmctl.client.http.attempt_observer import AttemptObserver
+from crmctl.client.http.attempt_observer import AttemptObserver, BatchObserver
 from crmctl.client.http.session import Session, encode_json
 from crmctl.client.http.transport import UploadBody
 from crmctl.client.shapes import (
@@ -158,16 +158,15 @@ class Crm:
         records: Sequence[Fields | bytes],
         *,
         mode: str = "create",
-        idempotency_key: str | None = None,
-        watch: AttemptObserver | None = None,
+        watch: BatchObserver | None = None,
     ) -> BulkResult:
         """Write up to 100 `{data, id?}`; `mode` is `create` or `upsert`. The counts are as the service sent them: check that they add up.
         A record given as bytes is JSON already.
 
-        Never repeated after an unknown outcome: such an error says `outcome_unknown`. `idempotency_key` is sent for services that know it;
-        `watch` hears of every attempt before it leaves.
+        Never repeated after an unknown outcome: such an error says `outcome_unknown`. `watch` hears of every attempt before it leaves;
+        its key is sent for services that know such keys.
         """
-        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else None
+        headers = {"Idempotency-Key": watch.idempotency_key} if watch is not None else None
         encoded = b",".join(record if isinstance(record, bytes) else encode_json(record) for record in records)
         body = b'{"mode":%s,"records":[%s]}' % (encode_json(mode), encoded)
         path = path_of("objects", object_id, "records", action="bulk")

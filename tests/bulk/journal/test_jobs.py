@@ -20,11 +20,11 @@ from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.dry_run import DryRunOptions, Limit, dry_run
 from crmctl.bulk.run.guards import Guard
-from crmctl.bulk.run.job_run import JobResult, RunOptions, finished_result, run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
 from crmctl.bulk.run.plan import ImportPlan, open_input
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.usecases.job_run import JobResult, RunOptions, finished_result, run_job
 from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models.attributes import Attribute

@@ -23,13 +23,13 @@ from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.cell_values import ValueOptions
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.dry_run import DryRunOptions, dry_run
-from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan, open_input
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.undo.written import written_rows
+from crmctl.bulk.usecases.job_run import JobResult, RunOptions, run_job
 from crmctl.bulk.usecases.resume import reopen
 from crmctl.bulk.usecases.undo import WrittenRecords, carry_out, plan_undo
 from tests.support.bulkcontext import QuietContext

@@ -16,7 +16,7 @@ from crmctl.bulk.merge.steps import MergeStep, StepKind, StepState
 from crmctl.bulk.read.counted_reads import ReadService
 from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.bulk.rows.batches import Batch, Batcher, Entry
-from crmctl.bulk.send.bisection import in_halves, repeated
+from crmctl.bulk.send.bisection import InHalves, attempts
 from crmctl.client.http.session import encode_json
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.models.activities import Activity
@@ -76,7 +76,9 @@ class StepSender:
 
     def _written(self, object_id: str, batch: Batch) -> Iterable[tuple[dict[int, str], list[int]]]:
         """For each part of a batch: the numbers that failed, with the service's words, and those that went."""
-        for part, verdict in in_halves([batch], lambda part: self._send(part, object_id), Batch.halves):
+        parts = InHalves([batch], Batch.halves)
+        for part in parts:
+            verdict = parts.judged(part, self._send(part, object_id))
             if verdict.state is BatchState.CONFIRMED:
                 failed = {part.ordinals[index]: why for index, why in verdict.failures.items()}
                 yield failed, [number for number in part.ordinals if number not in failed]
@@ -99,7 +101,10 @@ class StepSender:
         return self._settled(attempt)
 
     def _settled(self, attempt: Callable[[], Verdict]) -> Verdict:
-        verdict, _ = repeated(attempt, ATTEMPTS, self.journal.clock, lambda: self.interrupt.requested)
+        for _ in attempts(ATTEMPTS, self.journal.clock):
+            verdict = attempt()
+            if not verdict.repeatable or self.interrupt.requested:
+                break
         if verdict.state in (BatchState.IN_DOUBT, BatchState.PLANNED):
             raise verdict.fatal or ServiceError(verdict.reason)
         return verdict
@@ -109,7 +114,9 @@ class StepSender:
         for at in range(0, len(steps), BULK_LIMIT):
             part = steps[at : at + BULK_LIMIT]
             self.journal.mark_steps([step.number for step in part], StepState.SENDING)
-            for some, verdict in in_halves([part], self._delete, _halves):
+            pieces = InHalves([part], _halves)
+            for some in pieces:
+                verdict = pieces.judged(some, self._delete(some))
                 if verdict.state is BatchState.CONFIRMED:
                     failed = {some[index].number: why for index, why in verdict.failures.items()}
                     self.journal.mark_steps([step.number for step in some if step.number not in failed], StepState.DONE)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 from crmctl.bulk.findings import Finding, Severity
@@ -12,20 +14,27 @@ from crmctl.bulk.interrupts import watch_interrupts
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.match.key_index import KeyIndex
+from crmctl.bulk.read.read_back import Baseline, Reader
 from crmctl.bulk.rows.batches import Entry, SendableRow, entry_of
 from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.markers import Marker
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.context import CheckedRow, ImportRun, InputRows
+from crmctl.bulk.run.lost_requests import LostRequests
 from crmctl.bulk.run.row_actions import NO_ID, NO_RECORD, Resolver
-from crmctl.bulk.run.rows_to_send import chunks, deliver
-from crmctl.bulk.send.context import Rows
+from crmctl.bulk.run.rows_to_send import chunks, rows_left
+from crmctl.bulk.send.context import Rows, SendContext
 from crmctl.bulk.send.entry_spool import EntrySpool
+from crmctl.bulk.send.pipeline import Delivery
+from crmctl.bulk.send.reconcile import Reconciler
 from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, storage_error
+from crmctl.models.records import BULK_LIMIT
 
 SEAL = "rows kept"
 """The journal's fact: by which the rows that were kept are known to be whole."""
 
+LABELS = {"update": "updating", "delete": "deleting", "recreate": "creating again"}
+"""What a progress bar says, by the kind of a job."""
 
 Keep = Callable[[Sequence[CheckedRow]], None]
 """Takes valid rows."""
@@ -50,7 +59,9 @@ def run_import(run: ImportRun) -> RunResult:
         try:
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
-            return _check_and_send(run)
+            with ExitStack() as kept:
+                rows = _checked_rows(run, kept)
+                return RunResult(rows) if isinstance(rows, CrmctlError) else _send(run, rows)
         except (StorageError, OSError, sqlite3.Error) as error:
             if (full := error if isinstance(error, StorageError) else storage_error(error)) is None:
                 raise
@@ -59,21 +70,22 @@ def run_import(run: ImportRun) -> RunResult:
             journal.add_effort(0, run.clock.monotonic() - started)
 
 
-def _check_and_send(run: ImportRun) -> RunResult:
+def _checked_rows(run: ImportRun, kept: ExitStack) -> Rows | CrmctlError:
+    """The valid rows, checked now where they were not, and where they can be kept, in `kept`; or why nothing is sent now."""
     journal = run.journal
     if run.resolver is not None:
         if (failure := _resolve(run, run.resolver)) is not None:
-            return RunResult(failure)
+            return failure
     elif journal.state is JobState.CHECKING:
-        with EntrySpool(journal.folder) as spool:
-            if (failure := _check_into(run, spool)) is not None:
-                return RunResult(failure)
-            if not run.hooks.changes_rows:
-                return _send(run, spool)
-    elif (kept := EntrySpool.kept(journal.folder, journal.recall(SEAL))) is not None:
-        with kept:
-            return _send(run, kept)
-    return _send(run, _Rebuilt(journal, run.rows))
+        spool = kept.enter_context(EntrySpool(journal.folder))
+        if (failure := _check_into(run, spool)) is not None:
+            return failure
+        if not run.hooks.changes_rows:
+            return spool
+        kept.close()
+    elif (sealed := EntrySpool.kept(journal.folder, journal.recall(SEAL))) is not None:
+        return kept.enter_context(sealed)
+    return _Rebuilt(journal, run.rows)
 
 
 def _check_into(run: ImportRun, spool: EntrySpool) -> CrmctlError | None:
@@ -203,6 +215,61 @@ def _send(run: ImportRun, rows: Rows) -> RunResult:
             EntrySpool.discard(journal.folder)
             journal.set_state(JobState.FINISHED)
     return RunResult(error, tuple(notes))
+
+
+def deliver(context: SendContext, rows: Rows) -> tuple[CrmctlError | None, Sequence[str]]:
+    """Send the rows of an open job that are left, and settle those in doubt: the error that ended it early, and notes for the user."""
+    said: list[str] = []
+    try:
+        for last in chain(LostRequests(context, rows, said.append).parts(), [None]):
+            counts, reader, notes = context.journal.counts(), context.reader(), list[str]()
+            if not (left := counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]):
+                error = None
+            elif (error := _take_baseline(context, reader)) is None:
+                reconciler = Reconciler(context, reader, lambda: rows.since(1))
+                reconciler.evidence.accepts_older_lists = last is not None
+                delivery = Delivery(context, reconciler)
+                with _shown(context, reader, left):
+                    delivery.run(rows_left(context.journal, rows, reconciler, last))
+                    counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None
+                error, notes = delivery.error, [*delivery.notes, *filter(None, [counted])]
+            if error is not None or context.interrupt.requested:
+                break
+    except StorageError as failure:
+        return failure, said
+    return error, [*said, *notes]
+
+
+@contextmanager
+def _shown(context: SendContext, reader: Reader, left: int) -> Iterator[None]:
+    """While `left` rows are sent, a bar is shown; what was read to settle doubts counts as requests of the job."""
+    context.progress.start(LABELS.get(context.journal.header.kind, "importing"), left, BULK_LIMIT)
+    try:
+        yield
+    finally:
+        context.progress.finish()
+        context.journal.add_effort(reader.requests, 0.0)
+
+
+def _take_baseline(context: SendContext, reader: Reader) -> CrmctlError | None:
+    """Remember what is there before anything is sent. Without the right to read, doubts will stay doubts. Returns why it cannot be read.
+
+    It is part of the preparations, like reading the attributes, and not counted as a request of the job.
+    """
+    journal = context.journal
+    if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
+        return None
+    newest = context.newest.if_new(context.clock) if context.newest is not None else None
+    try:
+        known = Baseline.of_changed(newest) if newest is not None else None
+        journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
+    except (ServiceError, RejectedError):
+        return None
+    except CrmctlError as failure:
+        return None if isinstance(failure, DeniedError) and failure.status == 403 else failure
+    finally:
+        reader.requests = 0
+    return None
 
 
 def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:

@@ -13,7 +13,7 @@ from crmctl.bulk.journal.high_water_mark import HighWaterMark
 from crmctl.bulk.journal.journal import FILE_NAME, Header, Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.rows.batches import Entry
-from crmctl.bulk.run.rows_to_send import deliver
+from crmctl.bulk.run.import_run import deliver
 from crmctl.bulk.send.context import SendContext
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError

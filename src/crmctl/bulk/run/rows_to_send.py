@@ -1,91 +1,25 @@
-"""The rows of an open job that are left to be sent, in input order, and those in doubt, put together again: handed to the delivery."""
+"""The rows of an open job that are left to be sent, in input order; those in doubt are put together again and parked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import TypeVar
 
 from crmctl.bulk.journal.journal import Doubt, Journal
-from crmctl.bulk.journal.states import BatchState, RowState
-from crmctl.bulk.read.read_back import Baseline, Reader
+from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.rows.batches import Batch, Entry
-from crmctl.bulk.run.lost_requests import LostRequests
-from crmctl.bulk.send.context import Rows, SendContext
+from crmctl.bulk.send.context import Rows
 from crmctl.bulk.send.evidence import Sent
-from crmctl.bulk.send.pipeline import Delivery
 from crmctl.bulk.send.reconcile import Reconciler
-from crmctl.errors import CrmctlError, DeniedError, RejectedError, ServiceError, StorageError
-from crmctl.models.records import BULK_LIMIT
+from crmctl.errors import CrmctlError
 
 R = TypeVar("R")
 
 CHUNK_ROWS = 500
-LABELS = {"update": "updating", "delete": "deleting", "recreate": "creating again"}
-"""What a progress bar says, by the kind of a job."""
 
 
-def deliver(context: SendContext, rows: Rows) -> tuple[CrmctlError | None, Sequence[str]]:
-    """Send the rows of an open job that are left, and settle those in doubt: the error that ended it early, and notes for the user."""
-    said: list[str] = []
-    try:
-        for last in LostRequests(context, rows, said.append).parts():
-            error, notes = _deliver_up_to(context, rows, last)
-            if error is not None or context.interrupt.requested:
-                return error, [*said, *notes]
-        error, notes = _deliver_up_to(context, rows, None)
-    except StorageError as failure:
-        return failure, said
-    return error, [*said, *notes]
-
-
-def _deliver_up_to(context: SendContext, rows: Rows, last: int | None) -> tuple[CrmctlError | None, Sequence[str]]:
-    """Send what is left, of the rows up to `last` where that is given."""
-    journal = context.journal
-    counts = journal.counts()
-    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
-    if not left:
-        return None, ()
-    reader = context.reader()
-    try:
-        _take_baseline(context, reader)
-    except CrmctlError as failure:
-        return failure, ()
-    reconciler = Reconciler(context, reader, lambda: rows.since(1))
-    delivery = Delivery(context, reconciler)
-    context.progress.start(LABELS.get(journal.header.kind, "importing"), left, BULK_LIMIT)
-    try:
-        reconciler.evidence.accepts_older_lists = last is not None
-        delivery.run(_left(journal, rows, reconciler, last))
-        counted = reconciler.evidence.verdict() if delivery.error is None and last is None else None
-    finally:
-        context.progress.finish()
-        journal.add_effort(reader.requests, 0.0)
-    return delivery.error, [*delivery.notes, *([counted] if counted else [])]
-
-
-def _take_baseline(context: SendContext, reader: Reader) -> None:
-    """Remember what is there before anything is sent. Without the right to read, doubts will stay doubts.
-
-    It is part of the preparations, like reading the attributes, and not counted as a request of the job.
-    """
-    journal = context.journal
-    if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
-        return
-    newest = context.newest.if_new(context.clock) if context.newest is not None else None
-    try:
-        known = Baseline.of_changed(newest) if newest is not None else None
-        journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
-    except (ServiceError, RejectedError):
-        return
-    except DeniedError as error:
-        if error.status != 403:
-            raise
-    finally:
-        reader.requests = 0
-
-
-def _left(journal: Journal, rows: Rows, reconciler: Reconciler, last_row: int | None = None) -> Iterator[Entry]:
+def rows_left(journal: Journal, rows: Rows, reconciler: Reconciler, last_row: int | None = None) -> Iterator[Entry]:
     """The rows to be sent, up to `last_row`: those that have an outcome are passed over, batches in doubt are put together again and
     parked."""
     doubts = {doubt.number: doubt for doubt in journal.doubts()}

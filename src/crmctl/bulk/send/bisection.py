@@ -20,28 +20,30 @@ Part = TypeVar("Part")
 Some = TypeVar("Some", bound=Sized)
 
 
-def in_halves(
-    parts: list[Part], send: Callable[[Part], Verdict], halves: Callable[[Part], Sequence[Part]]
-) -> Iterator[tuple[Part, Verdict]]:
-    """Send parts, and the halves of those that are refused as a whole, down to where `send` says so no more. Yields what became of each,
-    in order, a refused part before its halves."""
-    left = parts[::-1]
-    while left:
-        part = left.pop()
-        verdict = send(part)
+class InHalves(Generic[Part]):
+    """Parts to be sent, in order; one that is refused as a whole is followed by its halves."""
+
+    def __init__(self, parts: Sequence[Part], halves: Callable[[Part], Sequence[Part]]) -> None:
+        self._left = list(parts[::-1])
+        self._halves = halves
+
+    def __iter__(self) -> Iterator[Part]:
+        while self._left:
+            yield self._left.pop()
+
+    def judged(self, part: Part, verdict: Verdict) -> Verdict:
+        """What became of the part that was given last: where it is to go in halves, they come next."""
         if verdict.state is BatchState.BISECT:
-            left += reversed(halves(part))
-        yield part, verdict
+            self._left += reversed(self._halves(part))
+        return verdict
 
 
-def repeated(attempt: Callable[[], Verdict], most: int, clock: Clock, is_over: Callable[[], bool] = lambda: False) -> tuple[Verdict, int]:
-    """The verdict on a request that is sent up to `most` times while twice is as good as once, and how often it was; `is_over`: no more."""
-    for number in range(1, most + 1):
-        verdict = attempt()
-        if not verdict.repeatable or number == most or is_over():
-            break
-        clock.sleep(PATIENCE.gap(number))
-    return verdict, number
+def attempts(most: int, clock: Clock) -> Iterator[int]:
+    """1, 2, 3 up to `most`, each but the first after a wait: for what is sent again while twice is as good as once."""
+    yield 1
+    for number in range(2, most + 1):
+        clock.sleep(PATIENCE.gap(number - 1))
+        yield number
 
 
 class Outcome(Protocol):
@@ -87,21 +89,21 @@ class RepeatableSender(Generic[Some]):
             for part in parts:
                 if interrupt.requested and self.outcome.error is None:
                     self.outcome.error = InterruptedByUser("interrupted")
-                for one, verdict in in_halves([part], self._send, self.request.halves):
-                    self._count(one, verdict)
+                pieces = InHalves([part], self.request.halves)
+                for piece in pieces:
+                    self._count(piece, pieces.judged(piece, self._send(piece)))
         self.progress.finish()
 
     def _send(self, part: Some) -> Verdict:
         if self.outcome.error is not None:
             return Verdict(BatchState.PLANNED)
-
-        def attempt() -> Verdict:
+        for number in attempts(self.request.attempts, self.clock):
             self.outcome.requests += 1
-            return self.request.send(part)
-
-        verdict, attempts = repeated(attempt, self.request.attempts, self.clock)
+            verdict, doubted = self.request.send(part), number > 1
+            if not verdict.repeatable:
+                break
         if verdict.state is BatchState.CONFIRMED:
-            self.request.settle(part, verdict, doubted=attempts > 1)
+            self.request.settle(part, verdict, doubted=doubted)
         return verdict
 
     def _count(self, part: Some, verdict: Verdict) -> None:

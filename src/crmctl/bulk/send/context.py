@@ -12,7 +12,7 @@ from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.read.read_back import Getter, Reader
 from crmctl.bulk.rows.batches import DEFAULT_BYTES, Entry
-from crmctl.client.http.attempt_observer import AttemptObserver
+from crmctl.client.http.attempt_observer import BatchObserver
 from crmctl.clock import Clock
 from crmctl.models.records import BULK_LIMIT, BulkResult
 
@@ -29,8 +29,7 @@ class Writer(Protocol):
         records: Sequence[Mapping[str, Any] | bytes],
         *,
         mode: str = "create",
-        idempotency_key: str | None = None,
-        watch: AttemptObserver | None = None,
+        watch: BatchObserver | None = None,
     ) -> BulkResult: ...
 
 

@@ -17,7 +17,7 @@ from crmctl.bulk.send.bisection import RepeatableSender
 from crmctl.bulk.send.context import ImportService
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Format, Source, SourceOptions
-from crmctl.client.http.attempt_observer import AttemptObserver
+from crmctl.client.http.attempt_observer import AttemptObserver, BatchObserver
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models import jsontext
@@ -95,8 +95,7 @@ class Deleting:
         records: Sequence[Mapping[str, Any] | bytes],
         *,
         mode: str = "delete",
-        idempotency_key: str | None = None,
-        watch: AttemptObserver | None = None,
+        watch: BatchObserver | None = None,
     ) -> BulkResult:
         """Delete the records of these rows. Raises RejectedError for a 404 that is about one of several ids."""
         ids = [str((jsontext.loads(record) if isinstance(record, bytes) else record)["id"]) for record in records]

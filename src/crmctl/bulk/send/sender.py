@@ -8,7 +8,7 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.journal.verdicts import Verdict, disbelieve, judge, refuse_all
 from crmctl.bulk.rows.batches import Batch, Batcher
-from crmctl.bulk.send.bisection import in_halves, repeated
+from crmctl.bulk.send.bisection import InHalves, attempts
 from crmctl.bulk.send.context import SendContext
 from crmctl.bulk.send.evidence import Sent
 from crmctl.bulk.send.in_flight import InFlight, Stopped
@@ -50,10 +50,11 @@ class Sender:
 
     def deliver(self, task: Task) -> None:
         """Send a batch, and its parts where the service refuses it as a whole. Raises Stopped when sending is to end."""
-        parts = [task] if task.refusal is None else self._halves(task)
+        parts = InHalves([task] if task.refusal is None else self._halves(task), self._halves)
         refusals: list[str] = []
         failed = 0
-        for part, verdict in in_halves(parts, lambda part: self._send(part, may_split=len(refusals) < MOST_SPLITS), self._halves):
+        for part in parts:
+            verdict = parts.judged(part, self._send(part, may_split=len(refusals) < MOST_SPLITS))
             failed += len(verdict.failures)
             if verdict.state is BatchState.BISECT:
                 refusals.append(verdict.reason)
@@ -71,55 +72,52 @@ class Sender:
         return [Task(self._in_flight.next_number(), half, task.number, task.round) for half in task.batch.halves()]
 
     def _send(self, task: Task, *, may_split: bool) -> Verdict:
-        attempts = _Attempts(task, self._journal, self._in_flight, self._clock)
+        record = _Attempts(task, self._journal, self._in_flight, self._clock)
         with self._in_flight.gate.sending():
-            verdict = self._attempt(task, attempts)
+            verdict = self._attempt(task, record)
             if not verdict.questionable:
-                return self._settle(attempts, verdict, may_split=may_split)
+                return self._settle(record, verdict, may_split=may_split)
         try:
             # A refusal is read back before it is believed: some fail after they have carried out what they refuse.
             with self._in_flight.gate.looking():
-                sent = Sent(task.number, task.batch, attempts.sent_at, self._clock.now())
+                sent = Sent(task.number, task.batch, record.sent_at, self._clock.now())
                 if self._reconciler.believes(sent, is_part=task.parent is not None):
-                    return self._settle(attempts, verdict, may_split=may_split)
+                    return self._settle(record, verdict, may_split=may_split)
         except Stopped:
             pass
-        return self._settle(attempts, disbelieve(verdict), may_split=may_split, refusal=verdict.reason)
+        return self._settle(record, disbelieve(verdict), may_split=may_split, refusal=verdict.reason)
 
-    def _attempt(self, task: Task, attempts: _Attempts) -> Verdict:
-        def attempt() -> Verdict:
-            outcome = self._call(task, attempts)
+    def _attempt(self, task: Task, record: _Attempts) -> Verdict:
+        header = self._journal.header
+        outcome: BulkResult | CrmctlError
+        for _ in attempts(ATTEMPTS, self._clock):
+            try:
+                mode = _wire_mode(header.mode)
+                outcome = self._context.service.bulk_write(header.object_id, task.batch.records, mode=mode, watch=record)
+            except CrmctlError as error:
+                outcome = error
             going_well = isinstance(outcome, CrmctlError) and self._journal.records_made() > 0
-            return judge(task.batch, outcome, mode=self._journal.header.mode, doubt=self._context.options.doubt, going_well=going_well)
+            verdict = judge(task.batch, outcome, mode=header.mode, doubt=self._context.options.doubt, going_well=going_well)
+            if not verdict.repeatable or self._is_merged or self._in_flight.is_stopping:
+                break
+        return verdict
 
-        return repeated(attempt, ATTEMPTS, self._clock, lambda: self._is_merged or self._in_flight.is_stopping)[0]
-
-    def _settle(self, attempts: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
-        task = attempts.task
+    def _settle(self, record: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
+        task = record.task
         if verdict.too_large:
             self._batcher.max_bytes = max(1, min(self._batcher.max_bytes, task.batch.size // 2))
         if verdict.state is BatchState.BISECT and not may_split:
             verdict = refuse_all(task.batch, verdict.reason)
-        attempts.settle(verdict)
+        record.settle(verdict)
         if verdict.state is BatchState.IN_DOUBT:
-            sent = Sent(task.number, task.batch, attempts.sent_at, known_at=self._clock.now())
+            sent = Sent(task.number, task.batch, record.sent_at, known_at=self._clock.now())
             self._reconciler.park(sent, task.round, refusal)
         else:
             new = [entry for entry in task.batch.entries if entry.id is None]
             if new and verdict.created == len(new) and not verdict.failures:
-                self._reconciler.confirm(new, attempts.sent_at, self._clock.now())
+                self._reconciler.confirm(new, record.sent_at, self._clock.now())
         self._in_flight.tally(verdict)
         return verdict
-
-    def _call(self, task: Task, attempts: _Attempts) -> BulkResult | CrmctlError:
-        header = self._journal.header
-        try:
-            key = f"{header.job}:{task.number}"
-            return self._context.service.bulk_write(
-                header.object_id, task.batch.records, mode=_wire_mode(header.mode), idempotency_key=key, watch=attempts
-            )
-        except CrmctlError as error:
-            return error
 
 
 def _wire_mode(mode: str) -> str:
@@ -132,6 +130,7 @@ class _Attempts:
 
     def __init__(self, task: Task, journal: Journal, in_flight: InFlight, clock: Clock) -> None:
         self.task = task
+        self.idempotency_key = f"{journal.header.job}:{task.number}"
         self._journal = journal
         self._in_flight = in_flight
         self._clock = clock

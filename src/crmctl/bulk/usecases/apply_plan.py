@@ -12,13 +12,13 @@ from crmctl.bulk.context import BulkContext
 from crmctl.bulk.run.decisions import Decision, Decisions, compare, examples
 from crmctl.bulk.run.dry_run import DryRun, DryRunOptions, dry_run
 from crmctl.bulk.run.guards import Guard
-from crmctl.bulk.run.job_run import RunOptions
 from crmctl.bulk.run.job_start import ImportTarget, temporary_input
 from crmctl.bulk.run.plan_check import Applicable, check_service, open_plan, refusal, start_apply
 from crmctl.bulk.run.plan_file import PlanHeader, read_plan
 from crmctl.bulk.usecases.finding_log import FindingLog
+from crmctl.bulk.usecases.job_run import RunOptions, run_to_result
 from crmctl.bulk.usecases.requests import ApplyRequest
-from crmctl.bulk.usecases.results import ImportResult, run_to_result
+from crmctl.bulk.usecases.results import ImportResult
 from crmctl.bulk.usecases.targets import check_places, current_limit, resolve_target, store_of, takes_turn, with_mirror
 from crmctl.errors import RejectedError
 

@@ -17,13 +17,13 @@ from crmctl.bulk.journal.states import JobKind, RowState
 from crmctl.bulk.read.known_records import KnownRecords
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.delete_hooks import BACKUP_NAME, PLACE, SEEN, DeleteHooks, KeptRecords
-from crmctl.bulk.run.job_run import RunOptions
 from crmctl.bulk.run.job_start import JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.send.deletion import DeleteSummary
 from crmctl.bulk.sources.rows import SourceOptions
-from crmctl.bulk.usecases.results import ImportResult, run_or_leave_nothing
+from crmctl.bulk.usecases.job_run import RunOptions, run_or_leave_nothing
+from crmctl.bulk.usecases.results import ImportResult
 from crmctl.bulk.usecases.selected_records import Selection
 from crmctl.bulk.usecases.targets import resolve_target, store_of
 from crmctl.errors import CrmctlError, DeniedError, PartialError, RejectedError

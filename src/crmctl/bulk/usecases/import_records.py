@@ -14,7 +14,6 @@ from crmctl.bulk.match.references import parse_references, references_in
 from crmctl.bulk.run.decisions import Decisions
 from crmctl.bulk.run.dry_run import DryRun, DryRunOptions, dry_run
 from crmctl.bulk.run.guards import Guard
-from crmctl.bulk.run.job_run import RunOptions
 from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_rows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
 from crmctl.bulk.run.plan_check import Prediction, describe
@@ -23,8 +22,9 @@ from crmctl.bulk.run.three_way import Policy
 from crmctl.bulk.sources.given_input import STDIN, GivenInput, is_stream
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.usecases.finding_log import FindingLog
+from crmctl.bulk.usecases.job_run import RunOptions, run_to_result
 from crmctl.bulk.usecases.requests import ImportRequest
-from crmctl.bulk.usecases.results import ImportResult, rejected_rows, run_to_result
+from crmctl.bulk.usecases.results import ImportResult, rejected_rows
 from crmctl.bulk.usecases.targets import (
     check_places,
     current_limit,

@@ -7,13 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.context import BulkContext
-from crmctl.bulk.journal.states import RESULT_FILES, JobKind, RowState
+from crmctl.bulk.journal.states import RESULT_FILES, RowState
 from crmctl.bulk.journal.summary import Summary
-from crmctl.bulk.run.job_run import JobResult, RunOptions, run_job
-from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.usecases.finding_log import FindingLog
-from crmctl.bulk.usecases.targets import note_if_empty, store_of
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
 
 DUPLICATE_KEYS = "duplicate_keys"
@@ -25,6 +21,29 @@ LISTED = 100
 
 DOUBTFUL_WAYS = "looks for them once more; with --assume-lost it sends them again, with --assume-applied they count as written"
 IN_WORDS = {"failed": "failed", "rejected": "invalid", "inDoubt": "in doubt", "unsent": "not sent"}
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do.
+
+    `duplicates`: how many rows are there more than once. `rivals`: rows whose key somebody else's record has too, each with all of them.
+    `refusals`: what the service said of rows that failed, the first two different reasons in input order.
+    """
+
+    summary: Summary
+    exit_code: ExitCode
+    error: CrmctlError | None = None
+    notes: tuple[str, ...] = ()
+    resumable: bool = False
+    duplicates: int = 0
+    rivals: Sequence[dict[str, Any]] = ()
+    refusals: Sequence[str] = ()
+
+    @property
+    def hint(self) -> str | None:
+        """The command that goes on with the job."""
+        return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
 
 
 @dataclass(frozen=True)
@@ -47,32 +66,6 @@ class ImportResult:
         """Raises the error that goes with the outcome; nothing when every row is as wanted."""
         if self.error is not None:
             raise self.error
-
-
-def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
-    """Do what is left of a job. What happens to rows is in the result; raises what `run_job` raises."""
-    if job.journal.header.kind == JobKind.IMPORT:
-        for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
-            context.listener.note(note)
-    file, findings = job.journal.header.input, FindingLog(context.listener.report)
-    result = run_job(context, job, options, findings)
-    if job.journal.header.kind == JobKind.IMPORT:
-        note_if_empty(context, file, result.summary.rows)
-    return result_of(result, file, findings)
-
-
-def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
-    """The same for a job that somebody has just been asked about: one that ends before it begins to write leaves nothing behind, and its
-    error is raised."""
-    store = store_of(context)
-    result = run_to_result(context, job, options)
-    info = store.find(job.id)
-    if result.error is not None and info.is_resumable and not info.has_sent:
-        store.remove(info)
-        if result.error.hint == f"crmctl bulk resume {job.id}":
-            result.error.hint = "make room there, then give the command again" if result.error.code == "no_space" else None
-        raise result.error
-    return result
 
 
 def result_of(result: JobResult, file: str, findings: FindingLog | None = None) -> ImportResult:

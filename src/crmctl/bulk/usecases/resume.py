@@ -19,15 +19,15 @@ from crmctl.bulk.run.delete_hooks import DeleteHooks
 from crmctl.bulk.run.feed import FILE_NAME as KEPT
 from crmctl.bulk.run.feed import KeptValues
 from crmctl.bulk.run.job_hooks import JobHooks
-from crmctl.bulk.run.job_run import RunOptions, finished_result
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.part_merges import FILE_NAME as MERGED
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.update_hooks import Approve, UpdateHooks, agree
 from crmctl.bulk.sources.given_input import COPY_NAME, STDIN
+from crmctl.bulk.usecases.job_run import RunOptions, finished_result, run_to_result
 from crmctl.bulk.usecases.requests import ResumeRequest
-from crmctl.bulk.usecases.results import ImportResult, result_of, run_to_result
+from crmctl.bulk.usecases.results import ImportResult, result_of
 from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute

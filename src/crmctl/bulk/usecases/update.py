@@ -18,7 +18,6 @@ from crmctl.bulk.rows.phones import check_region
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import BeforeImages
 from crmctl.bulk.run.guards import Guard
-from crmctl.bulk.run.job_run import RunOptions
 from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
 from crmctl.bulk.run.record_changes import ChangeForecast, Changing, ValueChange
@@ -27,8 +26,9 @@ from crmctl.bulk.run.update_hooks import Approve, UpdateHooks, agree
 from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.bulk.usecases.finding_log import FindingLog
+from crmctl.bulk.usecases.job_run import RunOptions, run_or_leave_nothing
 from crmctl.bulk.usecases.requests import RunRequest, check_choice
-from crmctl.bulk.usecases.results import ImportResult, rejected_rows, run_or_leave_nothing
+from crmctl.bulk.usecases.results import ImportResult, rejected_rows
 from crmctl.bulk.usecases.selected_records import Selection
 from crmctl.bulk.usecases.targets import current_limit, resolve_target, sample_records, store_of
 from crmctl.client.http.session import encode_json

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from crmctl.cli import bulk_options as given
+from crmctl.cli.bulk_imports import apply_saved, import_file
 from crmctl.cli.framework import CommandApp
 from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument, SetOption
 from crmctl.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 app = CommandApp("Import, export and delete many records safely.")
 
@@ -86,14 +84,7 @@ def import_records(
     capture_ids: given.CaptureOption = False,
     lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
-    _import(ctx, object_name)
-
-
-def _import(ctx: typer.Context, object_name: str) -> None:
-    from crmctl.bulk.usecases.requests import ImportRequest
-    from crmctl.cli.bulk_imports import import_file
-
-    import_file(ctx.obj, ImportRequest.taken(_given(ctx), object=object_name), ctx.params.get("report"))
+    import_file(ctx.obj, _given(ctx) | {"object": object_name})
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
@@ -125,7 +116,6 @@ def apply_plan(
     the message says which. With --dry-run it is checked and shown.
     """
     from crmctl.bulk.usecases.requests import ApplyRequest
-    from crmctl.cli.bulk_imports import apply_saved
 
     apply_saved(ctx.obj, ApplyRequest.taken(_given(ctx)))
 

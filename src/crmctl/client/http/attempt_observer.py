@@ -15,3 +15,10 @@ class AttemptObserver(Protocol):
     def refused(self) -> None:
         """The attempt certainly changed nothing, and another one follows after a wait."""
         ...
+
+
+class BatchObserver(AttemptObserver, Protocol):
+    """The same for a bulk request; `idempotency_key` names it to services that know such keys."""
+
+    @property
+    def idempotency_key(self) -> str: ...

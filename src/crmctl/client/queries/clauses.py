@@ -49,7 +49,10 @@ class FilterReader:
     def read(self, given: Sequence[str | Condition]) -> RecordFilter:
         """All of them together. Raises UsageError for what is no condition, or can only be a mistake; what look-ups raise."""
         whole = RecordFilter()
-        for clause in [self._clause(one) for one in given]:
+        clauses = [
+            parse_clause(one) if isinstance(one, str) else Clause(one.slug, one.operator, (one.value,), is_exact=True) for one in given
+        ]
+        for clause in clauses:
             whole = whole & self.read_clause(clause)
         return whole
 
@@ -86,12 +89,6 @@ class FilterReader:
                 f"no record that {attribute.slug} could name has {clause.target} {clause.operator} {', '.join(clause.values)}"
             )
         return ids
-
-    @staticmethod
-    def _clause(given: str | Condition) -> Clause:
-        if isinstance(given, Condition):
-            return Clause(given.slug, given.operator, (given.value,), is_exact=True)
-        return parse_clause(given)
 
     def _check_part(self, attribute: Attribute, part: str) -> None:
         """Raises UsageError for a part that values do not have; other than the usual ones are looked for in existing records."""

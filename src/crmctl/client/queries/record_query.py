@@ -111,8 +111,8 @@ class RecordQuery:
         if wanted.bounds and not wanted.criteria and not wanted.choices and not wanted.narrowings:
             return self._count_within()
         if wanted.is_plain and not self.has_body:
-            counted: int = self.on_object(lambda target: count_records(self.context.crm, target, wanted.conditions))
-            return counted
+            crm, on_object = self.context.crm, self.context.directory.with_object
+            return on_object(self.object_name, lambda target: count_records(crm, target, wanted.conditions))
         self._purpose = self._purpose or "to count them"
         self._choose_lists()
         if not self._decides_here and not wanted.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
@@ -120,9 +120,6 @@ class RecordQuery:
             if None not in totals:
                 return sum(total or 0 for total in totals)
         return sum(1 for _ in self.records())
-
-    def on_object(self, call: Callable[[str], Any]) -> Any:
-        return self.context.directory.with_object(self.object_name, call)
 
     @property
     def _decides_here(self) -> bool:
@@ -154,8 +151,8 @@ class RecordQuery:
         crm = self.context.crm
         call = crm.search_records if self.has_body else crm.list_records
         sort, direction = (order.sort, order.order) if order.key is None else (None, None)
-        return self.on_object(  # type: ignore[no-any-return]
-            lambda target: call(target, filters=conditions, sort=sort, order=direction, limit=limit, offset=offset)
+        return self.context.directory.with_object(
+            self.object_name, lambda target: call(target, filters=conditions, sort=sort, order=direction, limit=limit, offset=offset)
         )
 
     def _choose_lists(self) -> None:

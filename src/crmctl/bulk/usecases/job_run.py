@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +13,8 @@ from crmctl.bulk.context import BulkContext
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobInfo, JobStore, summarize
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.journal.states import JobState
-from crmctl.bulk.journal.summary import Summary, exit_code
+from crmctl.bulk.journal.states import JobKind, JobState
+from crmctl.bulk.journal.summary import exit_code
 from crmctl.bulk.read.read_back import Reader, Unusable
 from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.run.audit import audit, audit_due, known_duplicates
@@ -32,33 +32,13 @@ from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.run.row_actions import resolver_of
 from crmctl.bulk.send.context import DeliveryOptions, ImportService
 from crmctl.bulk.send.deletion import Deleting
+from crmctl.bulk.usecases.finding_log import FindingLog
+from crmctl.bulk.usecases.results import ImportResult, JobResult, result_of
+from crmctl.bulk.usecases.targets import note_if_empty, store_of
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 
 RESULTS_DUE = "results due"
 """The journal's fact: the result files do not yet show what is in it."""
-
-
-@dataclass(frozen=True)
-class JobResult:
-    """How a run ended. `error` ended it early (an interrupt too); `notes` are for the user; `resumable`: something is left to do.
-
-    `duplicates`: how many rows are there more than once. `rivals`: rows whose key somebody else's record has too, each with all of them.
-    `refusals`: what the service said of rows that failed, the first two different reasons in input order.
-    """
-
-    summary: Summary
-    exit_code: ExitCode
-    error: CrmctlError | None = None
-    notes: tuple[str, ...] = ()
-    resumable: bool = False
-    duplicates: int = 0
-    rivals: Sequence[dict[str, Any]] = ()
-    refusals: Sequence[str] = ()
-
-    @property
-    def hint(self) -> str | None:
-        """The command that goes on with the job."""
-        return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
 
 
 @dataclass(frozen=True)
@@ -68,6 +48,32 @@ class RunOptions:
     delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
     failed_copy: Path | None = None
     hooks: Callable[[ImportJob], JobHooks] = JobHooks
+
+
+def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
+    """Do what is left of a job. What happens to rows is in the result; raises what `run_job` raises."""
+    if job.journal.header.kind == JobKind.IMPORT:
+        for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
+            context.listener.note(note)
+    file, findings = job.journal.header.input, FindingLog(context.listener.report)
+    result = run_job(context, job, options, findings)
+    if job.journal.header.kind == JobKind.IMPORT:
+        note_if_empty(context, file, result.summary.rows)
+    return result_of(result, file, findings)
+
+
+def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
+    """The same for a job that somebody has just been asked about: one that ends before it begins to write leaves nothing behind, and its
+    error is raised."""
+    store = store_of(context)
+    result = run_to_result(context, job, options)
+    info = store.find(job.id)
+    if result.error is not None and info.is_resumable and not info.has_sent:
+        store.remove(info)
+        if result.error.hint == f"crmctl bulk resume {job.id}":
+            result.error.hint = "make room there, then give the command again" if result.error.code == "no_space" else None
+        raise result.error
+    return result
 
 
 def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: Callable[[Finding], None]) -> JobResult:
