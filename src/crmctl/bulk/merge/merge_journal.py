@@ -16,6 +16,9 @@ from crmctl.models import jsontext
 MODE = "merge"
 """The mode of such a job in its header."""
 
+EXCHANGING = "exchanging"
+"""The fact of a job that lists groups, in their order, that get unique values of each other."""
+
 _TABLES = """
 CREATE TABLE IF NOT EXISTS merge_group (
     no INTEGER PRIMARY KEY, survivor TEXT NOT NULL, losers TEXT NOT NULL, state TEXT NOT NULL, error TEXT

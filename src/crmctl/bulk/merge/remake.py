@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,11 @@ class Remaker:
     schema: MergeSchema
     away: Mapping[str, str]
     without: dict[str, list[str]] = field(default_factory=dict)
+    new: dict[str, str] = field(init=False)
+    """The ids of losers that are there again, by the old ones in lower case."""
+
+    def __post_init__(self) -> None:
+        self.new = self.sender.journal.new_ids()
 
     def remake(self, lost: LostRecord, taken: frozenset[str] = frozenset()) -> str:
         """Make a loser again; its new id. Unique attributes of `taken`, which somebody else holds now, and references to what is deleted
@@ -84,15 +90,13 @@ class Remaker:
 
     def data(self, lost: LostRecord) -> dict[str, Any]:
         """What a loser held, as it is sent; who is not there yet stands in for itself: its survivor, until `relinked`."""
-        ids = {**self.away, **self.sender.journal.new_ids()}
-        return self._as_sent(lost.data, ids)
+        return self._as_sent(lost.data, ChainMap(self.new, self.away))
 
     def relinked(self, lost: LostRecord) -> dict[str, Any]:
         """The references of a loser to other losers, which are there again now; empty where it has none."""
-        new = self.sender.journal.new_ids()
         own = self.schema.referring.get(self.schema.object_id, ())
         there = {slug: ids_only(lost.data[slug]) for slug in own if slug in lost.data}
-        return {slug: moved for slug, value in there.items() if (moved := replace_ids(value, new)) != value}
+        return {slug: moved for slug, value in there.items() if (moved := replace_ids(value, self.new)) != value}
 
     def _as_sent(self, data: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
         own = self.schema.referring.get(self.schema.object_id, ())
@@ -101,6 +105,7 @@ class Remaker:
 
     def _made(self, lost: LostRecord, new_id: str) -> str:
         self.sender.journal.made_again(lost.id, new_id)
+        self.new[lost.id] = new_id
         return new_id
 
     def _create(self, data: Mapping[str, Any]) -> str:
@@ -133,9 +138,7 @@ class Remaker:
     def _find(self, data: Mapping[str, Any]) -> str | None:
         """A record that was created since, holds the same, and is nobody else's."""
         since = (self.sender.journal.recall(SINCE) or 0) - MARGIN
-        known = (
-            {one.lower() for one in self.sender.journal.new_ids().values()} | set(self.away) | {one.lower() for one in self.away.values()}
-        )
+        known = {one.lower() for one in (*self.new.values(), *self.away, *self.away.values())}
         offset = 0
         while page := self._page(offset):
             for record in page:

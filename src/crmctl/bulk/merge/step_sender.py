@@ -48,9 +48,10 @@ class StepSender:
     """What could not be put back, by step, with the service's words."""
 
     def write(self, steps: Iterable[MergeStep], *, back: bool = False) -> None:
-        """Records get what the steps say; with `back` what they held before, and the steps are undone then."""
+        """Records get what the steps say; with `back` what they held before, the last step first, and the steps are undone then."""
         done = StepState.UNDONE if back else StepState.DONE
-        for object_id, some in groupby(sorted(steps, key=attrgetter("object_id", "number")), key=attrgetter("object_id")):
+        ordered = sorted(sorted(steps, key=attrgetter("number"), reverse=back), key=attrgetter("object_id"))
+        for object_id, some in groupby(ordered, key=attrgetter("object_id")):
             known = {step.number: step for step in some}
             entries = (_entry(step, step.before if back else step.after) for step in known.values())
             for batch in Batcher().batches(entries):

@@ -3,11 +3,14 @@ changed something since, that stays, and is reported. It can be done again: what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
-from crmctl.bulk.merge.merge_journal import GroupEntry, GroupState, LostRecord, MergeJournal
+from crmctl.bulk.merge.current_records import CurrentRecords
+from crmctl.bulk.merge.merge_journal import EXCHANGING, GroupEntry, GroupState, LostRecord, MergeJournal
 from crmctl.bulk.merge.remake import Remaker
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.step_status import StepStanding, data_standing, differing
@@ -46,61 +49,73 @@ def undoable(journal: MergeJournal) -> Iterator[GroupEntry]:
             yield group
 
 
+AT_ONCE = 100
+"""So many groups are taken apart together: what they write travels in common requests."""
+
+
 @dataclass
 class Unmerge:
-    """One run of an undo."""
+    """One run of an undo. `records` knows how those stand that were written."""
 
     sender: StepSender
     schema: MergeSchema
     progress: Progress
+    records: CurrentRecords
     result: Unmerged = field(default_factory=Unmerged)
 
     def run(self) -> Unmerged:
         """Raises what ends it early; what was done until then is in the journal."""
         journal = self.sender.journal
-        groups = list(undoable(journal))[::-1]
+        waves = list(_waves(list(undoable(journal))[::-1], journal.recall(EXCHANGING) or ()))
         remaker = Remaker(self.sender, self.schema, journal.survivors())
-        self.progress.start("taking apart", 2 * len(groups))
-        whole = set()
-        for group in groups:
-            if self._remake_all(group, remaker):
-                whole.add(group.number)
-            self.progress.advance(1)
+        for group in (group for wave in waves for group in wave):
+            for step in _written(journal.steps(group.number, StepState.DONE, StepState.SENDING)):
+                self.records.want(step.object_id, step.target)
+        self.progress.start("taking apart", 2 * sum(map(len, waves)))
+        self.records.fill()
+        whole: set[int] = set()
+        for wave in waves:
+            whole |= self._remake_all(wave, remaker)
+            self.progress.advance(len(wave))
         # Only now everybody is there whom a reference or a link may name.
-        new = journal.new_ids()
-        for group in groups:
-            if group.number in whole:
-                self._point_back(group, remaker, new)
-            self.progress.advance(1)
+        for wave in waves:
+            self._point_back([group for group in wave if group.number in whole], remaker)
+            self.progress.advance(len(wave))
         self.progress.finish()
         return self.result
 
-    def _remake_all(self, group: GroupEntry, remaker: Remaker) -> bool:
-        """The survivor gives back what it got, and losers are made again; whether all are."""
+    def _remake_all(self, wave: Sequence[GroupEntry], remaker: Remaker) -> set[int]:
+        """Survivors give back what they got, and losers are made again; the numbers of the groups that have all of theirs."""
         journal = self.sender.journal
-        self._settle_deletions(group)
-        done = journal.steps(group.number, StepState.DONE, StepState.SENDING)
-        kept = self._restore(group, [step for step in done if step.kind in (StepKind.SURVIVOR, StepKind.CLAIM)])
+        for group in wave:
+            self._settle_deletions(group)
+        done = [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
         deleted = _deleted(done)
-        losers = [lost for lost in journal.lost_records(group.number) if lost.id in deleted]
-        made = [self._remake(group, lost, remaker, kept) for lost in losers]
-        self._restore(group, [step for step in done if step.kind is StepKind.FREE and step.target.lower() not in deleted])
-        return all(made)
+        kept = self._restore(step for step in done if step.kind in (StepKind.SURVIVOR, StepKind.CLAIM))
+        whole = set()
+        for group in wave:
+            losers = [lost for lost in journal.lost_records(group.number) if lost.id in deleted]
+            made = [self._remake(group, lost, remaker, kept.get(group.number, set())) for lost in losers]
+            if all(made):
+                whole.add(group.number)
+        self._restore(step for step in done if step.kind is StepKind.FREE and step.target.lower() not in deleted)
+        return whole
 
-    def _point_back(self, group: GroupEntry, remaker: Remaker, new: Mapping[str, str]) -> None:
+    def _point_back(self, wave: Sequence[GroupEntry], remaker: Remaker) -> None:
         """References and links name the losers again."""
         journal = self.sender.journal
-        done = journal.steps(group.number, StepState.DONE, StepState.SENDING)
-        for step in reversed(done):
+        steps = [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
+        for step in sorted(steps, key=attrgetter("number"), reverse=True):
             if step.kind is StepKind.ACTIVITY:
-                self._unlink(group, step, new)
-        self._restore(group, [_with_ids(step, new) for step in done if step.kind is StepKind.REFERENCE])
-        self._link_again(group, remaker)
-        deleted = _deleted(done)
-        left = [step for step in done if step.kind is StepKind.DELETE or (step.kind is StepKind.FREE and step.target.lower() in deleted)]
+                self._unlink(step, remaker.new)
+        self._restore(_with_ids(step, remaker.new) for step in steps if step.kind is StepKind.REFERENCE)
+        self._link_again(wave, remaker)
+        deleted = _deleted(steps)
+        left = [step for step in steps if step.kind is StepKind.DELETE or (step.kind is StepKind.FREE and step.target.lower() in deleted)]
         journal.mark_steps([step.number for step in left], StepState.UNDONE)
-        journal.end_merge(group.number, GroupState.UNDONE)
-        self.result.groups += 1
+        for group in wave:
+            journal.end_merge(group.number, GroupState.UNDONE)
+        self.result.groups += len(wave)
 
     def _settle_deletions(self, group: GroupEntry) -> None:
         """A job that was interrupted while it deleted: what is there is not made again."""
@@ -113,43 +128,55 @@ class Unmerge:
                 except NotFoundError:
                     self.sender.journal.mark_steps([step.number], StepState.DONE)
 
-    def _restore(self, group: GroupEntry, steps: Iterable[MergeStep]) -> set[str]:
-        """Records get back what they held, in all that is still as it was written; the attributes that are not."""
-        kept: set[str] = set()
-        conflicting: list[int] = []
-        back = []
-        for step in steps:
-            self.sender.requests += 1
-            try:
-                record = self.sender.writer.get_record(step.object_id, step.target)
-            except NotFoundError:
-                self.result.gone.append({"group": group.number, "id": step.target})
-                continue
-            standing, changed = data_standing(self.schema, step, record.data)
-            if standing is StepStanding.BEFORE:
-                self.sender.journal.mark_steps([step.number], StepState.UNDONE)
-                continue
-            if changed:
-                kept.update(changed)
-                conflicting.append(step.number)
-                self.result.conflicts.append({"group": group.number, "id": step.target, "attributes": changed})
-            wrong = differing(self.schema, step, step.before, record.data)
-            if restored := {slug: value for slug, value in step.before.items() if slug in wrong and slug not in changed}:
-                back.append(replace(step, before=restored))
-                self._count(step.kind)
-        self.sender.write(back, back=True)
-        # What stays changed is looked at, and said, again.
-        self.sender.journal.mark_steps(conflicting, StepState.DONE)
-        for step in back:
-            if (error := self.sender.refused.pop(step.number, None)) is not None:
-                self.result.failed.append({"group": group.number, "id": step.target, "error": error})
+    def _restore(self, steps: Iterable[MergeStep]) -> dict[int, set[str]]:
+        """Records get back what they held, in all that is still as it was written; by group the attributes that are not."""
+        kept: dict[int, set[str]] = {}
+        for some in _last_first(steps):
+            self.records.refresh()
+            changed: dict[int, list[str]] = {}
+            back = [left for step in some if (left := self._still_ours(step, changed)) is not None]
+            self.sender.write(back, back=True)
+            # What stays changed is looked at, and said, again.
+            self.sender.journal.mark_steps(changed, StepState.DONE)
+            for step in some:
+                kept.setdefault(step.group, set()).update(changed.get(step.number, ()))
+            for step in back:
+                self._count(step, self.sender.refused.pop(step.number, None))
         return kept
 
-    def _count(self, kind: StepKind) -> None:
-        if kind is StepKind.REFERENCE:
-            self.result.references += 1
-        elif kind is StepKind.SURVIVOR:
-            self.result.survivors += 1
+    def _still_ours(self, step: MergeStep, kept: dict[int, list[str]]) -> MergeStep | None:
+        """A step with what is still to be put back; None where that is nothing. Adds to `kept`, by step, what somebody changed."""
+        data = self.records.data(step.object_id, step.target)
+        if data is None:
+            self._is_gone(step)
+            return None
+        standing, changed = data_standing(self.schema, step, data)
+        if standing is StepStanding.BEFORE:
+            self.sender.journal.mark_steps([step.number], StepState.UNDONE)
+            return None
+        if changed:
+            kept[step.number] = changed
+            self.result.conflicts.append({"group": step.group, "id": step.target, "attributes": changed})
+        wrong = differing(self.schema, step, step.before, data)
+        restored = {slug: value for slug, value in step.before.items() if slug in wrong and slug not in changed}
+        return replace(step, before=restored) if restored else None
+
+    def _is_gone(self, step: MergeStep) -> None:
+        self.result.gone.append({"group": step.group, "id": step.target})
+
+    def _count(self, step: MergeStep, error: str | None) -> None:
+        """What became of a step that was sent back."""
+        if error is None:
+            self.result.references += step.kind is StepKind.REFERENCE
+            self.result.survivors += step.kind is StepKind.SURVIVOR
+            return
+        self.sender.requests += 1
+        try:
+            self.sender.writer.get_record(step.object_id, step.target)
+        except NotFoundError:
+            self._is_gone(step)
+        else:
+            self.result.failed.append({"group": step.group, "id": step.target, "error": error})
 
     def _remake(self, group: GroupEntry, lost: LostRecord, remaker: Remaker, kept: set[str]) -> bool:
         try:
@@ -162,11 +189,11 @@ class Unmerge:
             self.result.conflicts.append({"group": group.number, "id": new_id, "attributes": without})
         return True
 
-    def _unlink(self, group: GroupEntry, step: MergeStep, new: Mapping[str, str]) -> None:
+    def _unlink(self, step: MergeStep, new: Mapping[str, str]) -> None:
         """The links of an activity, where they are still as they were written."""
         links = self.sender.links(step)
         if links is None:
-            self.result.gone.append({"group": group.number, "id": step.target})
+            self._is_gone(step)
             return
         before, after = ({**then, **swap_links(then, new)} for then in (step.before, step.after))
         if links == before:
@@ -175,12 +202,12 @@ class Unmerge:
             self.sender.put_links_back(step, before)
             self.result.activities += 1
         elif step.state is StepState.DONE:
-            self.result.conflicts.append({"group": group.number, "id": step.target, "attributes": sorted(links)})
+            self.result.conflicts.append({"group": step.group, "id": step.target, "attributes": sorted(links)})
 
-    def _link_again(self, group: GroupEntry, remaker: Remaker) -> None:
+    def _link_again(self, wave: Sequence[GroupEntry], remaker: Remaker) -> None:
         """Losers that referred to losers refer to what these are now."""
         steps: list[MergeStep] = []
-        for lost in self.sender.journal.lost_records(group.number):
+        for lost in (lost for group in wave for lost in self.sender.journal.lost_records(group.number)):
             if lost.new_id is not None and (wanted := remaker.relinked(lost)):
                 self.sender.requests += 1
                 try:
@@ -196,6 +223,41 @@ class Unmerge:
                     # None of the journal's steps; each has a number of its own all the same, by which the sender tells them apart.
                     steps.append(MergeStep(StepKind.REFERENCE, self.schema.object_id, lost.new_id, mine, number=-1 - len(steps)))
         self.sender.write(steps, back=True)
+
+
+def _waves(groups: Sequence[GroupEntry], exchanging: Iterable[Sequence[int]]) -> Iterator[list[GroupEntry]]:
+    """The groups, so many at once; those that exchanged unique values are taken apart together."""
+    with_whom = {number: unit for unit in exchanging for number in unit}
+    known = {group.number: group for group in groups}
+    wave: list[GroupEntry] = []
+    for group in groups:
+        if group.number in known:
+            wave += [known.pop(number) for number in reversed(with_whom.get(group.number, (group.number,))) if number in known]
+        if len(wave) >= AT_ONCE:
+            yield wave
+            wave = []
+    if wave:
+        yield wave
+
+
+def _last_first(steps: Iterable[MergeStep]) -> list[list[MergeStep]]:
+    """The steps, the last one first, in parts of which none writes a record twice."""
+    parts: list[list[MergeStep]] = []
+    often: Counter[str] = Counter()
+    for step in sorted(steps, key=attrgetter("number"), reverse=True):
+        turn = often[step.target.lower()]
+        often[step.target.lower()] += 1
+        if turn == len(parts):
+            parts.append([])
+        parts[turn].append(step)
+    return parts
+
+
+def _written(steps: Sequence[MergeStep]) -> list[MergeStep]:
+    """The steps whose records an undo looks at."""
+    deleted = _deleted(steps)
+    kinds = (StepKind.SURVIVOR, StepKind.CLAIM, StepKind.REFERENCE, StepKind.FREE)
+    return [step for step in steps if step.kind in kinds and step.target.lower() not in deleted]
 
 
 def _deleted(steps: Iterable[MergeStep]) -> set[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.jobs import JobInfo, refuse_running
 from crmctl.bulk.journal.states import JobState
+from crmctl.bulk.merge.current_records import CurrentRecords
 from crmctl.bulk.merge.merge_journal import MODE, GroupState, MergeJournal
 from crmctl.bulk.merge.unmerge import Unmerge, Unmerged, undoable
 from crmctl.bulk.usecases.merge_records import merge_schema, sending
@@ -88,15 +89,15 @@ def unmerge_records(
         approve(result)
         result.carried_out = True
         schema = merge_schema(context, job.header.object_id)
-        with sending(context, journal) as sender:
-            run = Unmerge(sender, schema, context.listener.progress, result.done)
+        with sending(context, journal) as sender, CurrentRecords(context.service) as records:
+            run = Unmerge(sender, schema, context.listener.progress, records, result.done)
             try:
                 run.run()
             except CrmctlError as error:
                 result.ended = error
                 context.listener.progress.finish()
-            result.requests = sender.requests
-            journal.add_effort(sender.requests, 0.0)
+            result.requests = sender.requests + records.requests
+            journal.add_effort(result.requests, 0.0)
         if result.error is None:
             journal.set_state(JobState.UNDONE)
         return result
