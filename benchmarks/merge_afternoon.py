@@ -143,8 +143,8 @@ def afternoon(count: int) -> tuple[list[dict[str, Any]], str]:
         after = day.snapshot()
         differs = sum((before - after).values()) + sum((after - before).values())
         told = (
-            f"{count:,} people, {found['duplicates']:,} duplicates in {found['groups']:,} groups merged, {done['references']:,} references and "
-            f"{done['activities']:,} activities with them; after the undo {differs:,} of {before.total():,} are not as before"
+            f"{count:,} people, {found['duplicates']:,} duplicates in {found['groups']:,} groups merged, {done['references']:,} references "
+            f"and {done['activities']:,} activities with them; after the undo {differs:,} of {before.total():,} are not as before"
         )
         return day.lines, told
 

@@ -114,14 +114,15 @@ class MergeJournal(Journal):
             found = dict(self._db.execute("SELECT state, COUNT(*) FROM merge_group GROUP BY state").fetchall())
         return {state: found.get(state, 0) for state in GroupState}
 
-    def begin_merge(self, number: int, steps: Sequence[MergeStep], images: Iterable[tuple[str, Mapping[str, Any], str | None]]) -> None:
-        """Everything that will be written, and all that is there now (record, data, and of a loser its survivor): on disk when this
-        returns, before the first step."""
+    def begin_merges(self, merges: Iterable[tuple[int, Sequence[MergeStep], Iterable[tuple[str, Mapping[str, Any], str | None]]]]) -> None:
+        """Of each group everything that will be written, and all that is there now (record, data, and of a loser its survivor): on disk
+        when this returns, before the first step; all of them or none."""
         with self._transaction():
-            self._db.execute("UPDATE merge_group SET state = ?, error = NULL WHERE no = ?", (GroupState.MERGING, number))
-            rows = ((record_id.lower(), number, jsontext.dumps(data), survivor) for record_id, data, survivor in images)
-            self._db.executemany("INSERT OR REPLACE INTO merge_image (id, merge, data, survivor) VALUES (?, ?, ?, ?)", rows)
-            self._insert_steps(number, steps)
+            for number, steps, images in merges:
+                self._db.execute("UPDATE merge_group SET state = ?, error = NULL WHERE no = ?", (GroupState.MERGING, number))
+                rows = ((record_id.lower(), number, jsontext.dumps(data), survivor) for record_id, data, survivor in images)
+                self._db.executemany("INSERT OR REPLACE INTO merge_image (id, merge, data, survivor) VALUES (?, ?, ?, ?)", rows)
+                self._insert_steps(number, steps)
 
     def add_steps(self, number: int, steps: Sequence[MergeStep]) -> None:
         """Further steps of a group, before they are taken."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.match.reference_questions import reference_ids
-from crmctl.bulk.merge.merge_journal import GroupState, MergeJournal
+from crmctl.bulk.merge.exchanges import WAY_OUT, Exchanges, because, find_exchanges
+from crmctl.bulk.merge.merge_journal import EXCHANGING, GroupState, MergeJournal
 from crmctl.bulk.merge.rollback import take_back
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.step_status import StepStanding, record_standing
@@ -49,11 +51,13 @@ class MergeJob:
     progress: Progress
     copy: LocalCopy | None = None
     _away: dict[str, str] = field(default_factory=dict)
+    _exchanges: Exchanges = field(default_factory=Exchanges)
 
     def run(self) -> None:
         """Carry out what is left. Raises what ends it early; what becomes of groups is in the journal."""
         self._away = self.journal.survivors()
         self.journal.set_state(JobState.OPEN)
+        self._refuse_exchanges()
         open_groups = {group.number for group in self.journal.groups(GroupState.PLANNED)}
         self.progress.start("merging", len(open_groups))
         if not self.journal.recall(LOOKED):
@@ -67,24 +71,43 @@ class MergeJob:
         self.progress.finish()
         self.journal.set_state(JobState.FINISHED)
 
+    def _refuse_exchanges(self) -> None:
+        """Know which groups get unique values of each other; those that cannot are refused."""
+        self._exchanges = find_exchanges(self.merges, self.schema)
+        if self._exchanges.units:
+            self.journal.remember(EXCHANGING, self._exchanges.units)
+        for group in self.journal.groups(GroupState.PLANNED) if self._exchanges.refused else ():
+            if (why := self._exchanges.refused.get(group.number)) is not None:
+                self.journal.end_merge(group.number, GroupState.REFUSED, why)
+
+    def _units(self, numbers: Collection[int]) -> Iterator[list[PlannedMerge]]:
+        """These groups, those that are merged together at once."""
+        held: dict[int, PlannedMerge] = {}
+        for merge in self.merges() if numbers else ():
+            if merge.group in numbers:
+                held[merge.group] = merge
+                unit = [number for number in self._exchanges.unit(merge.group) if number in numbers]
+                if all(number in held for number in unit):
+                    yield [held.pop(number) for number in unit]
+
     def _merge_all(self, numbers: set[int]) -> None:
-        waiting: Iterator[PlannedMerge] = (merge for merge in self.merges() if merge.group in numbers)
-        deferred: list[PlannedMerge] = []
+        waiting = self._units(numbers)
+        deferred: list[list[PlannedMerge]] = []
         while wave := self._next_wave(waiting, deferred):
             self.survey.refresh()
-            self._carry([merge for merge in wave if self._begin(merge)])
-            self.progress.advance(len(wave))
+            self._carry(self._begin([unit for unit in wave if self._is_as_planned(unit)]))
+            self.progress.advance(sum(map(len, wave)))
 
     def _go_on(self) -> None:
         """Groups that were under way when an earlier run ended."""
         begun = {group.number: group.error for group in self.journal.groups(GroupState.MERGING)}
-        for merge in self.merges() if begun else ():
-            if merge.group in begun:
+        for unit in self._units(begun):
+            for merge in unit:
                 self._settle(merge)
-                if (error := begun[merge.group]) is not None:
-                    self._take_back(merge.group, error)
-                else:
-                    self._carry([merge])
+            if (error := next((begun[merge.group] for merge in unit if begun[merge.group] is not None), None)) is not None:
+                self._take_back({merge.group: begun[merge.group] or error for merge in unit})
+            else:
+                self._carry(unit)
 
     def _settle(self, merge: PlannedMerge) -> None:
         """A step that may have been taken: what is there says whether it was."""
@@ -103,26 +126,26 @@ class MergeJob:
 
     # -- waves -----------------------------------------------------------------------------------------------------------------------
 
-    def _next_wave(self, waiting: Iterator[PlannedMerge], deferred: list[PlannedMerge]) -> list[PlannedMerge]:
+    def _next_wave(self, waiting: Iterator[list[PlannedMerge]], deferred: list[list[PlannedMerge]]) -> list[list[PlannedMerge]]:
         """Groups that have nothing to do with each other, with as many losers as one request deletes."""
-        wave: list[PlannedMerge] = []
+        wave: list[list[PlannedMerge]] = []
         touched: set[str] = set()
         room = BULK_LIMIT
-        later: list[PlannedMerge] = []
+        later: list[list[PlannedMerge]] = []
         while room > 0:
-            merge = deferred.pop(0) if deferred else next(waiting, None)
-            if merge is None:
+            unit = deferred.pop(0) if deferred else next(waiting, None)
+            if unit is None:
                 break
-            mine = self._touches(merge)
+            mine = set().union(*map(self._touches, unit))
             if mine & touched:
-                later.append(merge)
+                later.append(unit)
                 touched |= mine  # groups keep their order where they have to do with each other
                 if len(later) >= BULK_LIMIT:
                     break
                 continue
             touched |= mine
-            room -= len(merge.losers)
-            wave.append(merge)
+            room -= sum(len(merge.losers) for merge in unit)
+            wave.append(unit)
         deferred[:0] = later
         return wave
 
@@ -133,20 +156,34 @@ class MergeJob:
         own = self.schema.referring.get(self.schema.object_id, ())
         return ids.union(*(reference_ids(value.value) for slug, value in merge.values.items() if slug in own))
 
-    def _begin(self, merge: PlannedMerge) -> bool:
-        """Whether a group is as it was planned, and is written down with every step; else it is refused."""
-        why = self._moved(merge)
-        if why is not None:
-            self.journal.end_merge(merge.group, GroupState.REFUSED, why)
-            return False
-        current = self._redirected(merge)
-        around = self._around(merge)
-        steps = plan_steps(current, self.schema, around)
-        images: list[tuple[str, Mapping[str, Any], str | None]] = [(merge.survivor, around.members[merge.survivor.lower()], None)]
-        images += [(loser, around.members[loser.lower()], merge.survivor) for loser in merge.losers]
-        self.journal.begin_merge(merge.group, steps, images)
-        self._away.update((loser.lower(), merge.survivor) for loser in merge.losers)
-        return True
+    def _is_as_planned(self, unit: Sequence[PlannedMerge]) -> bool:
+        """Whether these groups can be merged now; else they are refused."""
+        refused = {merge.group: why for merge in unit if (why := self._moved(merge) or self._in_common(merge, unit)) is not None}
+        for merge in unit if refused else ():
+            first = next(iter(refused))
+            self.journal.end_merge(merge.group, GroupState.REFUSED, refused.get(merge.group) or because(first, refused[first]))
+        return not refused
+
+    def _begin(self, units: Iterable[Sequence[PlannedMerge]]) -> list[PlannedMerge]:
+        """Write down every step of these groups, and what is there now."""
+        merges = [merge for unit in units for merge in unit]
+        begun = []
+        for merge in merges:
+            around = self._around(merge)
+            steps = plan_steps(self._redirected(merge), self.schema, around, self._exchanges.wanted)
+            images: list[tuple[str, Mapping[str, Any], str | None]] = [(merge.survivor, around.members[merge.survivor.lower()], None)]
+            images += [(loser, around.members[loser.lower()], merge.survivor) for loser in merge.losers]
+            begun.append((merge.group, steps, images))
+        self.journal.begin_merges(begun)
+        self._away.update((loser.lower(), merge.survivor) for merge in merges for loser in merge.losers)
+        return merges
+
+    def _in_common(self, merge: PlannedMerge, unit: Sequence[PlannedMerge]) -> str | None:
+        """What a group writes no other one of its unit may write: a step has to know what was there before it."""
+        others = [other for other in unit if other.group < merge.group and self._touches(merge) & self._touches(other)]
+        if not others:
+            return None
+        return f"group {others[0].group} exchanges values with it, and something refers to both; {WAY_OUT}"
 
     def _moved(self, merge: PlannedMerge) -> str | None:
         """Why a group is not what was planned any more; None when it is."""
@@ -176,8 +213,9 @@ class MergeJob:
                 self._before_deleting(left)
             steps = [step for number in left for step in self._open_steps(number) if step.kind is kind]
             self._take(kind, steps, left)
-            for number in [number for number in left if self._gives_up(number, kind)]:
-                del left[number]
+            for number in list(left):
+                if number in left and self._gives_up(number, kind):
+                    self._leave_out(number, left)
         for number in left:
             error = self.journal.step_error(number)
             self.journal.end_merge(number, GroupState.PARTLY if error else GroupState.MERGED, f"merged, but: {error}" if error else None)
@@ -192,23 +230,34 @@ class MergeJob:
             for step in steps:
                 merge = merges[step.group]
                 self.sender.relink(step, {loser.lower(): merge.survivor for loser in merge.losers})
+        elif kind is StepKind.CLAIM:
+            for _, some in groupby(steps, key=lambda step: len(self._exchanges.unit(step.group)) > 1 and step.number):
+                self.sender.write(some)
         else:
             self.sender.write(steps)
 
     def _gives_up(self, number: int, kind: StepKind, error: str | None = None) -> bool:
-        """Take a group back of which a step failed, unless a loser is gone already."""
+        """Take a group back of which a step failed, and its unit, unless a loser is gone already."""
         error = error or self.journal.step_error(number)
-        gone = any(step.kind is StepKind.DELETE for step in self.journal.steps(number, StepState.DONE))
-        if error is None or gone or kind is StepKind.CLAIM:
+        if error is None or kind is StepKind.CLAIM:
             return False
-        self._take_back(number, error)
+        unit = self._exchanges.unit(number)
+        if any(step.kind is StepKind.DELETE for one in unit for step in self.journal.steps(one, StepState.DONE)):
+            return False
+        self._take_back({one: error if one == number else because(number, error) for one in unit})
         return True
 
-    def _take_back(self, number: int, error: str) -> None:
+    def _leave_out(self, number: int, left: dict[int, PlannedMerge]) -> None:
+        for one in self._exchanges.unit(number):
+            left.pop(one, None)
+
+    def _take_back(self, errors: Mapping[int, str]) -> None:
         """What is decided is written down first: it holds after a crash too."""
-        self.journal.end_merge(number, GroupState.MERGING, error)
-        take_back(self.sender, self.schema, number)
-        self.journal.end_merge(number, GroupState.FAILED, error)
+        for number, error in errors.items():
+            self.journal.end_merge(number, GroupState.MERGING, error)
+        take_back(self.sender, self.schema, errors)
+        for number, error in errors.items():
+            self.journal.end_merge(number, GroupState.FAILED, error)
         self._away = self.journal.survivors()
 
     def _before_deleting(self, left: dict[int, PlannedMerge]) -> None:
@@ -216,9 +265,11 @@ class MergeJob:
         the steps were planned is taken along."""
         self.survey.refresh()
         for number, merge in list(left.items()):
+            if number not in left:
+                continue
             why = self._changed_meanwhile(merge)
             if why is not None and self._gives_up(number, StepKind.DELETE, why):
-                del left[number]
+                self._leave_out(number, left)
                 continue
             self._take_along(number, merge.survivor, merge.losers, (StepKind.REFERENCE,))
 

@@ -35,7 +35,7 @@ class Remaker:
 
     sender: StepSender
     schema: MergeSchema
-    away: Mapping[str, str]
+    away: dict[str, str]
     without: dict[str, list[str]] = field(default_factory=dict)
     new: dict[str, str] = field(init=False)
     """The ids of losers that are there again, by the old ones in lower case."""

@@ -1,7 +1,8 @@
-"""Taking back what was written of one group whose losers are still there. What somebody has changed since stays."""
+"""Taking back what was written of groups whose losers are still there. What somebody has changed since stays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from crmctl.bulk.merge.step_sender import StepSender
@@ -10,12 +11,12 @@ from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, StepState
 from crmctl.errors import NotFoundError
 
 BACKWARDS = (StepKind.CLAIM, StepKind.SURVIVOR, StepKind.FREE, StepKind.REFERENCE)
-"""The survivor gives a unique value back before the loser takes it again."""
+"""Survivors give unique values back before those take them again who gave them up."""
 
 
-def take_back(sender: StepSender, schema: MergeSchema, group: int) -> None:
-    """Undo every step of a group that was taken. Raises what ends everything."""
-    done = sender.journal.steps(group, StepState.DONE)
+def take_back(sender: StepSender, schema: MergeSchema, groups: Iterable[int]) -> None:
+    """Undo every step of these groups that was taken. Raises what ends everything."""
+    done = [step for group in groups for step in sender.journal.steps(group, StepState.DONE)]
     for kind in BACKWARDS:
         steps = [back for step in done if step.kind is kind and (back := restorable(sender, schema, step)) is not None]
         sender.write(steps, back=True)

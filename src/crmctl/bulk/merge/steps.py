@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge, held
 from crmctl.bulk.dedupe.survivorship import is_empty, plain_value
 from crmctl.bulk.read.linked_activities import swap_links
+from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 
 
@@ -17,7 +18,7 @@ class StepKind(StrEnum):
     """In the order in which they are taken."""
 
     FREE = "free"
-    """A loser gives up a unique value that the survivor gets."""
+    """A record gives up a unique value that a survivor gets: a loser, or the survivor of another group."""
     SURVIVOR = "survivor"
     """The survivor gets its values."""
     REFERENCE = "reference"
@@ -75,12 +76,33 @@ class MergeSchema:
     def attribute(self, slug: str) -> Attribute | None:
         return next((attribute for attribute in self.attributes if attribute.slug == slug), None)
 
+    @property
+    def unique(self) -> list[Attribute]:
+        return [attribute for attribute in self.attributes if attribute.is_unique]
 
-def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -> list[MergeStep]:
-    """Every write of a merge, in order."""
+
+class UniqueValue(NamedTuple):
+    """A value that one record only may have, in whatever case a service tells values apart."""
+
+    slug: str
+    text: str
+
+
+def unique_value(slug: str, value: Any) -> UniqueValue:
+    return UniqueValue(slug, (value if isinstance(value, str) else jsontext.dumps(value, sort_keys=True)).casefold())
+
+
+def plan_steps(
+    merge: PlannedMerge, schema: MergeSchema, around: Surroundings, wanted: Collection[UniqueValue] = frozenset()
+) -> list[MergeStep]:
+    """Every write of a merge, in order. `wanted`: unique values that other groups, merged with this one, get of its records."""
     object_id = schema.object_id
     before, after = _survivor_change(merge, schema, around.members)
-    freed, late = _freed(merge, schema, around.members, after)
+    freed, late = _freed(merge, schema, around.members, after, wanted)
+    if given := _given_up(schema, before, wanted):
+        freed.append((merge.survivor, given))
+        before |= dict.fromkeys(given)
+        after = {slug: value for slug, value in after.items() if slug not in given or not is_empty(value)}
     steps = [MergeStep(StepKind.FREE, object_id, loser, held_before, dict.fromkeys(held_before)) for loser, held_before in freed]
     own = schema.referring.get(object_id, ())
     kinds = {slug: StepKind.CLAIM if slug in late else StepKind.REFERENCE if slug in own else StepKind.SURVIVOR for slug in after}
@@ -125,18 +147,27 @@ def _survivor_change(
 
 
 def _freed(
-    merge: PlannedMerge, schema: MergeSchema, members: Mapping[str, Mapping[str, Any]], after: Mapping[str, Any]
+    merge: PlannedMerge,
+    schema: MergeSchema,
+    members: Mapping[str, Mapping[str, Any]],
+    after: Mapping[str, Any],
+    wanted: Collection[UniqueValue],
 ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Unique values that losers hold of attributes the survivor gets: those they give up first, and the attributes they cannot, because a
     record has to have them: the survivor gets these when the loser is gone."""
-    unique = [one for one in schema.attributes if one.is_unique and after.get(one.slug) is not None]
     free = []
     for loser in merge.losers:
         data = members[loser.lower()]
-        values = {one.slug: plain_value(one, data.get(one.slug)) for one in unique if not one.is_required}
-        if values := held(values):
+        there = held({one.slug: plain_value(one, data.get(one.slug)) for one in schema.unique if not one.is_required})
+        if values := {slug: value for slug, value in there.items() if after.get(slug) is not None or unique_value(slug, value) in wanted}:
             free.append((loser, values))
-    return free, [one.slug for one in unique if one.is_required]
+    return free, [one.slug for one in schema.unique if one.is_required and after.get(one.slug) is not None]
+
+
+def _given_up(schema: MergeSchema, before: Mapping[str, Any], wanted: Collection[UniqueValue]) -> dict[str, Any]:
+    """What a survivor gives up before any other group gets it."""
+    free = {one.slug for one in schema.unique if not one.is_required}
+    return {slug: value for slug, value in held(before).items() if slug in free and unique_value(slug, value) in wanted}
 
 
 def redirected(data: Mapping[str, Any], slugs: Iterable[str], merge: PlannedMerge) -> dict[str, Any]:

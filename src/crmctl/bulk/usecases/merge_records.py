@@ -17,6 +17,7 @@ from crmctl.bulk.journal.journal import Header
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.match.key_lookups import PAGE_STEP
 from crmctl.bulk.match.reference_questions import asks
+from crmctl.bulk.merge.exchanges import find_exchanges
 from crmctl.bulk.merge.merge_journal import MODE, GroupState, MergeJournal
 from crmctl.bulk.merge.merge_run import MergeJob
 from crmctl.bulk.merge.step_sender import StepSender
@@ -177,7 +178,11 @@ def preview_merges(context: BulkContext, request: ApplyRequest) -> MergePreview:
         for _, survivor, losers in listed:
             survey.want(survivor, losers)
         survey.fill_members()
+        refused = find_exchanges(merges, schema).refused
         for merge in merges():
+            if merge.group in refused:
+                moved.append({"group": merge.group, "id": merge.survivor, "error": refused[merge.group]})
+                continue
             for record_id in (merge.survivor, *merge.losers):
                 there = survey.member(record_id)
                 if there is None or not is_as_planned(schema.attributes, merge.record(record_id).data, there, {}):
