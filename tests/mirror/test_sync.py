@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.errors import PendingError, UsageError
+from crmctl.errors import NetworkError, PendingError, UsageError
 from crmctl.mirror.file import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.mirror.turn import writing_turn
@@ -91,6 +91,61 @@ def test_a_backup_put_back_is_read_anew(tmp_path: Path) -> None:
     [result] = sync(service, context).results
     assert result.how == "everything"
     assert "backup" in result.reason
+
+
+def test_an_older_content_put_back_is_no_deletion_though_another_record_is_gone(tmp_path: Path) -> None:
+    """As many are gone as the count tells, and as many are missing among the changes; they are not the same."""
+    service, context = filled(1500, tmp_path)
+    ids = list(service.rows)
+    service.back_up()
+    service.update([ids[40]])
+    sync(service, context)
+    service.advance(DAY)
+    service.restore()
+    service.delete([ids[700]])
+    [result] = sync(service, context).results
+    assert (result.how, result.written.deleted_ids) == ("everything", [ids[700]])
+    assert result.reason == "a record is not among the changes and is there, as after a backup was put back"
+
+
+def test_what_became_visible_late_is_found_on_pages_of_fewer_records(tmp_path: Path) -> None:
+    """An update takes the place of a newer one within the minutes that are read again, and is in the list a place further down."""
+    service, context = filled(400, tmp_path, cap=30)
+    ids = list(service.rows)
+    for one in ids:
+        service.update([one])
+        service.advance(1_000_000)
+    sync(service, context)
+    service.advance(DAY)
+    above = service.rows[ids[210]]
+    service._put([replace(above, updated=service.rows[ids[209]].updated - 1, data={"n": "late", "note": "late"})])
+    sync(service, context)
+
+
+def interrupted(service: HistoryService, context: MirrorContext) -> None:
+    """A sync whose connection is lost while everything is read."""
+    service.ends_at = service.requests + 6
+    with pytest.raises(NetworkError):
+        sync_mirror(context, SyncRequest(full=True))  # type: ignore[arg-type]
+    service.ends_at = None
+    assert any(one.name.endswith(".reading") for one in context.state.rglob("*"))
+
+
+def test_a_reading_of_other_attributes_is_not_gone_on_with(tmp_path: Path) -> None:
+    service, context = filled(300, tmp_path)
+    interrupted(service, context)
+    service.drop_attribute(remake=True)
+    sync(service, context)
+
+
+def test_a_reading_older_than_the_mirror_is_not_gone_on_with(tmp_path: Path) -> None:
+    service, context = filled(300, tmp_path, sorts_changes=False)
+    interrupted(service, context)
+    service.delete(list(service.rows)[40:])
+    sync(service, context)
+    service.create(300)
+    [result] = sync(service, context, full=True).results
+    assert (result.how, result.state.records) == ("everything", 340)
 
 
 def test_an_attribute_made_anew_is_read_anew(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ Route = Callable[[Asked], Any]
 class FakeCrm:
     """Fails at the end when something was asked that no route answers, or came without the key where it belongs.
 
-    Routes are `METHOD /path` below the API; a path outside of it starts with `//`, must come without the key, and may be `METHOD //*`.
+    Routes are `METHOD /path` below the API; a path outside of it starts with `//`, must come without the key. The last part of
+    a path may be `*`; outside, all of it.
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
@@ -127,7 +128,8 @@ class FakeCrm:
     def _answer(self, asked: Asked, inside: bool) -> Answer:
         if (asked.headers.get("authorization") == f"Bearer {KEY}") is not inside:
             self.problems.append(f"{asked.method} {asked.path}: the key is {'missing' if inside else 'where it must not be'}")
-        route = self.routes.get(f"{asked.method} {asked.path}") or (None if inside else self.routes.get(f"{asked.method} //*"))
+        every = f"{asked.method} {asked.path.rpartition('/')[0]}/*" if inside else f"{asked.method} //*"
+        route = self.routes.get(f"{asked.method} {asked.path}") or self.routes.get(every)
         if route is None:
             self.problems.append(f"unexpected {asked.method} {asked.path}")
             return Answer(404, {"error": "not_found", "message": "no such route"})

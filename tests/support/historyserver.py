@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from crmctl.errors import RejectedError
+from crmctl.errors import NotFoundError, RejectedError
 from tests.support.fakecrm import Answer, Asked, FakeCrm
 from tests.support.historyservice import OBJECT_ID, HistoryService
 
@@ -54,8 +54,8 @@ def served(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm]:
             with turn:
                 try:
                     return Answer(json=answer(asked), date=service.now / 1_000_000)
-                except RejectedError as error:
-                    return Answer(400, {"error": "bad_request", "message": error.message})
+                except (RejectedError, NotFoundError) as error:
+                    return Answer(error.status or 400, {"error": "bad_request", "message": error.message})
 
         return answered
 
@@ -66,11 +66,15 @@ def served(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm]:
         pagination = {"total": page.total, "limit": limit, "offset": offset}
         return {"records": [record.wire for record in page.items], "pagination": pagination}
 
+    def record(asked: Asked) -> Any:
+        return {"record": service.get_record(OBJECT_ID, asked.path.rpartition("/")[2]).wire}
+
     routes = {
         "GET /objects": route(lambda _: {"objects": [each.wire for each in service.list_objects()]}),
         "GET /members": route(lambda _: {"members": []}),
         f"GET /objects/{OBJECT_ID}/attributes": route(lambda _: {"attributes": [each.wire for each in service.attributes]}),
         f"GET /objects/{OBJECT_ID}/records": route(records),
+        f"GET /objects/{OBJECT_ID}/records/*": route(record),
     }
     with FakeCrm(routes) as fake:
         yield fake

@@ -15,10 +15,10 @@ from crmctl.bulk.read.counted_reads import CountedReads
 from crmctl.bulk.read.sorted_lists import Listing, NoProgress, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass
 from crmctl.clock import Clock
-from crmctl.errors import RejectedError
+from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.columns import wire_text
 from crmctl.mirror.object_table import ObjectTable, Written
-from crmctl.models.records import Record
+from crmctl.models.records import PAGE_LIMIT, Record
 from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
 
 _NEVER = -(1 << 62)
@@ -26,6 +26,9 @@ _UNORDERED = "records of one time of change come in another order every time"
 
 JOIN = 100
 """So many known records must stand in the list as the mirror has them."""
+
+FEW = 20
+"""So many records that are not in the list any more are asked for one by one."""
 
 
 class CannotProve(Exception):
@@ -169,8 +172,23 @@ class ChangeReader:
             return
         if latest.total is not None and len(unseen) > self._table.count() - latest.total:
             raise CannotProve("the list of changes lacks records that are counted, as after a backup was put back", contradicts=True)
+        self._check_gone(unseen)
         written.deleted += self._table.delete(unseen)
         written.deleted_ids += unseen
+
+    def _check_gone(self, unseen: list[str]) -> None:
+        """A record that was changed after its creation may only have its older content again, and stand further down. Elsewhere as many
+        others may be gone as the count tells: so each is asked for, and others where they are few."""
+        known = [each for each in map(self._table.known, unseen) if each is not None]
+        asked = [each.id for each in known if each.created != each.updated or len(known) <= FEW]
+        if len(asked) > max(PAGE_LIMIT, self._table.count() // PAGE_LIMIT):
+            raise CannotProve(f"{len(asked):,} records that were changed are not among the changes")
+        for record_id in asked:
+            try:
+                self._lister.get_record(self._object_id, record_id)
+            except NotFoundError:
+                continue
+            raise CannotProve("a record is not among the changes and is there, as after a backup was put back", contradicts=True)
 
     def _unseen(self, lowest: int | None) -> list[str]:
         where, values = ("", ()) if lowest is None else (" AND _updated >= ?", (lowest,))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.progress import Progress
@@ -37,24 +38,28 @@ class CompleteScan:
 
 
 @contextmanager
-def staged(mirror: Path, object_id: str, excluded: Collection[str], clock: Clock, *, resumes: bool = True) -> Iterator[Staging]:
-    """The file of a scan: what an interrupted scan of the same has left where it `resumes`, else an empty one. It goes when the block ends
-    well."""
-    place = mirror.with_name(f"{mirror.name}.{object_id}.reading")
-    request = {"object": object_id, "excluded": sorted(excluded)}
+def staged(mirror: Path, object_id: str, request: Mapping[str, Any], clock: Clock, *, resumes: bool = True) -> Iterator[Staging]:
+    """The file of a scan: what an interrupted scan of the same `request` has left where it `resumes`, else an empty one. It goes when the
+    block ends well."""
+    place = _place(mirror, object_id)
     staging, now = Staging(place), clock.now()
     begun = staging.noted("begun")
-    fits = staging.noted("request") == request and isinstance(begun, int | float) and 0 <= now - begun < RESUMED_WITHIN
+    fits = staging.noted("request") == dict(request) and isinstance(begun, int | float) and 0 <= now - begun < RESUMED_WITHIN
     if not (resumes and fits):
         staging.close()
         _remove(place)
         staging = Staging(place)
         with staging.step():
-            staging.note("request", request)
+            staging.note("request", dict(request))
             staging.note("begun", now)
     with staging:
         yield staging
     _remove(place)
+
+
+def discard_scan(mirror: Path, object_id: str) -> None:
+    """What an interrupted scan has left is older than what the mirror holds now."""
+    _remove(_place(mirror, object_id))
 
 
 def scan_into(staging: Staging, lister: CountedReads, object_id: str, begin: ScanBegin, progress: Progress) -> CompleteScan:
@@ -77,6 +82,10 @@ def scan_into(staging: Staging, lister: CountedReads, object_id: str, begin: Sca
             staging.note("scan", document)
         progress.advance(new)
     return CompleteScan(begin, statistics.unstable == 0)
+
+
+def _place(mirror: Path, object_id: str) -> Path:
+    return mirror.with_name(f"{mirror.name}.{object_id}.reading")
 
 
 def _remove(place: Path) -> None:

@@ -11,12 +11,9 @@ from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, Slice, SliceR
 from crmctl.errors import RejectedError
 from crmctl.mirror.columns import wire_text
 from crmctl.mirror.object_table import ObjectTable
-from crmctl.models.records import PAGE_LIMIT
 
 EVERY_PAGE = 5
 """So many pages are all read."""
-
-STEP = PAGE_LIMIT - 1
 
 
 def stands_still(lister: CountedReads, object_id: str, table: ObjectTable, since: int, before: int | None) -> bool:
@@ -28,18 +25,22 @@ def stands_still(lister: CountedReads, object_id: str, table: ObjectTable, since
         return True
     reader = SliceReader(lister, Listing(object_id, field="updated_at", descending=True), PassStatistics())
     try:
-        return all(_fits(reader.fetch(max(0, offset - 1)), table) for offset in places(start, stop))
+        first = reader.fetch(max(0, start - 1))
+        if not _fits(first, table):
+            return False
+        step = max(1, len(first.rows) - 1)  # pages may hold fewer records than were asked for
+        return first.end >= stop or all(_fits(reader.fetch(max(0, offset - 1)), table) for offset in places(start, stop, step)[1:])
     except (Unsorted, RejectedError):
         return False
 
 
-def places(start: int, stop: int) -> list[int]:
+def places(start: int, stop: int, step: int) -> list[int]:
     """Where to look: at every page of few, else at both ends and evenly between, at a few more for many."""
-    pages = -(-(stop - start) // STEP)
+    pages = -(-(stop - start) // step)
     if pages <= EVERY_PAGE:
-        return [start + number * STEP for number in range(pages)]
+        return [start + number * step for number in range(pages)]
     looks = min(pages, EVERY_PAGE + (pages // 8).bit_length())
-    last = max(start, stop - STEP)
+    last = max(start, stop - step)
     return [start + (last - start) * number // (looks - 1) for number in range(looks)]
 
 

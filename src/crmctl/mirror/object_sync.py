@@ -6,6 +6,7 @@ What changes: delta, join, count, locate, and one page compared again. Everythin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from crmctl.bulk.export.collected_records import Staging
@@ -17,7 +18,7 @@ from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.audit import compare_page
 from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, next_mark
-from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, scan_into, staged
+from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, discard_scan, scan_into, staged
 from crmctl.mirror.deletions import DeletionSearch, ListMoved
 from crmctl.mirror.file import MirrorFile, SyncState
 from crmctl.mirror.lookback_check import stands_still
@@ -74,9 +75,12 @@ class ObjectSync:
         why = why or self.why_anew()
         if why is None:
             try:
-                return self.by_changes()
+                result = self.by_changes()
             except CannotProve as doubt:
                 why = doubt.reason
+            else:
+                discard_scan(self.file.path, self.state.object_id)
+                return result
         return self._read_everything(why)
 
     def read_again(self, written: Written) -> int:
@@ -211,10 +215,16 @@ class ObjectSync:
         page = self._head()
         at_once = self._at_once(page, why)
         if at_once is not None:
+            discard_scan(self.file.path, self.state.object_id)
             return at_once
-        with staged(self.file.path, self.state.object_id, self.state.excluded, self._plan.clock) as staging:
+        with self.staged() as staging:
             written = self.take(staging, self.scan(staging, page))
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
+
+    def staged(self, *, resumes: bool = True) -> AbstractContextManager[Staging]:
+        """Where a complete reading is kept until it is whole. One of other attributes is not gone on with: they leave records unseen."""
+        request = {"object": self.state.object_id, "excluded": sorted(self.state.excluded), "attributes": self._fingerprint}
+        return staged(self.file.path, self.state.object_id, request, self._plan.clock, resumes=resumes)
 
     def _head(self) -> Page[Record]:
         return self.lister.list_records(self.state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
@@ -282,9 +292,14 @@ class ObjectSync:
         if not scan.is_stable:
             self._save(whole, "not proven: records of one creation time came in another order every time", "everything", proven=False)
             return
+        self.file.db.execute("SAVEPOINT begun")
         try:
-            read, _ = self._settle(whole.mark, begin.newest)
+            read, _ = self._settle(whole.mark, begin.newest, must_sort=self.table.count() > PAGE_LIMIT)
         except CannotProve as doubt:
+            sorts = self.file.noted(SORTS)
+            self.file.db.execute("ROLLBACK TO begun")  # with what changes that prove nothing seemed to tell
+            if sorts is not None:
+                self.file.note(SORTS, sorts)
             self._take_as_begun(whole, doubt)
             return
         written.add(read.written)

@@ -13,7 +13,6 @@ from crmctl.bulk.export.passes import UNEVEN
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.mirror.activity_sync import read_activities, take_activities, wrong_activities
 from crmctl.mirror.columns import wire_text
-from crmctl.mirror.complete_scan import staged
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, mirror_path
 from crmctl.mirror.object_sync import ObjectSync
 from crmctl.mirror.sync import MirrorSync
@@ -78,7 +77,7 @@ def verify_mirror(context: BulkContext, objects: list[str], patience: float = WA
         syncs = mirror.object_syncs(names) if names or not objects else []
         found = Verification([])
         for sync in syncs:
-            found.wrong += _verify(sync, context)
+            found.wrong += _verify(sync)
             found.records += sync.state.records
             found.requests += sync.lister.requests
         if state is not None and is_asked:
@@ -97,7 +96,7 @@ def _verify_activities(file: MirrorFile, state: SyncState) -> list[WrongRecord]:
     return _told(state, problems, is_intact=held == state.records)
 
 
-def _verify(sync: ObjectSync, context: BulkContext) -> list[WrongRecord]:
+def _verify(sync: ObjectSync) -> list[WrongRecord]:
     """What the service has not changed since the last sync must be as the mirror has it.
 
     Records that are there no more may have been deleted since. As the count was right at the last sync, they were, unless the mirror also
@@ -105,7 +104,7 @@ def _verify(sync: ObjectSync, context: BulkContext) -> list[WrongRecord]:
     """
     state = sync.state
     newest, is_intact = state.newest, sync.table.count() == state.records
-    with staged(sync.file.path, state.object_id, state.excluded, context.clock, resumes=False) as staging:
+    with sync.staged(resumes=False) as staging:
         scan = sync.scan(staging)
         differences = list(_differences(sync, staging))
         sync.take(staging, scan)
