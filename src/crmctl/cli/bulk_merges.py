@@ -92,7 +92,8 @@ def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:
     context = RuntimeContext(runtime)
     if runtime.dry_run:
         preview = preview_merges(context, request)
-        text = f"{_preview_text(preview)}; {len(preview.moved):,} not as planned any more; nothing was sent"
+        takes = _takes(preview.requests, preview.seconds, "; {}")
+        text = f"{_preview_text(preview)}; {len(preview.moved):,} not as planned any more{takes}; nothing was sent"
         runtime.emitter.emit_result(preview.to_document(), text=text)
         return
     runtime.emitter.check_result(example_merge())
@@ -136,7 +137,8 @@ def undo_merges(runtime: Runtime, reference: str) -> bool:
 
     def approve(plan: UnmergeResult) -> None:
         runtime.emitter.check_result(plan.to_document())
-        runtime.confirm(f"Make {counted(plan.losers, 'record')} of {plan.object} again, and so undo job {plan.job}")
+        takes = _takes(plan.expected, plan.seconds, " ({})")
+        runtime.confirm(f"Make {counted(plan.losers, 'record')} of {plan.object} again, and so undo job {plan.job}{takes}")
 
     result = unmerge_records(context, job, approve, dry_run=runtime.dry_run)
     document = result.to_document()
@@ -154,8 +156,15 @@ def _preview_text(preview: MergePreview) -> str:
 
 
 def _merge_question(preview: MergePreview) -> str:
-    into = counted(preview.groups, "other")
-    return f"Merge {counted(preview.losers, 'record')} of {preview.object} into {into}, and delete them"
+    into, takes = counted(preview.groups, "other"), _takes(preview.requests, preview.seconds, " ({})")
+    return f"Merge {counted(preview.losers, 'record')} of {preview.object} into {into}, and delete them{takes}"
+
+
+def _takes(requests: int, seconds: float, form: str) -> str:
+    """How long it takes, where that is worth a word."""
+    from crmctl.output.progress import duration
+
+    return form.format(f"about {counted(requests, 'request')}, {duration(seconds)} at the rate of the service") if seconds >= 1 else ""
 
 
 def _merged_text(result: MergeResult) -> str:
@@ -173,7 +182,8 @@ def _merged_text(result: MergeResult) -> str:
 def _unmerge_text(result: UnmergeResult) -> str:
     document = result.to_document()
     if not result.carried_out:
-        return f"job {result.job}: {counted(result.losers, 'record')} to make again in {counted(result.groups, 'group')}"
+        takes = _takes(result.expected, result.seconds, "; {}")
+        return f"job {result.job}: {counted(result.losers, 'record')} to make again in {counted(result.groups, 'group')}{takes}"
     parts = [f"job {result.job}: {counted(document['undone'], 'group')} taken apart, {document['recreated']:,} made again with new ids"]
     parts += [f"{document[name]:,} {name} put back" for name in ("survivors", "references", "activities") if document[name]]
     said = {"conflicts": "changed by somebody since, kept", "failed": "refused by the service", "gone": "deleted by somebody since"}

@@ -9,7 +9,9 @@ import pytest
 from crmctl.bulk.match.key_index import CHUNK_ROWS, KeyIndex
 from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.keys import KeyRule, key_rule
+from crmctl.client.shapes import Page
 from crmctl.models.records import Record
+from crmctl.models.timestamps import micros_of
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID, BulkServer
 
@@ -73,3 +75,33 @@ def test_few_keys_are_asked_for_and_never_more_than_pages(index: KeyIndex, count
         assert len(asked) == (count if singly else 0)
         assert lookup.requests == len(server.reads)
     assert list(index.matches()) == [(n, ids[n]) for n in range(count)]
+
+
+class Burst:
+    """A list whose records all changed shortly before they are read, newest first."""
+
+    def __init__(self, count: int) -> None:
+        self.moments = [f"2026-01-01T00:00:{second:09.6f}Z" for second in (n * 3 / count for n in range(count, 0, -1))]
+
+    def list_records(self, *_: object, limit: int = 50, offset: int = 0, **__: object) -> Page[Record]:
+        named = enumerate(self.moments[offset : offset + limit], offset)
+        items = [Record.model_validate({"id": f"r{n}", "data": {}, "createdAt": when, "updatedAt": when}) for n, when in named]
+        return Page(items, len(self.moments), 0, 100)
+
+    def change(self) -> None:
+        self.moments = ["2026-01-01T00:00:04.000000Z", *self.moments[:-1]]
+
+
+def test_what_was_written_in_a_burst_is_not_read_again_and_again(index: KeyIndex) -> None:
+    burst, now, counts = Burst(1000), 0.0, []
+    lookup = Lookup(burst, OBJECT_ID, now=lambda: now)
+    lookup.as_of = micros_of(burst.moments[0]) or 0
+    for now in (0.0, 1.0, 6.0, 7.0, 60.0):  # noqa: B007 - read by the lambda
+        before = lookup.requests
+        assert lookup.refresh(index)
+        counts.append(lookup.requests - before)
+    assert counts[0] == counts[1] == counts[2] > 10, "until the margin is over something may come late"
+    assert counts[3] == counts[4] <= 2
+    burst.change()
+    lookup.refresh(index)
+    assert lookup.as_of == micros_of(burst.moments[0])

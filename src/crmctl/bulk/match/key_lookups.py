@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import NamedTuple, Protocol
 
 from crmctl.bulk.match.key_filters import KeyFilter, Question
@@ -56,7 +57,7 @@ def nothing_at_hand(_: str, __: Collection[str] | None) -> RecordStock | None:
 class Lookup:
     """One object of the service. `as_of`: everything changed before this moment (microseconds of the service) has been seen; `stop` says
     when to give up; `newest`: the page of the records that changed last, where somebody has just read it. `at_hand`: where all of them may
-    be without asking, of which `slugs` are looked at. Counts its requests."""
+    be without asking, of which `slugs` are looked at; `now` is a clock that only runs. Counts its requests."""
 
     lister: Lister
     object_id: str
@@ -67,6 +68,9 @@ class Lookup:
     slugs: Collection[str] | None = None
     requests: int = 0
     as_of: int = 0
+    now: Callable[[], float] = monotonic
+    _certain: int = 0
+    _known: tuple[int, float] = (0, 0.0)
 
     def fill(self, index: KeyIndex) -> None:
         """Let the index see the record of every key it wants, as of now. Raises what reading raises, and InterruptedByUser."""
@@ -98,8 +102,12 @@ class Lookup:
         self.refresh(index)
 
     def refresh(self, index: RecordSink) -> bool:
-        """Let the index see what has changed since `as_of`; False where the service cannot say."""
-        since = self.as_of - MARGIN
+        """Let the index see what has changed since `as_of`; False where the service cannot say. Who looked when a moment was past by more
+        than the margin has seen all of it, and does not read again what was written shortly before."""
+        begun, known = self.now(), self.as_of
+        if known != self._known[0]:
+            self._known = known, begun
+        since = max(known - MARGIN, self._certain)
         for field in ("updated_at", "created_at"):
             listing = Listing(self.object_id, field=field, descending=True, until=since)
             try:
@@ -107,6 +115,8 @@ class Lookup:
                     index.see(records)
                     moments = (micros_of(record.updated_at) or 0 for record in records)
                     self.as_of = max(self.as_of, *moments, 0)
+                if (begun - self._known[1]) * MICROS > MARGIN:
+                    self._certain = known
                 return True
             except Unsorted:
                 continue

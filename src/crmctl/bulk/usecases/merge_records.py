@@ -28,9 +28,10 @@ from crmctl.bulk.run.plan import file_digest
 from crmctl.bulk.run.plan_file import FILE_NAME
 from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.resume import check_service
-from crmctl.bulk.usecases.targets import referring_attributes, resolve_target, store_of, takes_turn
+from crmctl.bulk.usecases.targets import current_limit, referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.mirror.local_copy import LocalCopy, fresh_copy
+from crmctl.models.records import BULK_LIMIT
 from crmctl.version import __version__
 
 MANY_REQUESTS = 100
@@ -100,10 +101,14 @@ class MergeResult:
         return self.steps.get((kind, StepState.DONE), 0)
 
 
+PlannedGroup = tuple[int, str, list[str]]
+"""Number, survivor and losers."""
+
+
 @dataclass(frozen=True)
 class MergePreview:
-    """What carrying out a plan would do now. `moved`: groups that are not as they were planned, and why; `requests`: so many or so tell
-    what refers to its records, before the first group is merged."""
+    """What carrying out a plan would do now. `moved`: groups that are not as they were planned, and why; `requests`: so many or so it
+    takes, those for activities aside, and `seconds`, where they are many, at the rate of the service."""
 
     path: Path
     object: str
@@ -111,12 +116,14 @@ class MergePreview:
     losers: int
     moved: list[dict[str, Any]]
     requests: int = 0
+    seconds: float = 0.0
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""
         return {
             "dryRun": True, "plan": str(self.path), "object": self.object, "mode": MODE, "groups": self.groups, "duplicates": self.losers,
-            "refused": len(self.moved), "requests": self.requests, "rows": {"refused": self.moved[:LISTED]},
+            "refused": len(self.moved), "requests": self.requests, "estimatedSeconds": round(self.seconds, 1),
+            "rows": {"refused": self.moved[:LISTED]},
         }  # fmt: skip
 
 
@@ -139,8 +146,7 @@ def merge_records(context: BulkContext, request: ApplyRequest, approve: Callable
     plan = MergePlanFile(Path(request.file))
     schema, merges = _opened(context, plan)
     listed = list_groups(plan, merges)
-    count = _reading(context, schema, listed)
-    preview = MergePreview(plan.path, plan.header.object, len(listed), sum(len(losers) for _, _, losers in listed), [], count)
+    preview = _preview(context, plan, schema, listed, [])
     guard.check(len(listed), len(listed))
     if listed:
         approve(preview)
@@ -189,11 +195,25 @@ def preview_merges(context: BulkContext, request: ApplyRequest) -> MergePreview:
                     what = "is not there any more" if there is None else "has changed since the plan was made"
                     moved.append({"group": merge.group, "id": record_id, "error": f"record {record_id} {what}"})
                     break
-    count = _reading(context, schema, listed)
-    return MergePreview(plan.path, plan.header.object, len(listed), sum(len(losers) for _, _, losers in listed), moved, count)
+    return _preview(context, plan, schema, listed, moved)
 
 
-def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[tuple[int, str, Sequence[str]]]) -> int:
+def _preview(
+    context: BulkContext, plan: MergePlanFile, schema: MergeSchema, listed: Sequence[PlannedGroup], moved: list[dict[str, Any]]
+) -> MergePreview:
+    losers = sum(len(group) for _, _, group in listed)
+    waves = -(-losers // BULK_LIMIT)
+    # Each survivor is looked at before its losers go; a wave looks twice for changes of each object, and sends each kind of step.
+    count = _reading(context, schema, listed) + len(listed) + waves * (2 * len({schema.object_id, *schema.referring}) + len(StepKind))
+    return MergePreview(plan.path, plan.header.object, len(listed), losers, moved, count, seconds_for(context, count))
+
+
+def seconds_for(context: BulkContext, requests: int) -> float:
+    """How long so many requests take at the rate of the service; 0 where they are few, and nobody has to be told."""
+    return current_limit(context).time_for(requests) if requests > MANY_REQUESTS else 0.0
+
+
+def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[PlannedGroup]) -> int:
     """About how many requests it takes to know what refers to the records of a plan, activities aside, which nobody counts; said where
     they are many. One request for each object tells."""
     found = LocalCopy.find(context)
@@ -235,11 +255,11 @@ def resume_merges(context: BulkContext, job: JobInfo) -> MergeResult:
             return _run(context, journal, schema, lambda: MergePlanFile(copy).merges(schema.attributes))
 
 
-def list_groups(plan: MergePlanFile, merges: Callable[[], Iterable[PlannedMerge]]) -> list[tuple[int, str, list[str]]]:
+def list_groups(plan: MergePlanFile, merges: Callable[[], Iterable[PlannedMerge]]) -> list[PlannedGroup]:
     """The groups by number: survivor and losers. Raises UsageError for a number, or a record, that comes twice."""
     homes: dict[str, tuple[int, int]] = {}
     numbers: dict[int, int] = {}
-    listed = []
+    listed: list[PlannedGroup] = []
     for merge in merges():
         if (line := numbers.setdefault(merge.group, merge.line)) != merge.line:
             message = f"{plan.path}, line {merge.line}: line {line} is group {merge.group} too"
