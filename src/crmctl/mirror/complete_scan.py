@@ -12,7 +12,7 @@ from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.counted_reads import CountedReads
 from crmctl.bulk.read.full_scan import Sweep, SweepState
-from crmctl.bulk.read.sorted_lists import PassStatistics
+from crmctl.bulk.read.sorted_lists import Listing, PassStatistics
 from crmctl.bulk.read.stable_pages import Position
 from crmctl.clock import Clock
 
@@ -70,7 +70,7 @@ def scan_into(staging: Staging, lister: CountedReads, object_id: str, begin: Sca
         state, statistics = SweepState.from_document(noted["sweep"]), PassStatistics(**noted["statistics"])
     else:
         state, statistics = SweepState(Position()), PassStatistics()
-    sweep = Sweep(lister, object_id, (), statistics, state)
+    sweep = Sweep(lister, Listing(object_id), statistics, state)
     for page in sweep.pages():
         with staging.step():
             new = staging.merge(page)

@@ -8,7 +8,8 @@ from crmctl.bulk.findings import Finding, Severity
 from crmctl.bulk.rows.cell_values import ValueOptions, convert
 from crmctl.bulk.rows.mapping import MappingOptions, build_mapping
 from crmctl.bulk.rows.phones import check_region
-from crmctl.bulk.rows.validation import validate
+from crmctl.bulk.rows.record_builder import RowBuilder
+from crmctl.bulk.rows.validation import Heard, validate
 from crmctl.errors import UsageError
 from tests.support.bulkfiles import attribute, source_of
 
@@ -68,7 +69,8 @@ def test_an_object_in_a_cell_and_a_list_of_numbers():
 def test_every_bad_number_is_named_with_its_line_and_value_and_a_doubtful_one_is_sent_with_a_warning(tmp_path):
     source = source_of(tmp_path, "phone\n+1 555 0100\n+44 20\n020 7946 0958\n+1 555 0100\n")
     heard = []
-    report = validate(source, build_mapping(source.header, [PHONE], MappingOptions()), [PHONE], ValueOptions(), report=heard.append)
+    builder = RowBuilder(build_mapping(source.header, [PHONE], MappingOptions()), [PHONE], ValueOptions())
+    report = validate(source, builder, Heard(heard.append))
     assert [(finding.code, finding.severity, finding.first_line, finding.value) for finding in heard] == [
         ("unassigned_phone", Severity.WARNING, 2, "+1 555 0100"),
         ("invalid_phone", Severity.ERROR, 3, "+44 20"),
@@ -84,7 +86,7 @@ def test_a_part_keeps_what_was_typed_but_never_a_spreadsheets_form(tmp_path):
     heard = []
     kept = []
     mapping = build_mapping(source.header, [PHONE], MappingOptions())
-    validate(source, mapping, [PHONE], ValueOptions(), report=heard.append, each=kept.append)
+    validate(source, RowBuilder(mapping, [PHONE], ValueOptions()), Heard(heard.append, kept.append))
     assert kept[0].data == {"phone": {"countryCode": "44", "number": "020 7946"}}
     assert [(finding.code, finding.first_line) for finding in heard] == [("spreadsheet_number", 3)]
 

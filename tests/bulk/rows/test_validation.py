@@ -9,7 +9,8 @@ import pytest
 from crmctl.bulk.findings import Severity
 from crmctl.bulk.rows.cell_values import ValueOptions
 from crmctl.bulk.rows.mapping import MappingOptions, Mode, build_mapping
-from crmctl.bulk.rows.validation import payloads, validate
+from crmctl.bulk.rows.record_builder import RowBuilder
+from crmctl.bulk.rows.validation import Heard, payloads, validate
 from crmctl.bulk.sources.jsonrecords import HEADER_SAMPLE
 from crmctl.errors import RejectedError, UsageError
 from tests.support.bulkfiles import attribute, select, source_of
@@ -45,7 +46,7 @@ class Input:
         return [payload.data for payload in self.payloads() if not payload.rejected]
 
     def validate(self, **options):
-        return validate(self.source, self.mapping, self.attributes, self.values, **options)
+        return validate(self.source, RowBuilder(self.mapping, self.attributes, self.values), Heard(**options))
 
     def found(self):
         return [(finding.code, finding.first_line, finding.column) for payload in self.payloads() for finding in payload.findings]
@@ -217,7 +218,7 @@ def test_a_second_pass_gives_the_same_payloads(tmp_path):
 
 def test_the_report_counts_everything_but_keeps_only_the_first_findings(tmp_path):
     heard = []
-    report = Input(tmp_path, "name,score\n\n" + "A,x\n" * 50).validate(max_findings=10, report=heard.append)
+    report = Input(tmp_path, "name,score\n\n" + "A,x\n" * 50).validate(kept=10, finding=heard.append)
     assert (len(report.findings), len(heard), report.counts["invalid_number"], len(report.examples["invalid_number"])) == (10, 50, 50, 5)
     assert report.to_document().keys() == {
         "rows", "valid", "rejected", "updates", "blankLines", "clears", "warnings", "counts", "unknownOptions", "dates", "findings",

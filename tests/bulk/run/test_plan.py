@@ -13,7 +13,7 @@ from crmctl.bulk.run.decisions import Decisions
 from crmctl.bulk.run.dry_run import DryRunOptions, dry_run
 from crmctl.bulk.run.job_start import ImportTarget, JobOptions
 from crmctl.bulk.run.plan import ImportPlan, open_input
-from crmctl.bulk.run.plan_check import Prediction, describe, open_plan, start_apply
+from crmctl.bulk.run.plan_check import Prediction, describe, open_plan
 from crmctl.bulk.run.plan_file import read_plan, write_plan
 from crmctl.errors import ExitCode
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -41,7 +41,7 @@ def begin(desk: KeyDesk) -> None:
         predicted = Prediction(found.prediction, desk.clock.now())
         write_plan(place, describe(target, planned, JobOptions(plan), predicted), decisions)
     ready = open_plan(read_plan(place), desk.attributes)
-    start_apply(desk.store, target, ready).journal.close()
+    ready.start(desk.store, target).journal.close()
     place.unlink()
 
 

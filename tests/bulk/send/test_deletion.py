@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.send.deletion import DeletedObject, DeleteSummary, collect_ids, delete_records, read_ids
+from crmctl.bulk.read.sorted_lists import Listing
+from crmctl.bulk.send.deletion import DeletedObject, DeleteSummary, delete_records, read_ids
 from crmctl.errors import RejectedError, UsageError
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -177,7 +179,7 @@ def test_a_refused_key_stops_at_once() -> None:
 def test_all_ids_of_a_filter_are_collected_before_anything_is_deleted() -> None:
     with BulkServer() as server, SeenIds() as ids:
         expected = server.seed([{"n": n} for n in range(350)])
-        collect_ids(server.crm(), OBJECT_ID, [], ids, Silent())
+        assert sum(map(len, scan(server.crm(), Listing(OBJECT_ID), ids, ScanStatistics()))) == 350
         assert server.deletes == []
         assert sorted(chain.from_iterable(ids.chunks(100))) == sorted(expected)
         summary = delete_records(DeletedObject(server.crm(), "people", OBJECT_ID, were_there=True), ids, FakeClock(), Silent())

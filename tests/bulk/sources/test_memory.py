@@ -21,13 +21,14 @@ import resource, sys
 from pathlib import Path
 from crmctl.bulk.rows.mapping import MappingOptions, build_mapping
 from crmctl.bulk.sources.open_source import open_source
+from crmctl.bulk.rows.record_builder import RowBuilder
 from crmctl.bulk.rows.validation import validate
 from crmctl.bulk.rows.cell_values import ValueOptions
 from crmctl.models.attributes import Attribute
 types = {"a": "number", "b": "email", "c": "text"}
 attributes = [Attribute.parse({"id": slug, "slug": slug, "type": kind, "isUnique": slug == "b"}) for slug, kind in types.items()]
 source = open_source(Path(sys.argv[1]))
-report = validate(source, build_mapping(source.header, attributes, MappingOptions()), attributes, ValueOptions())
+report = validate(source, RowBuilder(build_mapping(source.header, attributes, MappingOptions()), attributes, ValueOptions()))
 assert report.rejected == report.rows // 2, report.to_document()["counts"]
 print(report.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

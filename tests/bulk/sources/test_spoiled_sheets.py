@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -45,7 +46,7 @@ def pads_every_row(patch):
     patch.setattr(delimited.DelimitedSource, "_is_torn", lambda self, raw: False)
     patch.setattr(records._Scan, "_go_on", lambda self, line, opened: self._take(line))
     start = delimited.DelimitedSource.__init__
-    patch.setattr(delimited.DelimitedSource, "__init__", lambda self, *place, **said: start(self, *place, **{**said, "pad_short": True}))
+    patch.setattr(delimited.DelimitedSource, "__init__", lambda self, *given: start(self, *given[:-1], replace(given[-1], pad_short=True)))
 
 
 def replaces_bytes(patch):

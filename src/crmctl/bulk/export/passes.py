@@ -173,7 +173,7 @@ class Gathering:
     def _sweep(self, take: Callable[[Iterable[Record]], int | None]) -> None:
         state, before = self.state, self.state.statistics.requests
         unstable = state.statistics.unstable
-        reading = Sweep(self._lister, self._object_id, self._options.conditions, state.statistics, state.sweep)
+        reading = Sweep(self._lister, Listing(self._object_id, self._options.conditions), state.statistics, state.sweep)
         for page in reading.pages():
             state.sweep = reading.state
             with self._staging.step():

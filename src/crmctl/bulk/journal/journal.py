@@ -218,7 +218,7 @@ class Journal(JournalSends):
         with self._lock:
             with self._transaction():
                 self._assert_free(batch)
-                self._insert(number, batch, BatchState.SENDING, self._clock.now(), parent=parent)
+                self._insert(number, batch, state=BatchState.SENDING, sent_at=self._clock.now(), parent=parent)
             self._raise_mark(batch.ordinals[-1])
 
     def again(self, number: int) -> None:

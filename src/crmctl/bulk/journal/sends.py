@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crmctl.bulk.journal.database import JournalDatabase, damaged
 from crmctl.bulk.journal.high_water_mark import HighWaterMark, Mark
@@ -70,7 +70,7 @@ class JournalSends(JournalDatabase):
             for batch in batches:
                 number += 1
                 doubted.append(DoubtedBatch(number, batch.ordinals[-1]))
-                self._insert(number, batch, BatchState.IN_DOUBT, self._created_at if since is None else since, attempt=0)
+                self._insert(number, batch, state=BatchState.IN_DOUBT, sent_at=self._created_at if since is None else since, attempt=0)
             self._db.execute("UPDATE batch SET reason = 'the journal lost what became of it' WHERE attempt = 0 AND reason IS NULL")
             self._remember_doubts()
             for name, value in ((LOST, (self.recall(LOST) or 0) + lost.sends), (UNCERTAIN, not lost.is_all)):
@@ -126,10 +126,13 @@ class JournalSends(JournalDatabase):
             (BatchState.IN_DOUBT,),
         )
 
-    def _insert(self, number: int, batch: Batch, state: BatchState, sent_at: float, *, attempt: int = 1, parent: int | None = None) -> None:
+    def _insert(self, number: int, batch: Batch, **facts: Any) -> None:
+        """`facts` are the other columns of the batch: its state, when it was sent, the attempt, the batch it is a part of."""
+        place = {"no": number, "first": batch.ordinals[0], "last": batch.ordinals[-1], "size": len(batch), "digest": batch.digest}
         self._db.execute(
-            "INSERT INTO batch (no, parent, first, last, size, digest, state, attempt, sent_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (number, parent, batch.ordinals[0], batch.ordinals[-1], len(batch), batch.digest, state, attempt, sent_at),
+            "INSERT INTO batch (no, parent, first, last, size, digest, state, attempt, sent_at) "
+            "VALUES (:no, :parent, :first, :last, :size, :digest, :state, :attempt, :sent_at)",
+            {"attempt": 1, "parent": None, **place, **facts},
         )
         ordinals = jsontext.dumps(batch.ordinals)  # one statement, half the time of a hundred
         self._db.execute("INSERT OR REPLACE INTO row (ordinal, batch) SELECT value, ? FROM json_each(?)", (number, ordinals))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.rows.batches import Batch
@@ -38,11 +38,8 @@ class Verdict:
     deleted: int = 0
 
 
-def judge(
-    batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: frozenset[int] = frozenset(), going_well: bool = False
-) -> Verdict:
-    """Decide what is known of a batch. `doubt` lists further statuses below 500 that do not mean "nothing was applied"; `going_well`:
-    batches before this one were taken, so that a 403 or 404 is no matter of key and address."""
+def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: frozenset[int] = frozenset()) -> Verdict:
+    """Decide what is known of a batch. `doubt` lists further statuses below 500 that do not mean "nothing was applied"."""
     if isinstance(outcome, BulkResult):
         problem = _misfit(batch, outcome, mode)
         if problem is None:
@@ -56,8 +53,13 @@ def judge(
         if len(batch) == 1:
             return Verdict(BatchState.CONFIRMED, failures={0: outcome.message}, reason=outcome.message, questionable=creates)
         return Verdict(BatchState.BISECT, reason=outcome.message, too_large=outcome.status == TOO_LARGE, questionable=creates)
-    questionable = creates and going_well and outcome.status in (403, 404)
-    return Verdict(BatchState.PLANNED, reason=outcome.message, fatal=outcome, questionable=questionable)
+    return Verdict(BatchState.PLANNED, reason=outcome.message, fatal=outcome)
+
+
+def question_refusal(batch: Batch, verdict: Verdict) -> Verdict:
+    """For a job that is going well, batches before this one were taken: a 403 or 404 is then no matter of key and address."""
+    is_refused = verdict.state is BatchState.PLANNED and verdict.fatal is not None and verdict.fatal.status in (403, 404)
+    return replace(verdict, questionable=True) if is_refused and any(entry.id is None for entry in batch.entries) else verdict
 
 
 def disbelieve(verdict: Verdict) -> Verdict:

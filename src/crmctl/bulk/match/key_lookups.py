@@ -97,7 +97,7 @@ class Lookup:
                 return
         else:
             with SeenIds() as seen:
-                for records in scan(self, self.object_id, (), seen, ScanStatistics()):
+                for records in scan(self, Listing(self.object_id), seen, ScanStatistics()):
                     index.see(records)
         self.refresh(index)
 
@@ -193,7 +193,7 @@ class Lookup:
     def _finds_among_many(self, index: KeyIndex, key: str, question: Question) -> bool | None:
         found = False
         with SeenIds() as seen:
-            for records in scan(self, self.object_id, question.conditions, seen, ScanStatistics()):
+            for records in scan(self, Listing(self.object_id, question.conditions), seen, ScanStatistics()):
                 if not all(question.fits(record.data) for record in records):
                     return None
                 index.see(records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from crmctl.bulk.match.key_lookups import PAGE_STEP, RecordSink
@@ -30,23 +31,41 @@ def asks(slugs: Collection[str], ids: Collection[str], others: int, total: int |
     return total is not None and len(slugs) * (len(ids) + 1) + others < -(-total // PAGE_STEP) + 2
 
 
-def ask(lister: Lister, object_id: str, slugs: Collection[str], ids: Collection[str], newest: Page[Record], sink: RecordSink) -> bool:
-    """Let the sink see all records whose reference attributes name one of `ids`. False where an answer does not show that it is all of
-    them: then nobody knows more than before. `newest`: the records that changed last; one of them has to be found in the same way."""
-    for slug in slugs:
-        sample = _sample(newest, slug)
-        if sample is None:
-            return False
-        record, there = sample
-        control = _answer(lister, object_id, slug, there.swapcase())
-        if control is None or all(one.id != record.id for one in control.items):
-            return False
-        for record_id in ids:
-            page = _answer(lister, object_id, slug, record_id)
-            if page is None or not (len(page.items) < SMALLEST_PAGE or page.total == len(page.items)):
+@dataclass(frozen=True)
+class ReferenceQuestions:
+    """Questions about the records of one object. `newest`: those that changed last; one of them has to be found in the same way."""
+
+    lister: Lister
+    object_id: str
+    newest: Page[Record]
+
+    def ask(self, slugs: Collection[str], ids: Collection[str], sink: RecordSink) -> bool:
+        """Let the sink see all records whose reference attributes name one of `ids`. False where an answer does not show that it is all of
+        them: then nobody knows more than before."""
+        for slug in slugs:
+            sample = _sample(self.newest, slug)
+            if sample is None:
                 return False
-            sink.see(page.items)
-    return True
+            record, there = sample
+            control = self._answer(slug, there.swapcase())
+            if control is None or all(one.id != record.id for one in control.items):
+                return False
+            for record_id in ids:
+                page = self._answer(slug, record_id)
+                if page is None or not (len(page.items) < SMALLEST_PAGE or page.total == len(page.items)):
+                    return False
+                sink.see(page.items)
+        return True
+
+    def _answer(self, slug: str, record_id: str) -> Page[Record] | None:
+        """The records that name one id, the oldest first: of a service that makes pages first and heeds conditions then, the sample, which
+        is young, is not among them. None where something else comes."""
+        conditions = (Condition(slug, Operator.EQUALS, record_id),)
+        try:
+            page = self.lister.list_records(self.object_id, filters=conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
+        except (RejectedError, NotFoundError, ServiceError):
+            return None
+        return page if all(record_id.lower() in reference_ids(record.data.get(slug)) for record in page.items) else None
 
 
 def _sample(newest: Page[Record], slug: str) -> tuple[Record, str] | None:
@@ -57,14 +76,3 @@ def _sample(newest: Page[Record], slug: str) -> tuple[Record, str] | None:
     pairs = [(record, one) for record, value in named for one in reference_ids(value) if one != one.upper()]
     often = Counter(one for _, one in pairs)
     return min(pairs, key=lambda pair: often[pair[1]], default=None)
-
-
-def _answer(lister: Lister, object_id: str, slug: str, record_id: str) -> Page[Record] | None:
-    """The records that name one id, the oldest first: of a service that makes pages first and heeds conditions then, the sample, which is
-    young, is not among them. None where something else comes."""
-    conditions = (Condition(slug, Operator.EQUALS, record_id),)
-    try:
-        page = lister.list_records(object_id, filters=conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
-    except (RejectedError, NotFoundError, ServiceError):
-        return None
-    return page if all(record_id.lower() in reference_ids(record.data.get(slug)) for record in page.items) else None

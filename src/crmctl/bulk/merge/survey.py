@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from crmctl.bulk.match.key_lookups import Lookup
-from crmctl.bulk.match.reference_questions import ask, asks, reference_ids
+from crmctl.bulk.match.reference_questions import ReferenceQuestions, asks, reference_ids
 from crmctl.bulk.merge.steps import MergeSchema, Surroundings
 from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
@@ -17,6 +17,7 @@ from crmctl.bulk.read.linked_activities import LINKS, all_activities, named_reco
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.sorted_lists import Listing
 from crmctl.bulk.spill import Spill
 from crmctl.client.shapes import Page
 from crmctl.errors import NotFoundError
@@ -112,7 +113,7 @@ class Survey(Spill):
             sink = _Sink(self, object_id)
             if object_id in self._schema.referring and not self._ask(lookup, newest, sink):
                 with SeenIds() as seen:
-                    for page in scan(lookup.lister, object_id, (), seen, ScanStatistics()):
+                    for page in scan(lookup.lister, Listing(object_id), seen, ScanStatistics()):
                         sink.see(page)
                 if object_id == self._schema.object_id:
                     self._look_for_missing(sink)
@@ -127,7 +128,7 @@ class Survey(Spill):
         is_own = lookup.object_id == self._schema.object_id
         if not asks(slugs, losers, len(self._ids) if is_own else 0, newest.total):
             return False
-        return ask(self._service, lookup.object_id, slugs, losers, newest, sink)
+        return ReferenceQuestions(self._service, lookup.object_id, newest).ask(slugs, losers, sink)
 
     def refresh(self) -> None:
         """Take in what has changed since; what was deleted shows when it is written. Raises what reading raises."""

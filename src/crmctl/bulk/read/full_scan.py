@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import Lister, Listing, NoProgress, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass, Position
 from crmctl.errors import CrmctlError, RejectedError, ServiceError
-from crmctl.models.filters import Condition
 from crmctl.models.records import PAGE_LIMIT, Record
 
 __all__ = ["Lister", "ScanStatistics", "Sweep", "scan"]
@@ -49,15 +48,13 @@ class Sweep:
     def __init__(
         self,
         lister: Lister,
-        object_id: str,
-        conditions: Sequence[Condition],
+        wanted: Listing,
         statistics: PassStatistics,
         state: SweepState | None = None,
     ) -> None:
         self.state = state or SweepState(Position())
         self._lister = lister
-        self._object_id = object_id
-        self._conditions = conditions
+        self._wanted = wanted
         self._statistics = statistics
 
     def pages(self) -> Iterator[list[Record]]:
@@ -92,7 +89,7 @@ class Sweep:
         if mark.key is None:
             return
         self.state.closing = self.state.closing or Position(rebases=False)
-        listing = Listing(self._object_id, self._conditions, descending=True, until=mark.key + 1)
+        listing = replace(self._wanted, descending=True, until=mark.key + 1)
         closing = AnchoredPass(self._lister, listing, self._statistics, self.state.closing)
         try:
             yield from self._run(closing)
@@ -107,14 +104,12 @@ class Sweep:
             yield rows
 
     def _listing(self) -> Listing:
-        return Listing(self._object_id, self._conditions, by_time=self.state.by_time)
+        return replace(self._wanted, by_time=self.state.by_time)
 
 
-def scan(
-    lister: Lister, object_id: str, conditions: Sequence[Condition], seen: SeenIds, statistics: ScanStatistics
-) -> Iterator[list[Record]]:
+def scan(lister: Lister, wanted: Listing, seen: SeenIds, statistics: ScanStatistics) -> Iterator[list[Record]]:
     """Every matching record that exists from beginning to end of the scan, once, in pages; ids go to `seen`. Raises as a sweep does."""
-    for rows in Sweep(lister, object_id, conditions, statistics).pages():
+    for rows in Sweep(lister, wanted, statistics).pages():
         new = [row for row in rows if seen.add(row.id)]
         statistics.repeated += len(rows) - len(new)
         if new:

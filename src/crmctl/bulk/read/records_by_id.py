@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.bulk.read.sorted_lists import Lister, Listing
 from crmctl.bulk.spill import Spill
 from crmctl.errors import NotFoundError
 from crmctl.models import jsontext
@@ -91,7 +91,7 @@ class AwaitedRecords(Spill):
 
 def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list[Record]]:
     with SeenIds() as seen:
-        for page in scan(reader, reader.object_id, (), seen, ScanStatistics()):
+        for page in scan(reader, Listing(reader.object_id), seen, ScanStatistics()):
             if mine := [record for record in page if (record_id := record.id.lower()) in wanted and found.add(record_id)]:
                 yield mine
 

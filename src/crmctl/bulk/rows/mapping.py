@@ -112,7 +112,7 @@ class Mapping:
             target = self.declared.get(key)
             mode = Mode.CREATE if self.keys else self.mode
             column = (
-                resolve_column(key, None, self.names, mode) if target is None else _declared_column(key, None, target, self.names, mode)
+                resolve_column(key, None, self.names, mode) if target is None else _declared_column((key, None), target, self.names, mode)
             )
             self._late[key] = column
         return column
@@ -125,19 +125,14 @@ class Mapping:
 
 
 def build_mapping(
-    header: Sequence[str],
-    attributes: Sequence[Attribute],
-    options: MappingOptions,
-    *,
-    header_complete: bool = True,
-    samples: Sequence[MappingOf[str, Any]] = (),
+    header: Sequence[str], attributes: Sequence[Attribute] | Names, options: MappingOptions, *, header_complete: bool = True
 ) -> Mapping:
-    """Decide what every column of `header` fills. `samples`, the `data` of existing records, show which parts values have.
+    """Decide what every column of `header` fills.
 
     Raises UsageError (exit 2) for duplicate, unknown, unnamed or ambiguous columns, for two columns with one target, for a `--map` of a
     column that is not there, and for an upsert without a column of ids; RejectedError (exit 9) for a `--set` value of the wrong type.
     """
-    names = Names(attributes, samples)
+    names = attributes if isinstance(attributes, Names) else Names(attributes)
     mode = Mode.CREATE if options.keys else options.mode  # with a key, ids in the file mean nothing
     declared = {**(read_map_file(options.map_file) if options.map_file else {}), **parse_pairs(options.map_pairs)}
     by_position, absent = _positions(header, declared)
@@ -147,10 +142,12 @@ def build_mapping(
         )
     late = {name: declared[name] for name in absent}
     for name, target in late.items():
-        _declared_column(name, None, target, names, mode)
+        _declared_column((name, None), target, names, mode)
     _refuse_duplicates(header, by_position)
     columns = [
-        _declared_column(name, index, by_position[index], names, mode) if index in by_position else resolve_column(name, index, names, mode)
+        _declared_column((name, index), by_position[index], names, mode)
+        if index in by_position
+        else resolve_column(name, index, names, mode)
         for index, name in enumerate(header)
     ]
     columns = _without_unknown(columns) if options.ignore_unknown else columns
@@ -198,16 +195,16 @@ def resolve_column(header: str, index: int | None, names: Names, mode: Mode) -> 
     return MappedColumn(header, index, Role.UNKNOWN)
 
 
-def _declared_column(header: str, index: int | None, target: str, names: Names, mode: Mode) -> MappedColumn:
+def _declared_column(place: tuple[str, int | None], target: str, names: Names, mode: Mode) -> MappedColumn:
     if not target:
-        return MappedColumn(header, index, Role.IGNORED, by="--map", note="as --map says")
+        return MappedColumn(*place, Role.IGNORED, by="--map", note="as --map says")
     match = names.find(target)
     if match is not None and (match.by is MatchedBy.SLUG or fold(target) != RECORD_ID):
-        return MappedColumn(header, index, Role.ATTRIBUTE, match.attribute, match.part, "--map")
+        return MappedColumn(*place, Role.ATTRIBUTE, match.attribute, match.part, "--map")
     if target == RECORD_ID:
         if mode is Mode.CREATE:
             raise UsageError("creating always makes new ids, so no column can be mapped to id", hint="--mode upsert updates records by id")
-        return MappedColumn(header, index, Role.RECORD_ID, by="--map")
+        return MappedColumn(*place, Role.RECORD_ID, by="--map")
     raise UsageError(f"--map: there is no attribute {target}", hint=_suggestion(target, names), code="unknown_attribute")
 
 

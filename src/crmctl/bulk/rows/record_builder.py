@@ -77,6 +77,7 @@ class RowBuilder:
 
     def __init__(self, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> None:
         self._mapping = mapping
+        self.unique = [attribute.slug for attribute in attributes if attribute.is_unique and attribute.is_active is not False]
         self._options = options
         self.constants, self.constant_parts = mapping.constants, mapping.constant_parts
         self._merger = merger_of(attributes, options)
@@ -262,7 +263,6 @@ class RowBuilder:
     def _from_object(self, work: _Work, value: dict[str, Any]) -> str | None:
         """Read a JSON record; its keys may differ from record to record."""
         record_id = None
-        filled: dict[str, str] = {}
         for key, item in value.items():
             try:
                 column = self._mapping.column_of(key)
@@ -279,21 +279,21 @@ class RowBuilder:
                     hint = f"its parts: {', '.join(parts)}" if parts else f"nearest: {', '.join(near)}"
                 work.findings.append(Finding("unknown_column", f"there is no attribute for the key {key!r}", hint=hint).on(key, item))
             elif column.role is Role.ATTRIBUTE:
-                self._fill_key(work, column, key, item, filled)
+                self._fill_key(work, column, key, item)
         return record_id
 
-    def _fill_key(self, work: _Work, column: MappedColumn, key: str, item: Any, filled: dict[str, str]) -> None:
+    def _fill_key(self, work: _Work, column: MappedColumn, key: str, item: Any) -> None:
         cell = self._cells_of.get(key)
         if cell is None:
             cell = self._cells_of[key] = next((known for known in self.cells if known.column is column), None) or self._cell(column)
             self._headers.setdefault(cell.slug, key)
         target = cell.slug if cell.part is None else f"{cell.slug}.{cell.part}"
-        rival = filled.get(target) or filled.get(cell.slug) or (cell.part is None and cell.slug in work.parts and key)
+        rival = work.filled.get(target) or work.filled.get(cell.slug) or (cell.part is None and cell.slug in work.parts and key)
         if rival or cell.slug in self._mapping.constants:
             other = "--set" if cell.slug in self._mapping.constants else f"the key {rival!r}"
             work.findings.append(Finding("duplicate_target", f"{other} fills {cell.slug} already").on(key, item))
             return
-        filled[target] = key
+        work.filled[target] = key
         self._fill(work, cell, item)
 
     def _record_id(self, work: _Work, value: Any, label: str) -> str | None:
@@ -323,7 +323,7 @@ def _never(_text: str) -> bool:
 class _Work:
     """What has been gathered of one row."""
 
-    __slots__ = ("clears", "data", "findings", "parts", "refused")
+    __slots__ = ("clears", "data", "filled", "findings", "parts", "refused")
 
     def __init__(self, data: dict[str, Any], parts: dict[str, dict[str, Any]]) -> None:
         self.data = data
@@ -331,3 +331,4 @@ class _Work:
         self.findings: list[Finding] = []
         self.refused: set[str] = set()
         self.clears = 0
+        self.filled: dict[str, str] = {}

@@ -113,57 +113,51 @@ def payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], 
 
     Raises UsageError for bytes that cannot be decoded, RejectedError where reading cannot go on (a broken JSON array, a huge record).
     """
-    return _payloads(source, RowBuilder(mapping, attributes, options), attributes)
+    return _payloads(source, RowBuilder(mapping, attributes, options))
 
 
 def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> Iterator[Payload | Entry]:
     """The same, for those who want no more of rows without findings than the record that is sent: most of them come as that only."""
     builder = RowBuilder(mapping, attributes, options)
     if not source.dialect.format.is_delimited or not can_encode(builder):
-        yield from _payloads(source, builder, attributes)
+        yield from _payloads(source, builder)
         return
     encoder = RowEncoder(builder, len(source.header))
     new = tuple.__new__  # half the time of calling Entry
-    unique = _unique(attributes)
+    unique = builder.unique
     with Seen() as seen:
         rows = source.rows()
         while block := list(islice(rows, BLOCK_ROWS)):
             for row, encoded in zip(block, encoder.encode(block), strict=True):
                 if encoded is None:
-                    yield _payload(row, builder, seen, unique)
+                    yield _payload(row, builder, seen)
                 elif unique and (found := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
                     yield Payload(row.ordinal, row.first_line, row.last_line, Entry(row.ordinal, encoded).data, None, found, row)
                 else:
                     yield new(Entry, (row.ordinal, encoded, None))
 
 
-def validate(
-    source: Source,
-    mapping: Mapping,
-    attributes: Sequence[Attribute],
-    options: ValueOptions,
-    *,
-    max_findings: int = MAX_FINDINGS,
-    report: Callable[[Finding], None] | None = None,
-    each: Callable[[Payload], None] | None = None,
-    translate: Callable[[Iterator[Payload]], Iterator[Payload]] | None = None,
-) -> ValidationReport:
-    """Read the whole file once and report; the result keeps the first `max_findings`.
+@dataclass(frozen=True)
+class Heard:
+    """Who hears of every finding as it is made, and of every row; the report keeps the first `kept` findings."""
 
-    `report` hears every finding as it is made, `each` every payload, which `translate` may still change.
-    """
-    builder = RowBuilder(mapping, attributes, options)
+    finding: Callable[[Finding], object] = lambda _: None
+    row: Callable[[Payload], object] = lambda _: None
+    kept: int = MAX_FINDINGS
+
+
+def validate(
+    source: Source, builder: RowBuilder, heard: Heard = Heard(), translate: Callable[[Iterator[Payload]], Iterator[Payload]] = iter
+) -> ValidationReport:
+    """Read the whole file once and report. `translate` may still change what is made of the rows."""
     result = ValidationReport()
-    rows = _payloads(source, builder, attributes)
-    for payload in rows if translate is None else translate(rows):
+    for payload in translate(_payloads(source, builder)):
         result.rows += 1
-        if each is not None:
-            each(payload)
+        heard.row(payload)
         result.clears += payload.clears
         for finding in payload.findings:
-            result.add(finding, max_findings)
-            if report is not None:
-                report(finding)
+            result.add(finding, heard.kept)
+            heard.finding(finding)
         if payload.findings and payload.rejected:
             result.rejected += 1
         else:
@@ -174,24 +168,19 @@ def validate(
     return result
 
 
-def _payloads(source: Source, builder: RowBuilder, attributes: Sequence[Attribute]) -> Iterator[Payload]:
-    unique = _unique(attributes)
+def _payloads(source: Source, builder: RowBuilder) -> Iterator[Payload]:
     with Seen() as seen:
         for row in source.rows():
-            yield _payload(row, builder, seen, unique)
+            yield _payload(row, builder, seen)
 
 
-def _payload(row: Row, builder: RowBuilder, seen: Seen, unique: Sequence[str]) -> Payload:
+def _payload(row: Row, builder: RowBuilder, seen: Seen) -> Payload:
     data, record_id, findings, clears, parts = builder.build(row)
-    if unique:
-        findings += _duplicates(seen, unique, data, row)
+    if builder.unique:
+        findings += _duplicates(seen, builder.unique, data, row)
     if record_id is not None and (line := seen.first_line("\0id", record_id, row.first_line)) is not None:
-        findings.append(_duplicate("id", record_id, line, row, code="duplicate_id"))
+        findings.append(_duplicate("duplicate_id", "id", line, row).on("id", record_id))
     return Payload(row.ordinal, row.first_line, row.last_line, data, record_id, findings, row, clears, parts)
-
-
-def _unique(attributes: Sequence[Attribute]) -> list[str]:
-    return [attribute.slug for attribute in attributes if attribute.is_unique and attribute.is_active is not False]
 
 
 def _duplicates(seen: Seen, unique: Sequence[str], data: dict[str, Any], row: Row) -> list[Finding]:
@@ -199,10 +188,10 @@ def _duplicates(seen: Seen, unique: Sequence[str], data: dict[str, Any], row: Ro
     for slug in unique:
         value = data.get(slug)
         if value not in (None, "", [], {}) and (line := seen.first_line(slug, value, row.first_line)) is not None:
-            found.append(_duplicate(slug, value, line, row, code="duplicate_value"))
+            found.append(_duplicate("duplicate_value", slug, line, row).on(slug, value))
     return found
 
 
-def _duplicate(column: str, value: Any, line: int, row: Row, *, code: str) -> Finding:
+def _duplicate(code: str, column: str, line: int, row: Row) -> Finding:
     message = f"{column} must be unique, and line {line} has the same value"
-    return Finding(code, message, hint="keep one of the two rows").at(row.ordinal, row.first_line, row.last_line).on(column, value)
+    return Finding(code, message, hint="keep one of the two rows").at(row.ordinal, row.first_line, row.last_line)

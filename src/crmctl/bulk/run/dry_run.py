@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,8 @@ from crmctl.bulk.read.read_back import Getter, Reader
 from crmctl.bulk.read.records_by_id import FEW, reading_cost
 from crmctl.bulk.rows.batches import Batcher, Entry, entry_of
 from crmctl.bulk.rows.mapping import Mode
-from crmctl.bulk.rows.validation import Payload, ValidationReport, validate
+from crmctl.bulk.rows.record_builder import RowBuilder
+from crmctl.bulk.rows.validation import Heard, Payload, ValidationReport, validate
 from crmctl.bulk.run.before_images import BeforeImages, must_be_read
 from crmctl.bulk.run.decisions import Decisions
 from crmctl.bulk.run.feed import Feed
@@ -162,8 +162,8 @@ def _around(planned: PlannedInput, forecast: _Forecast) -> int:
 
 
 def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None]) -> ValidationReport:
-    check = partial(validate, planned.source, planned.mapping, planned.attributes, planned.values, report=report, each=each)
-    return check() if planned.references is None else check(translate=planned.references.translate)
+    builder = RowBuilder(planned.mapping, planned.attributes, planned.values)
+    return validate(planned.source, builder, Heard(report, each), planned.references.translate if planned.references is not None else iter)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.match.references import Reference, columns_of, stand_ins
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.cell_values import ValueOptions, merger_of
+from crmctl.bulk.rows.column_names import Names
 from crmctl.bulk.rows.map_file import parse_pairs, read_map_file
 from crmctl.bulk.rows.mapping import Mapping as ColumnMapping
 from crmctl.bulk.rows.mapping import MappingOptions, Mode, build_mapping
@@ -185,7 +186,7 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
     }
     pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
     options = replace(plan.mapping, map_pairs=pairs)
-    mapping = build_mapping(source.header, attributes, options, header_complete=source.header_complete, samples=plan.values.samples)
+    mapping = build_mapping(source.header, Names(attributes, plan.values.samples), options, header_complete=source.header_complete)
     if source.header_complete:
         slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
         plan.values.check_columns([*source.header, *slugs])

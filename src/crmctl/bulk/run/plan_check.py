@@ -40,6 +40,12 @@ class Applicable:
     def plan(self) -> ImportPlan:
         return self.input.plan
 
+    def start(self, store: JobStore, target: ImportTarget, *, again: bool = False, guard: Guard | None = None) -> ImportJob:
+        """Make the job. Sends nothing. Raises what `start_import` raises."""
+        header = self.saved.header
+        options = JobOptions(self.plan, again, header.marker, header.before_images, self.saved.path, guard=guard or Guard())
+        return start_import(store, target, replace(self.given, name=str(self.given.path)), options)
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -120,13 +126,6 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenIn
             details={"changed": list(moved)},
         )
     return Applicable(saved, given, planned)
-
-
-def start_apply(store: JobStore, target: ImportTarget, ready: Applicable, *, again: bool = False, guard: Guard | None = None) -> ImportJob:
-    """Make the job of a plan that still fits. Sends nothing. Raises what `start_import` raises."""
-    header = ready.saved.header
-    options = JobOptions(ready.plan, again, header.marker, header.before_images, ready.saved.path, guard=guard or Guard())
-    return start_import(store, target, replace(ready.given, name=str(ready.given.path)), options)
 
 
 class Expectation:

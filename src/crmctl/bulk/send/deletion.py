@@ -10,9 +10,7 @@ from typing import Any, Protocol
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.journal.verdicts import Verdict
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.read.sorted_lists import Lister
 from crmctl.bulk.send.bisection import RepeatableSender
 from crmctl.bulk.send.context import ImportService
 from crmctl.bulk.sources.open_source import open_source
@@ -21,7 +19,6 @@ from crmctl.client.http.attempt_observer import AttemptObserver, BatchObserver
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models import jsontext
-from crmctl.models.filters import Condition
 from crmctl.models.ids import is_uuid
 from crmctl.models.records import BULK_LIMIT, BulkResult
 
@@ -133,18 +130,6 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
             f"{said}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
         )
     raise RejectedError(f"{said}; nothing was deleted", code="malformed_id", details=problems)
-
-
-def collect_ids(lister: Lister, object_id: str, conditions: Sequence[Condition], ids: SeenIds, progress: Progress) -> ScanStatistics:
-    """Collect the ids of every record that meets the conditions."""
-    statistics = ScanStatistics()
-    progress.start("collecting")
-    try:
-        for page in scan(lister, object_id, conditions, ids, statistics):
-            progress.advance(len(page))
-    finally:
-        progress.finish()
-    return statistics
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import BatchState
-from crmctl.bulk.journal.verdicts import Verdict, disbelieve, judge, refuse_all
+from crmctl.bulk.journal.verdicts import Verdict, disbelieve, judge, question_refusal, refuse_all
 from crmctl.bulk.rows.batches import Batch, Batcher
 from crmctl.bulk.send.bisection import InHalves, attempts
 from crmctl.bulk.send.context import SendContext
@@ -96,8 +96,9 @@ class Sender:
                 outcome = self._context.service.bulk_write(header.object_id, task.batch.records, mode=mode, watch=record)
             except CrmctlError as error:
                 outcome = error
-            going_well = isinstance(outcome, CrmctlError) and self._journal.records_made() > 0
-            verdict = judge(task.batch, outcome, mode=header.mode, doubt=self._context.options.doubt, going_well=going_well)
+            verdict = judge(task.batch, outcome, mode=header.mode, doubt=self._context.options.doubt)
+            if verdict.fatal is not None and self._journal.records_made():
+                verdict = question_refusal(task.batch, verdict)
             if not verdict.repeatable or self._is_merged or self._in_flight.is_stopping:
                 break
         return verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.sources.quoted_text import QuotedRecord, split_records
-from crmctl.bulk.sources.rows import Dialect, Row
+from crmctl.bulk.sources.rows import Dialect, Row, SourceOptions
 from crmctl.bulk.sources.text_encodings import Encoding, open_text, read_lines
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.delimited_text import without_guard
@@ -28,7 +28,7 @@ class DelimitedSource:
 
     header_complete = True
 
-    def __init__(self, path: Path, name: str, dialect: Dialect, *, pad_short: bool = False, excel_safe: bool = False) -> None:
+    def __init__(self, path: Path, name: str, dialect: Dialect, options: SourceOptions) -> None:
         if dialect.delimiter is None:
             raise ValueError("a delimited file needs a delimiter")
         self.path = path
@@ -38,8 +38,8 @@ class DelimitedSource:
         self._quote = dialect.quote
         self._encoding = Encoding(dialect.encoding, dialect.bom)
         self._compressed = dialect.compressed
-        self._pad_short = pad_short
-        self._excel_safe = excel_safe
+        self._pad_short = options.pad_short
+        self._excel_safe = options.excel_safe
         header = next((record for record in self._records() if record.cells is not None), None)
         if header is None or header.cells is None:
             raise UsageError(
@@ -58,7 +58,7 @@ class DelimitedSource:
             self.header.pop()
         if not self.header:
             raise UsageError(f"{name}: the first line names no column", hint="the first line must name the columns", code="empty_header")
-        if pad_short and RESULT_MARK in self.header:
+        if options.pad_short and RESULT_MARK in self.header:
             raise UsageError(
                 f"--pad-short would shift the columns that a result file adds: {name} has a column {RESULT_MARK}",
                 hint="add the missing cells in the file",

@@ -73,11 +73,8 @@ class _Elements:
             value, end, problem = self._element()
             raw = self.buffer[self.pos : end]
             self._advance(end)
-            yield (
-                problem_row(ordinal, first, self.line, raw, json_problem(problem))
-                if problem
-                else row_of(ordinal, first, self.line, raw, value)
-            )
+            row = Row(ordinal, first, self.line, raw, [])
+            yield problem_row(row, json_problem(problem)) if problem else row_of(row, value)
             mark = self._peek()
             if mark not in (",", "]"):
                 raise self._error("expected , or ] after a record" if mark else "the array is not closed: the file is cut off", self.pos)

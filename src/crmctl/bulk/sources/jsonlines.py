@@ -37,10 +37,11 @@ class JsonLinesSource:
                 if not raw.strip():
                     continue
                 ordinal += 1
+                row = Row(ordinal, number, number, raw, [])
                 try:
                     value = jsontext.loads(raw, unique_keys=True)
                 except ValueError as error:
-                    yield problem_row(ordinal, number, number, raw, json_problem(error))
+                    yield problem_row(row, json_problem(error))
                 else:
-                    yield row_of(ordinal, number, number, raw, value)
+                    yield row_of(row, value)
         self.blank_lines = number - ordinal

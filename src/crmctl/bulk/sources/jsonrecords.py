@@ -16,29 +16,20 @@ HEADER_SAMPLE = 1000
 """Records whose keys make the header of a JSON file."""
 
 
-def row_of(ordinal: int, first_line: int, last_line: int, raw: str, value: Any) -> Row:
-    """A row of one parsed value; what is not an object of valid text is a row with a problem."""
+def row_of(read: Row, value: Any) -> Row:
+    """A row of one parsed value; what is not an object of valid text is a row with a problem. `read` is what is known of it so far."""
     if not isinstance(value, dict):
         return problem_row(
-            ordinal,
-            first_line,
-            last_line,
-            raw,
-            Finding("not_an_object", f"{_kind(value)} where a record was expected", hint="every record is a JSON object"),
+            read, Finding("not_an_object", f"{_kind(value)} where a record was expected", hint="every record is a JSON object")
         )
-    if "\\u" in raw and jsontext.holds_half(value):
-        return problem_row(
-            ordinal,
-            first_line,
-            last_line,
-            raw,
-            Finding("invalid_text", "half a character (a lone surrogate such as \\ud800)", hint="the file was cut or written wrongly"),
-        )
-    return Row(ordinal, first_line, last_line, raw, [], _flat(value))
+    if "\\u" in read.raw and jsontext.holds_half(value):
+        half = "half a character (a lone surrogate such as \\ud800)"
+        return problem_row(read, Finding("invalid_text", half, hint="the file was cut or written wrongly"))
+    return read._replace(value=_flat(value))
 
 
-def problem_row(ordinal: int, first_line: int, last_line: int, raw: str, problem: Finding) -> Row:
-    return Row(ordinal, first_line, last_line, raw, [], None, problem.at(ordinal, first_line, last_line))
+def problem_row(read: Row, problem: Finding) -> Row:
+    return read._replace(problem=problem.at(read.ordinal, read.first_line, read.last_line))
 
 
 def json_problem(error: Exception) -> Finding:

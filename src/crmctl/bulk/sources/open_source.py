@@ -70,7 +70,7 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     if not compressed and not _ends_a_line(path):
         notes.append("the last line has no line end: was the file cut off?")
     dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes)
-    return DelimitedSource(path, shown, dialect, pad_short=options.pad_short, excel_safe=options.excel_safe)
+    return DelimitedSource(path, shown, dialect, options)
 
 
 def _ends_a_line(path: Path) -> bool:

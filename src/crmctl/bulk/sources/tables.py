@@ -14,7 +14,7 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.sources.delimited_source import DelimitedSource
 from crmctl.bulk.sources.parquet import read_parquet
 from crmctl.bulk.sources.quoted_text import QuotedRecord
-from crmctl.bulk.sources.rows import Dialect, Format
+from crmctl.bulk.sources.rows import Dialect, Format, SourceOptions
 from crmctl.bulk.sources.workbook import read_workbook
 from crmctl.models import jsontext
 from crmctl.models.delimited_text import delimited_row
@@ -50,7 +50,7 @@ class TableSource(DelimitedSource):
 
     def __init__(self, path: Path, name: str, dialect: Dialect, rows: Rows) -> None:
         self._table = rows
-        super().__init__(path, name, dialect)
+        super().__init__(path, name, dialect, SourceOptions())
 
     def _records(self) -> Iterator[QuotedRecord]:
         width = 0

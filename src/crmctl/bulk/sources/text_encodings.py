@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from crmctl.bulk.sources.bytestream import open_bytes
 from crmctl.bulk.sources.rows import RECORD_LIMIT
@@ -155,7 +156,7 @@ def undecodable(path: Path, name: str, encoding: Encoding, *, compressed: bool) 
             except UnicodeDecodeError as error:
                 offset = fed - len(error.object) + error.start
                 line += count_lines(error.object[: error.start].decode(encoding.name, errors="ignore"))
-                return _decode_error(name, encoding, error, offset, line, compressed=compressed)
+                return _decode_error(name, encoding, error, _Place(offset, line, compressed))
             except UnicodeError as error:
                 return UsageError(
                     f"{name} cannot be decoded as {encoding.name}: {error}",
@@ -168,19 +169,25 @@ def undecodable(path: Path, name: str, encoding: Encoding, *, compressed: bool) 
                 )
 
 
-def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, offset: int, line: int, *, compressed: bool) -> UsageError:
+class _Place(NamedTuple):
+    offset: int
+    line: int
+    is_unpacked: bool
+
+
+def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, place: _Place) -> UsageError:
     byte = f"0x{error.object[error.start]:02x}" if error.start < len(error.object) else "the end"
     likely = likely_encoding(_lines_from(error.object, error.start), tried=encoding.name)
     if likely is None:
         hint = "say which encoding it has: --encoding X"
     else:
         hint = f"it may be {likely}: look at `crmctl bulk inspect {name} --encoding {likely}` before importing with --encoding {likely}"
-    unpacked = " of the unpacked data" if compressed else ""
+    unpacked = " of the unpacked data" if place.is_unpacked else ""
     return UsageError(
-        f"{name} is not {encoding.name}: byte {byte} at offset {offset}{unpacked}, line {line}",
+        f"{name} is not {encoding.name}: byte {byte} at offset {place.offset}{unpacked}, line {place.line}",
         hint=hint,
         code="undecodable",
-        details={"offset": offset, "line": line, "encoding": encoding.name, "likely": likely},
+        details={"offset": place.offset, "line": place.line, "encoding": encoding.name, "likely": likely},
     )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
-from crmctl.bulk.match.reference_questions import ask, asks
+from crmctl.bulk.match.reference_questions import ReferenceQuestions, asks
 from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.sorted_lists import Listing
 from crmctl.bulk.run.rows_to_send import chunks
 from crmctl.bulk.undo.recreate import Recreated
 from crmctl.errors import DeniedError
@@ -66,11 +67,11 @@ def _candidates(reads: CountedReads, object_id: str, attributes: Sequence[Attrib
     """The records that may name an old id: asked for, where that is fewer requests and the service shows that it heeds it, else all."""
     newest = reads.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
     slugs, named = [one.slug for one in attributes], _Named()
-    if asks(slugs, old, 0, newest.total) and ask(reads, object_id, slugs, old, newest, named):
+    if asks(slugs, old, 0, newest.total) and ReferenceQuestions(reads, object_id, newest).ask(slugs, old, named):
         yield from named.records
         return
     with SeenIds() as seen:
-        yield from chain.from_iterable(scan(reads, object_id, (), seen, ScanStatistics()))
+        yield from chain.from_iterable(scan(reads, Listing(object_id), seen, ScanStatistics()))
 
 
 class _Named:

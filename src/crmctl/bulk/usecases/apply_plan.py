@@ -11,9 +11,8 @@ from typing import Any
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.run.decisions import Decision, Decisions, compare, examples
 from crmctl.bulk.run.dry_run import DryRun, DryRunOptions, dry_run
-from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_start import ImportTarget, temporary_input
-from crmctl.bulk.run.plan_check import Applicable, check_service, open_plan, refusal, start_apply
+from crmctl.bulk.run.plan_check import Applicable, check_service, open_plan, refusal
 from crmctl.bulk.run.plan_file import PlanHeader, read_plan
 from crmctl.bulk.usecases.finding_log import FindingLog
 from crmctl.bulk.usecases.job_run import RunOptions, run_to_result
@@ -61,7 +60,7 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
     with ExitStack() as stack:
         target, ready = stack.enter_context(_opened(context, request))
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(ready.plan.mapping.keys)))
-        job = start_apply(store, target, ready, again=request.again, guard=guard)
+        job = ready.start(store, target, again=request.again, guard=guard)
         return run_to_result(context, job, options)
 
 
@@ -76,7 +75,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
         found = dry_run(target, ready.input, options, FindingLog(context.listener.report))
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
-        error = refusal(differences) or _unexpected(found, guard)
+        error = refusal(differences) or guard.refusal(found.changes, found.report.rows)
         return PlanPreview(saved.path, saved.header, found, shown, differences.listed, error)
 
 
@@ -91,11 +90,3 @@ def _opened(context: BulkContext, request: ApplyRequest) -> Iterator[tuple[Impor
         target = replace(resolve_target(context, saved.header.object_id), object=saved.header.object)
         target = with_mirror(context, target, request.mirror)
         yield target, open_plan(saved, target.attributes, moved)
-
-
-def _unexpected(found: DryRun, guard: Guard) -> RejectedError | None:
-    try:
-        guard.check(found.changes, found.report.rows)
-    except RejectedError as refused:
-        return refused
-    return None

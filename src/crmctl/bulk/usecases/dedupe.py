@@ -20,6 +20,7 @@ from crmctl.bulk.dedupe.survivorship import MOST_ACTIVITIES, KeepRules, MergeRec
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.linked_activities import count_links
 from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.sorted_lists import Listing
 from crmctl.bulk.usecases.targets import resolve_target
 from crmctl.errors import UsageError
 from crmctl.mirror.local_copy import MAX_AGE, fresh_copy
@@ -198,7 +199,7 @@ def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidat
     context.listener.progress.start("reading")
     try:
         with SeenIds() as seen:
-            _take(scan(context.service, object_id, (), seen, statistics), candidates, context.listener.progress.advance)
+            _take(scan(context.service, Listing(object_id), seen, statistics), candidates, context.listener.progress.advance)
     finally:
         context.listener.progress.finish()
     result.requests += statistics.requests

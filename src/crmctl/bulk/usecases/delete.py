@@ -17,7 +17,7 @@ from crmctl.bulk.journal.states import JobKind, RowState
 from crmctl.bulk.read.known_records import KnownRecords
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.delete_hooks import BACKUP_NAME, PLACE, SEEN, DeleteHooks, KeptRecords
-from crmctl.bulk.run.job_start import JobOptions, start_import, temporary_ids
+from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.send.deletion import DeleteSummary
@@ -109,7 +109,7 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
     with ExitStack() as stack:
         known = stack.enter_context(KnownRecords())
         is_read = _read(context, request, target.object_id, known)
-        plan = _planned(request, target.object_id, known, target.attributes, is_read=is_read)
+        plan = _planned(request, target, known, is_read=is_read)
         _check_number(request, plan)
         if request.dry_run:
             return plan
@@ -181,11 +181,12 @@ def _read(context: BulkContext, request: DeleteRequest, object_id: str, known: K
     return False
 
 
-def _planned(request: DeleteRequest, object_id: str, known: KnownRecords, attributes: Sequence[Attribute], *, is_read: bool) -> Deletion:
+def _planned(request: DeleteRequest, target: ImportTarget, known: KnownRecords, *, is_read: bool) -> Deletion:
     count = known.found if is_read else len(known)
     first = list(islice((record.id for record in known) if is_read else known.ids(), BULK_LIMIT))
     named = list(islice(known, NAMED))
-    return Deletion(request.object, object_id, count, first, named=named, attributes=attributes, absent=len(known) - count)
+    absent = len(known) - count
+    return Deletion(request.object, target.object_id, count, first, named=named, attributes=target.attributes, absent=absent)
 
 
 def _check_number(request: DeleteRequest, plan: Deletion) -> None:

@@ -13,7 +13,6 @@ from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.references import parse_references, references_in
 from crmctl.bulk.run.decisions import Decisions
 from crmctl.bulk.run.dry_run import DryRun, DryRunOptions, dry_run
-from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_rows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
 from crmctl.bulk.run.plan_check import Prediction, describe
@@ -37,7 +36,7 @@ from crmctl.bulk.usecases.targets import (
     takes_turn,
     with_mirror,
 )
-from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError
+from crmctl.errors import CrmctlError, ExitCode, UsageError
 from crmctl.models.attributes import Attribute
 
 
@@ -165,20 +164,12 @@ def _predict(context: BulkContext, request: ImportRequest, ready: _Prepared) -> 
         options = DryRunOptions(context.clock, current_limit(context), request.before_images, decisions, context.state)
         found = dry_run(target, planned, options, findings)
         invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
-        unexpected = _unexpected(found, request.guard())
+        unexpected = request.guard().refusal(found.changes, found.report.rows)
         stopped = unexpected is not None or found.report.is_fatal or (invalid is not None and plan.stop_on_error)
         saved = None
         if decisions is not None and not stopped:
             saved = _save(request, _Predicted(target, planned, found, decisions), context.clock.now())
     return ImportPreview(request.file, found, findings, invalid or unexpected, saved)
-
-
-def _unexpected(found: DryRun, guard: Guard) -> RejectedError | None:
-    try:
-        guard.check(found.changes, found.report.rows)
-    except RejectedError as refusal:
-        return refusal
-    return None
 
 
 @dataclass(frozen=True)

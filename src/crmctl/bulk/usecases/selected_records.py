@@ -11,6 +11,7 @@ from crmctl.bulk.read.known_records import KnownRecords
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
+from crmctl.bulk.read.sorted_lists import Listing
 from crmctl.bulk.run.job_start import temporary_input
 from crmctl.bulk.send.deletion import read_ids
 from crmctl.bulk.sources.given_input import STDIN, is_stream
@@ -72,7 +73,7 @@ class Selection:
         reader = Reader(context.service, object_id)
         with SeenIds() as ids:
             if self.is_filter:
-                pages = scan(reader, object_id, self.conditions, ids, ScanStatistics())
+                pages = scan(reader, Listing(object_id, self.conditions), ids, ScanStatistics())
             else:
                 self.read_ids(context, ids)
                 for chunk in ids.chunks(500):

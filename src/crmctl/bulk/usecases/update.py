@@ -32,7 +32,7 @@ from crmctl.bulk.usecases.results import ImportResult, rejected_rows
 from crmctl.bulk.usecases.selected_records import Selection
 from crmctl.bulk.usecases.targets import current_limit, resolve_target, sample_records, store_of
 from crmctl.client.http.session import encode_json
-from crmctl.errors import CrmctlError, RejectedError, UsageError
+from crmctl.errors import CrmctlError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.assignments import parse_assignments
 from crmctl.models.composites import currency_code
@@ -138,7 +138,9 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
         first = _compare(planned, known, forecast, findings)
         seconds = current_limit(context).time_for(forecast.requests)
     error = rejected_rows(forecast.rejected) if forecast.rejected else None
-    return UpdatePreview(target.object_id, forecast, first, reads, seconds, findings, error or _unexpected(forecast, guard))
+    return UpdatePreview(
+        target.object_id, forecast, first, reads, seconds, findings, error or guard.refusal(forecast.changes, forecast.rows)
+    )
 
 
 def _check(request: UpdateRequest) -> None:
@@ -186,11 +188,3 @@ def _compare(planned: PlannedInput, known: KnownRecords, forecast: ChangeForecas
             body = {"data": dict(change.sent), "id": change.record.id}
             first.append(Entry(change.ordinal, encode_json(body), change.record.id))
     return first
-
-
-def _unexpected(forecast: ChangeForecast, guard: Guard) -> RejectedError | None:
-    try:
-        guard.check(forecast.changes, forecast.rows)
-    except RejectedError as refusal:
-        return refusal
-    return None
