@@ -19,7 +19,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from typing import IO, Any
 
 import psycopg
 
+from tests.support.own_folder import own_folder
 from tests.support.programs import find_program
 
 START_SECONDS = 60
@@ -165,7 +165,7 @@ def private_cluster() -> Iterator[int]:
 
 def _make_cluster() -> Path:
     """A folder whose owner is not root, with an empty cluster in it."""
-    folder = Path(tempfile.mkdtemp(prefix="crmctl-postgres-"))
+    folder = own_folder("postgres")
     if os.geteuid() == 0:
         account = pwd.getpwnam(_account())
         os.chown(folder, account.pw_uid, account.pw_gid)

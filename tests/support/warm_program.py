@@ -21,7 +21,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
+from tests.support.own_folder import own_folder
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ class WarmProgram:
 
     def __init__(self, program: str, *packages: str) -> None:
         self.program = program
-        self.socket = str(Path(tempfile.mkdtemp(prefix="crmctl-warm-"), "socket"))
+        self.socket = str(own_folder("warm") / "socket")
         command = [sys.executable, "-m", "tests.support.warm_program", self.socket, *packages]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
