@@ -22,6 +22,17 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     return (yield) + 2
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--folder-seconds", action="store_true", help="say what each folder of tests costs, in processor seconds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--folder-seconds"):
+        from tests.support.folder_seconds import FolderSeconds
+
+        config.pluginmanager.register(FolderSeconds(config))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     programs.require_programs(item)
 

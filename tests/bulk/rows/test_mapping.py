@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from crmctl.bulk.rows.column_names import Names
 from crmctl.bulk.rows.mapping import MappingOptions, Mode, build_mapping, schema_digest
 from crmctl.errors import RejectedError, UsageError
 from tests.support.bulkfiles import attribute
@@ -213,7 +214,7 @@ def test_an_unknown_part_is_refused_with_the_known_ones_unless_records_show_it(o
     with pytest.raises(UsageError) as caught:
         build_mapping(header, ATTRIBUTES, MappingOptions(**options))
     assert "address.postalCode" in f"{caught.value.message} {caught.value.hint}"
-    assert build_mapping(header, ATTRIBUTES, MappingOptions(**options), samples=[{"address": {"Foo": "x"}}])
+    assert build_mapping(header, Names(ATTRIBUTES, [{"address": {"Foo": "x"}}]), MappingOptions(**options))
 
 
 def test_the_order_of_keys_and_attributes_is_no_change_of_the_schema():
