@@ -145,7 +145,7 @@ class Service:
 
     def _count(self, call: str) -> None:
         self.asked[call] = self.asked.get(call, 0) + 1
-        self.clock.advance(0.01)
+        self.clock.advance(0.6)
 
 
 class Context:
@@ -175,14 +175,37 @@ def measured(context: Context, what: str, **options: Any) -> int:
     return sum(asked.values())
 
 
+def filled(folder: Path, rows: int) -> tuple[Context, list[str]]:
+    """A service with so many people, and their ids."""
+    service = Service(FakeClock())
+    begun = service.now - int(400 * DAY * MICROS)
+    ids = [service.add({"email": f"p{n}@acme.com", "score": n % 100, "note": f"note {n}"}, begun + n * MICROS) for n in range(rows)]
+    return Context(service, folder), ids
+
+
+def first_syncs(context: Context, ids: list[str]) -> None:
+    """A mirror, and that the service lists by time of change is known."""
+    for what in ("at first", "once more, to see that the service lists by time of change"):
+        report = sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
+        print(f"the mirror: {report.requests:,} requests {what}", flush=True)
+        context.clock.advance(DAY / 2)
+        context.service.change(ids[0], {"note": "a person's"}, context.service.now)
+
+
+def a_day(context: Context, ids: list[str], deleted: int = 10) -> None:
+    """People change one record of a thousand, and delete some, evenly spread."""
+    context.clock.advance(DAY / 2)
+    for n in range(0, len(ids), 1000):
+        context.service.change(ids[n], {"note": "a person's"}, context.service.now)
+    for n in range(0, len(ids), len(ids) // deleted):
+        context.service.delete(ids[n + len(ids) // deleted // 2])
+    context.clock.advance(DAY / 2)
+
+
 def main(rows: int) -> int:
-    clock = FakeClock()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        service = Service(clock)
-        begun = service.now - int(400 * DAY * MICROS)
-        ids = [service.add({"email": f"p{n}@acme.com", "score": n % 100, "note": f"note {n}"}, begun + n * MICROS) for n in range(rows)]
-        context = Context(service, folder)
+        context, ids = filled(folder, rows)
         path = folder / "people.csv"
         (folder / "one.csv").write_text("email,score\nP77@ACME.com,-1\n", encoding="utf-8")
         (folder / "new.csv").write_text("email,score\nnobody@acme.com,1\n", encoding="utf-8")
@@ -190,22 +213,12 @@ def main(rows: int) -> int:
         single_new = measured(context, "one row of a new record", file=str(folder / "new.csv"), mirror="never")
         write(path, rows, 1)
         without = measured(context, "1 % changed, without a mirror", file=str(path), mirror="never")
-        clock.advance(DAY)
-        report = sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
-        print(f"the mirror: {report.requests:,} requests at first", flush=True)
-        clock.advance(DAY / 2)
-        service.change(ids[0], {"note": "a person's"}, service.now)
-        report = sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
-        print(f"the mirror: {report.requests:,} requests once more, to see that the service lists by time of change", flush=True)
-        clock.advance(DAY / 2)
-        for n in range(0, rows, 1000):
-            service.change(ids[n], {"note": "a person's"}, service.now)
-        for n in range(0, rows, rows // 10):
-            service.delete(ids[n + 1])
-        clock.advance(DAY / 2)
+        context.clock.advance(DAY)
+        first_syncs(context, ids)
+        a_day(context, ids)
         write(path, rows, 2)
         nightly = measured(context, "1 % changed, 0.1 % by people, 10 deleted, with the mirror", file=str(path), mirror="only")
-        clock.advance(DAY)
+        context.clock.advance(DAY)
         write(path, rows, 3)
         next_one = measured(context, "1 % changed, the night after", file=str(path), mirror="only", feed="erp", on_conflict="take")
     schema = 3

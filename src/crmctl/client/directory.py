@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,6 +55,10 @@ class Directory:
         """The active attributes of an object (given as such, by slug or by id) in display order."""
         return self.with_object(of, lambda object_id: self._attributes(object_id, refresh=refresh))
 
+    def every_attribute(self, of: Object | str) -> tuple[str, list[Attribute]]:
+        """An object's id and its attributes as they are now, inactive ones too."""
+        return self.with_object(of, lambda object_id: (object_id, self._fetch_attributes(object_id, include_inactive=True)))
+
     def attribute(self, of: Object | str, slug_or_id: str) -> Attribute:
         """One attribute of an object, inactive ones included."""
         object_id = of.id if isinstance(of, Object) else self.object_id(of)
@@ -89,25 +93,29 @@ class Directory:
 
     def _attributes(self, object_id: str, *, refresh: bool) -> list[Attribute]:
         cached = None if refresh else self._cache.get(object_id)
-        attributes = [Attribute.parse(item) for item in cached] if cached is not None else self._fetch_attributes(object_id)
-        active = [each for each in attributes if each.is_active is not False]
-        return sorted(active, key=lambda each: each.display_order if each.display_order is not None else len(active))
+        return active_ones([Attribute.parse(item) for item in cached] if cached is not None else self._fetch_attributes(object_id))
 
-    def _fetch_attributes(self, object_id: str) -> list[Attribute]:
+    def _fetch_attributes(self, object_id: str, *, include_inactive: bool = False) -> list[Attribute]:
         try:
-            attributes = self._crm.list_attributes(object_id)
+            attributes = self._crm.list_attributes(object_id, include_inactive=include_inactive)
         except DeniedError:
             # A key without attributes:read may still see them inside the object itself.
             inside = self._crm.get_object(object_id)[1]
             if inside is None:
                 raise
             attributes = inside
-        self._cache.put(object_id, [each.wire for each in attributes])
+        self._cache.put(object_id, [each.wire for each in active_ones(attributes)])
         return attributes
 
     @staticmethod
     def _find_object(slug_or_id: str, items: Items) -> Object | None:
         return next((Object.parse(item) for item in items if slug_or_id in (item.get("slug"), item.get("id"))), None)
+
+
+def active_ones(attributes: Sequence[Attribute]) -> list[Attribute]:
+    """The active attributes in display order."""
+    active = [each for each in attributes if each.is_active is not False]
+    return sorted(active, key=lambda each: each.display_order if each.display_order is not None else len(active))
 
 
 def _find_attribute(slug_or_id: str, attributes: list[Attribute]) -> Attribute | None:

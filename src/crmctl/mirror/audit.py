@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crmctl.bulk.export.passes import UNEVEN
 from crmctl.bulk.read.counted_reads import CountedReads
-from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, SliceReader, Unsorted
+from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, Slice, SliceReader, Unsorted
 from crmctl.errors import RejectedError
 from crmctl.mirror.changes import CannotProve, ChangesRead
 from crmctl.mirror.columns import wire_text
@@ -21,6 +21,11 @@ def compare_page(lister: CountedReads, object_id: str, table: ObjectTable, offse
         page = SliceReader(lister, Listing(object_id), PassStatistics()).fetch(offset if offset < table.count() else 0)
     except (Unsorted, RejectedError):
         return 0
+    return compare(page, table, read)
+
+
+def compare(page: Slice, table: ObjectTable, read: ChangesRead) -> int:
+    """The same for a page that was read just after these changes."""
     for record in page.rows:
         known, changed = table.known(record.id), micros_of(record.updated_at) or 0
         if known is None:

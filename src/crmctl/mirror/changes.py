@@ -89,7 +89,7 @@ class ChangeReader:
         written = Written()
         first = latest = self._pass(mark, written, mark.since if whole else _latest_known(mark.as_of, newest), joins=True)
         rounds = 1
-        while latest.requests > 1 and (latest.news or latest is first):
+        while latest.requests > 1 and (latest.news if latest is not first else not self._lacks_some(first)):
             if rounds == ROUNDS:
                 raise CannotProve("others kept changing records")
             end = _latest_known(latest.began[0], latest.newest)
@@ -138,6 +138,14 @@ class ChangeReader:
         if reading.is_beyond:
             result.lowest = min(end, end if reading.position.key is None else -reading.position.key)
         return result
+
+    def _lacks_some(self, first: _PassResult) -> bool:
+        """Whether fewer are counted than are known, and none of the part that was read are gone: who looks for those that are reads the
+        changes once more after that."""
+        counted = first.total
+        if counted is None or first.walks or counted != self._lister.total or counted >= self._table.count():
+            return False
+        return not self._unseen(first.lowest)
 
     def _begin(self, page: list[Record]) -> _PassResult:
         here = int(self._clock.now() * MICROS)

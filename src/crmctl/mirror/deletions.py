@@ -38,9 +38,12 @@ class Bracket:
 
 
 class DeletionSearch:
-    """Finds the deletions of one object and takes them out of its table, inside the caller's transaction."""
+    """Finds the deletions of one object and takes them out of its table, inside the caller's transaction. It looks at offset `first` first;
+    `first` afterwards: the page there."""
 
-    def __init__(self, lister: CountedReads, object_id: str, table: ObjectTable, total: int) -> None:
+    def __init__(self, lister: CountedReads, object_id: str, table: ObjectTable, total: int, first: int) -> None:
+        self.first: Slice | None = None
+        self._first_offset = first
         self._reader = SliceReader(lister, Listing(object_id), PassStatistics())
         self._table = table
         self._total = total
@@ -50,7 +53,8 @@ class DeletionSearch:
     def run(self) -> None:
         """Find them all. Raises ListMoved; CannotProve where the list contradicts itself; what requests raise."""
         try:
-            brackets = [Bracket(-_END, _END, 0, self._total)]
+            whole = Bracket(-_END, _END, 0, self._total)
+            brackets = self._look_first(whole) if self._total > SHORT * self._page else [whole]
             while brackets:
                 brackets += self._narrow(brackets.pop())
         except Unsorted:
@@ -74,15 +78,21 @@ class DeletionSearch:
             return []
         return self._split(bracket)
 
-    def _split(self, bracket: Bracket) -> list[Bracket]:
+    def _look_first(self, whole: Bracket) -> list[Bracket]:
+        """A page that is to be compared anyhow says as much as another one."""
+        self.first = self._fetch(self._first_offset if self._first_offset < self._total else 0)
+        return self._split(whole, self.first)
+
+    def _split(self, bracket: Bracket, page: Slice | None = None) -> list[Bracket]:
         """Read the page in the middle: what is whole in it is settled."""
-        middle = bracket.start + (bracket.stop - bracket.start - self._page) // 2
-        page = self._fetch(middle)
+        page = page or self._fetch(bracket.start + (bracket.stop - bracket.start - self._page) // 2)
         edges = [place for place in range(1, len(page.keys)) if page.keys[place - 1] < page.keys[place]]
         if not edges:
             return self._around(bracket, page)
-        low, high = edges[0], edges[-1]
-        first, end = page.keys[low], page.keys[high]
+        low = 0 if page.offset == bracket.start else edges[0]
+        high = len(page.keys) if page.end == bracket.stop else edges[-1]
+        first = page.keys[low] if low else bracket.first
+        end = page.keys[high] if high < len(page.keys) else bracket.end
         if not bracket.first <= first <= end <= bracket.end:
             raise CannotProve("records do not stand where their creation time puts them")
         self._settle(first, end, {row.id for row in page.rows[low:high]})

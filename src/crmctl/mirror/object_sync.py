@@ -16,7 +16,7 @@ from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.client.shapes import Page
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
-from crmctl.mirror.audit import compare_page
+from crmctl.mirror.audit import compare, compare_page
 from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, next_mark
 from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, discard_scan, scan_into, staged
 from crmctl.mirror.deletions import DeletionSearch, ListMoved
@@ -47,6 +47,15 @@ class SyncPlan:
     lookback: float = LOOKBACK
 
 
+@dataclass(frozen=True)
+class JustRead:
+    """What a command has read of an object before it wants it synced: all its attributes, `asked` for at this moment by this machine's
+    clock (microseconds)."""
+
+    attributes: Sequence[Attribute]
+    asked: int
+
+
 @dataclass
 class ObjectResult:
     """What a sync of one object did. `how`: `changes` or `everything`; `reason`: why everything was read."""
@@ -61,8 +70,12 @@ class ObjectResult:
 class ObjectSync:
     """Of the object and table that `state` names, with the attributes the object has now; `lister` counts its requests."""
 
-    def __init__(self, plan: SyncPlan, file: MirrorFile, state: SyncState, attributes: Sequence[Attribute]) -> None:
+    def __init__(
+        self, plan: SyncPlan, file: MirrorFile, state: SyncState, attributes: Sequence[Attribute], just_read: JustRead | None = None
+    ) -> None:
         self._plan = plan
+        self._just_read = just_read
+        self._audited: int | None = None
         self.file = file
         self.state = state
         self._kept = [each for each in attributes if each.slug not in state.excluded]
@@ -116,9 +129,10 @@ class ObjectSync:
             read, located = self._settle(
                 GatherMark(state.since, state.as_of, state.taken), state.newest, must_sort=state.records > PAGE_LIMIT
             )
-            audited = compare_page(self.lister, state.object_id, self.table, state.audited, read)
+            if self._audited is None:
+                self._audited = compare_page(self.lister, state.object_id, self.table, state.audited, read)
             self._reread(read.written)
-            state.audited = audited
+            state.audited = self._audited
             self._save(read, self._proof(read, before, located))
         return ObjectResult(state, read.written, "changes", "", self.lister.requests)
 
@@ -179,7 +193,7 @@ class ObjectSync:
             return None
         if missing < 0:
             raise CannotProve(f"{-missing:,} records are counted that are not among the changes")
-        search = DeletionSearch(self.lister, self.state.object_id, self.table, read.total)
+        search = DeletionSearch(self.lister, self.state.object_id, self.table, read.total, self.state.audited)
         try:
             search.run()
         except ListMoved:
@@ -187,6 +201,8 @@ class ObjectSync:
         else:
             if not search.found:
                 raise CannotProve("deletions are counted that cannot be found")
+            if search.first is not None:
+                self._audited = compare(search.first, self.table, read)
         read.written.deleted += len(search.found)
         read.written.deleted_ids += search.found
         return len(search.found)
@@ -340,6 +356,10 @@ class ObjectSync:
         state = self.state
         state.records, state.proven, state.proof, state.how = self.table.count(), proven, proof, how
         state.since, state.as_of, state.taken, state.newest = read.mark.since, read.mark.as_of, read.mark.taken, read.newest
+        if self._just_read is not None:
+            # What is known of the attributes is as old as they are.
+            age = max(0, state.taken - self._just_read.asked)
+            state.as_of, state.taken = state.as_of - age, state.taken - age
         state.requests = self.lister.requests
         state.total_requests += self.lister.requests
         state.syncs += 1

@@ -13,9 +13,10 @@ from crmctl.mirror.activity_sync import sync_activities
 from crmctl.mirror.columns import can_be_named, quoted
 from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, mirror_path, remove_mirror
 from crmctl.mirror.noun_tables import write_attributes, write_members, write_objects
-from crmctl.mirror.object_sync import ObjectResult, ObjectSync, SyncPlan
+from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan
 from crmctl.mirror.object_table import ObjectTable
 from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
+from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.objects import Object
 from crmctl.models.timestamps import to_timestamp
@@ -24,13 +25,15 @@ from crmctl.models.timestamps import to_timestamp
 @dataclass(frozen=True)
 class SyncRequest:
     """`objects` by slug or id: those the mirror has, at first all, where none is named. `activities` None: where the mirror has them.
-    `excluded` holds attributes by object; it is remembered. `full`: read everything anew. `patience`: most seconds to wait for others."""
+    `excluded` holds attributes by object; it is remembered. `full`: read everything anew. `patience`: most seconds to wait for others.
+    `just_read` is by the object's id: it is not read again."""
 
     objects: Sequence[str] = ()
     activities: bool | None = None
     full: bool = False
     excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)
     patience: float = WAIT_SECONDS
+    just_read: Mapping[str, JustRead] = field(default_factory=dict)
 
 
 @dataclass
@@ -70,9 +73,11 @@ class MirrorSync:
         self._crm = context.service
         self._file = file
         self._report = SyncReport(path=file.path)
+        self._just_read: dict[str, JustRead] = {}
+        self._read: dict[str, list[Attribute]] = {}
 
     def run(self, request: SyncRequest) -> SyncReport:
-        objects = self._objects()
+        objects = self._known(request) or self._objects()
         chosen = self._chosen(request, objects)
         excluded = self._excluded(request, objects)
         if not request.objects or not self._file.states():
@@ -99,6 +104,18 @@ class MirrorSync:
         return SyncPlan(self._crm, self._context.clock, self._context.listener.progress)
 
     # -- which objects ---------------------------------------------------------------------------------------------------------------
+
+    def _known(self, request: SyncRequest) -> list[Object]:
+        """The objects that are asked for, where the attributes of all were read since the last sync: so they are there."""
+        found = []
+        for object_id in request.objects:
+            state, read = self._file.state(object_id), request.just_read.get(object_id)
+            row = self._file.db.execute("SELECT _data FROM objects WHERE id = ?", (object_id,)).fetchone()
+            if state is None or read is None or row is None or state.taken >= read.asked:
+                return []
+            found.append(Object.parse(jsontext.loads(row[0])))
+        self._just_read = dict(request.just_read)
+        return found
 
     def _objects(self) -> list[Object]:
         """The objects of the service; those the mirror has and that went are dropped."""
@@ -143,7 +160,7 @@ class MirrorSync:
         if more and state.syncs:
             self._leave_out(state, attributes, more)
         why = "it was asked for" if request.full and state.syncs else None
-        result = ObjectSync(self.plan, self._file, state, attributes).run(why)
+        result = ObjectSync(self.plan, self._file, state, attributes, self._just_read.get(found.id)).run(why)
         with self._file.transaction():
             write_objects(self._file, [found], state)
             write_attributes(self._file, found, attributes, state)
@@ -159,6 +176,12 @@ class MirrorSync:
         self._file.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _attributes(self, found: Object) -> list[Attribute]:
+        if found.id not in self._read:
+            read = self._just_read.get(found.id)
+            self._read[found.id] = list(read.attributes) if read is not None else self._read_attributes(found)
+        return self._read[found.id]
+
+    def _read_attributes(self, found: Object) -> list[Attribute]:
         self._report.requests += 1
         try:
             return self._crm.list_attributes(found.id, include_inactive=True)

@@ -57,7 +57,8 @@ def nothing_at_hand(_: str, __: Collection[str] | None) -> RecordStock | None:
 class Lookup:
     """One object of the service. `as_of`: everything changed before this moment (microseconds of the service) has been seen; `stop` says
     when to give up; `newest`: the page of the records that changed last, where somebody has just read it. `at_hand`: where all of them may
-    be without asking, of which `slugs` are looked at; `now` is a clock that only runs. Counts its requests."""
+    be without asking, of which `slugs` are looked at; `now` is a clock that only runs; `head` is what changed last,
+    where the last request has told it. Counts its requests."""
 
     lister: Lister
     object_id: str
@@ -69,6 +70,7 @@ class Lookup:
     requests: int = 0
     as_of: int = 0
     now: Callable[[], float] = monotonic
+    head: Page[Record] | None = None
     _certain: int = 0
     _known: tuple[int, float] = (0, 0.0)
 
@@ -137,6 +139,7 @@ class Lookup:
             raise InterruptedByUser("interrupted")
         self.requests += 1
         page = self.lister.list_records(object_id, filters=filters, sort=sort, order=order, limit=limit, offset=offset)
+        self.head = page if (sort, offset, limit) == ("updated_at", 0, PAGE_LIMIT) else None
         self.advance(len(page.items))
         return page
 

@@ -165,6 +165,8 @@ def _resolve(run: ImportRun, resolver: Resolver) -> CrmctlError | None:
             if state is JobState.OPEN:
                 run.progress.start("looking up")
                 lookup.fill(index)
+                if lookup.head is not None and (known := Baseline.of_changed(lookup.head)) is not None:
+                    journal.remember("baseline", known.to_document())
                 if (refusal := run.hooks.approve_keys(run, index)) is not None:
                     return refusal
                 if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:

@@ -18,7 +18,7 @@ from crmctl.bulk.usecases.finding_log import FindingLog
 from crmctl.bulk.usecases.job_run import RunOptions, run_to_result
 from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.results import ImportResult
-from crmctl.bulk.usecases.targets import check_places, current_limit, resolve_target, store_of, takes_turn, with_mirror
+from crmctl.bulk.usecases.targets import check_places, current_limit, mirror_of, resolve_target, store_of, takes_turn
 from crmctl.errors import RejectedError
 
 EXAMPLES = 10
@@ -87,6 +87,6 @@ def _opened(context: BulkContext, request: ApplyRequest) -> Iterator[tuple[Impor
         moved = stack.enter_context(temporary_input(store, request.input, context.stdin)) if request.input else None
         saved = read_plan(plan.path)
         check_service(saved, context.origin)
-        target = replace(resolve_target(context, saved.header.object_id), object=saved.header.object)
-        target = with_mirror(context, target, request.mirror)
+        mirror = mirror_of(context, request.mirror)
+        target = replace(resolve_target(context, saved.header.object_id, mirror), object=saved.header.object)
         yield target, open_plan(saved, target.attributes, moved)

@@ -28,13 +28,13 @@ from crmctl.bulk.usecases.targets import (
     check_places,
     current_limit,
     last_turn,
+    mirror_of,
     newest_page,
     note_if_empty,
     resolve_target,
     sample_records,
     store_of,
     takes_turn,
-    with_mirror,
 )
 from crmctl.errors import CrmctlError, ExitCode, UsageError
 from crmctl.models.attributes import Attribute
@@ -107,17 +107,17 @@ class _Prepared:
 
 @contextmanager
 def _prepared(context: BulkContext, request: ImportRequest, plan: ImportPlan) -> Iterator[_Prepared]:
-    target = resolve_target(context, request.object)
+    mirror = mirror_of(context, request.mirror)
+    target = resolve_target(context, request.object, mirror)
     if plan.feed is not None:
         Policy.parse(plan.feed.on_conflict, [attribute.slug for attribute in target.attributes])
     turn = last_turn(context, target) if request.keys else None
     if request.keys:
         target = replace(target, newest=newest_page(context, target))
-    target = with_mirror(context, target, request.mirror)
     samples, directory = sample_records(context, target), context.directory
 
     def object_of(name: str) -> tuple[str, Sequence[Attribute]]:
-        found = resolve_target(context, name)
+        found = resolve_target(context, name, mirror)
         return found.object_id, found.attributes
 
     with _given(context, request) as given:

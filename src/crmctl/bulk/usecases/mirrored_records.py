@@ -11,6 +11,7 @@ from crmctl.bulk.context import BulkContext
 from crmctl.bulk.match.key_lookups import RecordStock
 from crmctl.errors import CrmctlError, PendingError, ServiceError, StorageError, UsageError
 from crmctl.mirror.file import MirrorFile, SyncState, mirror_path
+from crmctl.mirror.object_sync import JustRead
 from crmctl.mirror.object_table import ObjectTable
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
@@ -31,6 +32,13 @@ class MirroredRecords:
         self._is_wanted = wish == ONLY
         self._path = mirror_path(context.state, context.profile, context.origin)
         self._synced: dict[str, SyncState] = {}
+        self.just_read: dict[str, JustRead] = {}
+        """What this command has read of objects already."""
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether there is any mirror, or nobody else may be asked."""
+        return self._is_wanted or self._path.exists()
 
     def __call__(self, object_id: str, slugs: Collection[str] | None) -> RecordStock | None:
         """All records of an object with at least these attributes (None: all of them); None where the mirror cannot say. Raises UsageError
@@ -53,7 +61,7 @@ class MirroredRecords:
 
     def _sync(self, object_id: str) -> tuple[SyncState | None, int]:
         try:
-            report = sync_mirror(self._context, SyncRequest(objects=[object_id]))
+            report = sync_mirror(self._context, SyncRequest(objects=[object_id], just_read=self.just_read))
         except (StorageError, PendingError) as error:
             self._tell(error)
             return None, 0

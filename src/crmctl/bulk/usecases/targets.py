@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,12 @@ from crmctl.bulk.run.job_start import ImportTarget
 from crmctl.bulk.sources.given_input import is_stream
 from crmctl.bulk.usecases.mirrored_records import MirroredRecords
 from crmctl.bulk.usecases.requests import check_choice
+from crmctl.client.directory import active_ones
 from crmctl.errors import DeniedError
+from crmctl.mirror.object_sync import JustRead
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES
+from crmctl.models.timestamps import MICROS
 
 SAMPLES = 20
 """How many existing records show the form of composite values."""
@@ -31,11 +33,17 @@ def store_of(context: BulkContext) -> JobStore:
     return JobStore(context.state, context.clock)
 
 
-def resolve_target(context: BulkContext, object_name: str) -> ImportTarget:
-    """The object, and its attributes as they are now: bulk work trusts no cache. Raises NotFoundError, and what reading raises."""
-    attributes = context.directory.attributes(object_name, refresh=True)
-    object_id = context.directory.object_id(object_name)
-    return ImportTarget(object_name, object_id, context.origin, attributes, context.service)
+def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecords | None = None) -> ImportTarget:
+    """The object, and its attributes as they are now: bulk work trusts no cache. What is read of it the mirror need not read again.
+    Raises NotFoundError, and what reading raises."""
+    if mirror is None:
+        attributes = context.directory.attributes(object_name, refresh=True)
+        object_id = context.directory.object_id(object_name)
+        return ImportTarget(object_name, object_id, context.origin, attributes, context.service)
+    asked = int(context.clock.now() * MICROS)
+    object_id, every = context.directory.every_attribute(object_name)
+    mirror.just_read[object_id] = JustRead(every, asked)
+    return ImportTarget(object_name, object_id, context.origin, active_ones(every), context.service, at_hand=mirror)
 
 
 def newest_page(context: BulkContext, target: ImportTarget) -> NewestPage | None:
@@ -80,12 +88,11 @@ def check_places(failed: Path | None, *files: str | Path | None) -> None:
         check_place(failed, regular[0] if regular else None)
 
 
-def with_mirror(context: BulkContext, target: ImportTarget, wish: str) -> ImportTarget:
-    """The target with its records, and those that are referred to, from the mirror where that is wished and can be."""
+def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
+    """Where records, and those that are referred to, are at hand; None where that is not wished or there is no mirror."""
     check_choice("--mirror", wish, ("auto", "never", "only"))
-    if wish == "never":
-        return target
-    return replace(target, at_hand=MirroredRecords(context, wish))
+    mirror = MirroredRecords(context, wish) if wish != "never" else None
+    return mirror if mirror is not None and mirror.may_answer else None
 
 
 def last_turn(context: BulkContext, target: ImportTarget) -> str | None:
