@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measuring import CRMCTL
 from tests.support.faultruns import Outcome
@@ -196,7 +197,7 @@ def restart(service: ServiceProcess, folder: Path, meanwhile: Callable[[], None]
     service.process = service_process(folder / "data", "--port", port, "--rate-limit", "0", key=service.key).process
 
 
-def wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+def wait(process: Any, seconds: float) -> None:
     """So long, or until the process ends."""
     until = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < until:

@@ -1,13 +1,11 @@
-"""Histories with real processes: `crmctl mirror sync` against `crmctl serve`, the client killed at random, the database put back."""
+"""Histories with real processes: `crmctl mirror sync` against `crmctl serve`, either killed at random, the database put back."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import sqlite3
-import subprocess
 import tempfile
 import threading
 import time
@@ -19,7 +17,7 @@ from typing import Any
 
 import httpx
 from benchmarks.killing import restart, wait
-from benchmarks.measuring import CRMCTL
+from tests.support.cli import start_crmctl
 from tests.support.mirrorhistories import Tally
 from tests.support.service import ServiceProcess, service_process
 
@@ -29,21 +27,30 @@ NOT_PROVEN = 7
 PAGE = 100
 
 
+EACH = 20
+"""So many histories share a service, whose database is copied for every backup."""
+
+
 def real(seeds: Iterable[int]) -> Tally:
-    """Play histories, all of them against one service, each with an object and a mirror of its own."""
-    tally = Tally()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        service = service_process(folder / "data", "--rate-limit", "0")
-        try:
-            whole = 1.0
-            for seed in seeds:
-                history = History(seed, folder / str(seed), service, tally, whole)
-                history.play()
-                whole = history.whole
-        finally:
-            service.kill()
+    """Play histories, each with an object and a mirror of its own."""
+    tally, whole = Tally(), 1.0
+    for some in batched(list(seeds), EACH):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            service = service_process(folder / "data", "--rate-limit", "0")
+            try:
+                for seed in some:
+                    history = History(seed, folder / str(seed), service, tally, whole)
+                    history.play()
+                    whole = history.whole
+            finally:
+                service.kill()
     return tally
+
+
+def batched(seeds: list[int], size: int) -> Iterator[list[int]]:
+    for first in range(0, len(seeds), size):
+        yield seeds[first : first + size]
 
 
 @dataclass
@@ -65,7 +72,7 @@ class History:
         self.slug = f"things{self.seed}"
         self.data = self.folder.parent / "data"
         self.env = {
-            **os.environ, "CRMCTL_BASE_URL": self.service.base_url, "CRMCTL_API_KEY": self.service.key,
+            "CRMCTL_BASE_URL": self.service.base_url, "CRMCTL_API_KEY": self.service.key,
             **{f"CRMCTL_{kind}_DIR": str(self.folder / kind.lower()) for kind in ("STATE", "CONFIG", "CACHE")},
         }  # fmt: skip
 
@@ -91,19 +98,30 @@ class History:
     # -- syncs -----------------------------------------------------------------------------------------------------------------------
 
     def synced(self) -> None:
-        """Perhaps a sync that is killed, perhaps while others write; then one that is not, and whether the mirror is right after it."""
+        """Perhaps a sync that is killed, perhaps while others write, or whose service is; then one that is not, and whether the mirror is
+        right after it."""
         while self.chance.random() < 0.4:
             self.killed(others=self.chance.random() < 0.5)
+        if self.chance.random() < 0.3:
+            self.judged(self._start(), ends=True)
         begun = time.monotonic()
-        process = self._start()
-        out, err = process.communicate()
+        self.judged(self._start())
         self.whole = (self.whole + time.monotonic() - begun) / 2
+
+    def judged(self, process: Any, *, ends: bool = False) -> None:
+        """Whether a sync ends well, and the mirror is right; `ends`: the service does meanwhile, and another process takes its place."""
+        before = self.held() if ends else {}
+        if ends:
+            wait(process, self.whole * self.chance.uniform(0.2, 0.9))
+            restart(self.service, self.folder.parent)
+        out, err = process.communicate()
         self.tally.syncs += 1
         if process.returncode == NOT_PROVEN:
             self.tally.unproven += 1
             return
         if process.returncode:
-            self.tally.wrong.append(f"seed {self.seed}: exit {process.returncode}: {err.decode()}")
+            if not ends or self.held() != before:
+                self.tally.wrong.append(f"seed {self.seed}: exit {process.returncode}: {err}")
             return
         [result] = json.loads(out)
         self.tally.requests += result["requests"]
@@ -139,9 +157,8 @@ class History:
             while not over.is_set():
                 self.something_happens()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [CRMCTL, "mirror", "sync", self.slug, "-o", "json"]
-        return subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def _start(self) -> Any:
+        return start_crmctl("mirror", "sync", self.slug, "-o", "json", env=self.env)
 
     # -- what is there ---------------------------------------------------------------------------------------------------------------
 

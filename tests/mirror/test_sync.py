@@ -30,6 +30,26 @@ def test_random_histories_leave_nothing_wrong(block: int, tmp_path: Path) -> Non
     assert tally.syncs > 8
 
 
+@pytest.mark.parametrize("seed", [1041, 1223, 1235, 2020])
+def test_histories_that_were_wrong_once(seed: int, tmp_path: Path) -> None:
+    """Activities of one moment in another order every time while others write; lists that no time of change sorts."""
+    tally = Tally()
+    play(seed, tmp_path, tally)
+    assert tally.wrong == []
+
+
+def test_a_changed_record_is_not_gone_where_it_stands_by_its_creation(tmp_path: Path) -> None:
+    service = HistoryService(7, Manners(gives_total=False, sorts_changes=False))
+    service.create(100)
+    service.advance(MINUTE)
+    service.create(95)
+    service.advance(MINUTE)
+    service.update(list(service.rows)[:1])
+    service.advance(DAY)
+    [result] = sync(service, MirrorContext(service, tmp_path, service.clock)).results
+    assert (result.state.records, result.state.proven) == (195, True)
+
+
 def filled(count: int, folder: Path, **manners: object) -> tuple[HistoryService, MirrorContext]:
     """A service with records of different times, long ago, and its mirror."""
     service = HistoryService(7, Manners(**manners))  # type: ignore[arg-type]

@@ -31,7 +31,8 @@ OBJECT_ID = "00000000-0000-4000-8000-000000000001"
 @dataclass(frozen=True)
 class Manners:
     """How a service behaves: how many records a page holds at most, in which grain times are kept (microseconds), how equal times are
-    ordered, what it says and what it sorts by. `lag`: how often a list comes from a replica that is behind."""
+    ordered, what it says and what it sorts by. `lag`: how often a list comes from a replica that is behind. `cleans`: references to
+    a record that is deleted leave the others without a sign in their times."""
 
     cap: int = 100
     grain: int = 1
@@ -40,6 +41,7 @@ class Manners:
     gives_date: bool = True
     sorts_changes: bool = True
     lag: float = 0.0
+    cleans: bool = False
 
 
 class Killed(BaseException):
@@ -55,10 +57,11 @@ class Held:
     created: int
     updated: int
     data: dict[str, Any]
+    object_id: str = OBJECT_ID
 
     def wire(self) -> dict[str, Any]:
         return {
-            "id": self.id, "objectId": OBJECT_ID, "data": dict(self.data), "createdAt": timestamp(self.created),
+            "id": self.id, "objectId": self.object_id, "data": dict(self.data), "createdAt": timestamp(self.created),
             "updatedAt": timestamp(self.updated),
         }  # fmt: skip
 
@@ -92,6 +95,7 @@ class HistoryService:
     manners: Manners = field(default_factory=Manners)
     meanwhile: Callable[[], None] = lambda: None
     requests: int = 0
+    object_id: str = OBJECT_ID
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -100,7 +104,7 @@ class HistoryService:
         self.rows: Rows = {}
         self.numbers = 0
         self.attributes = [self._attribute("n"), self._attribute("note")]
-        self.backups: list[Rows] = []
+        self.backups: list[list[Rows]] = []
         self.late: list[tuple[int, Callable[[], None]]] = []
         self.truths: list[Truth] = []
         self.ends_at: int | None = None
@@ -131,9 +135,11 @@ class HistoryService:
         stamp, made = self.stamp, []
         for _ in range(count):
             self.numbers += 1
-            data = {each.slug: f"{each.slug}{self.numbers}" for each in self.attributes}
-            made.append(Held(self.numbers, self._new_id(), stamp, stamp, data))
+            made.append(Held(self.numbers, self._new_id(), stamp, stamp, self._data(), self.object_id))
         self._write(lambda: self._put(made), late)
+
+    def _data(self) -> dict[str, Any]:
+        return {each.slug: f"{each.slug}{self.numbers}" for each in self.attributes}
 
     def update(self, ids: Sequence[str], late: int = 0) -> None:
         stamp = self.stamp
@@ -152,14 +158,25 @@ class HistoryService:
         for one in ids:
             self.rows.pop(one, None)
         self._moved(ids)
+        if self.manners.cleans:
+            self.clean_up()
+
+    def clean_up(self) -> None:
+        """What refers to records that are gone is changed without a sign."""
+
+    @property
+    def parts(self) -> Sequence[HistoryService]:
+        """Its objects."""
+        return (self,)
 
     def back_up(self) -> None:
-        self.backups.append(dict(self.rows))
+        self.backups.append([dict(part.rows) for part in self.parts])
 
     def restore(self) -> None:
         if self.backups:
-            before, self.rows = self.rows, dict(self.chance.choice(self.backups))
-            self._moved({one for one in before.keys() | self.rows.keys() if before.get(one) is not self.rows.get(one)})
+            for part, rows in zip(self.parts, self.chance.choice(self.backups), strict=True):
+                before, part.rows = part.rows, dict(rows)
+                part._moved({one for one in before.keys() | part.rows.keys() if before.get(one) is not part.rows.get(one)})
 
     def drop_attribute(self, *, remake: bool) -> None:
         """Its values leave the records without a sign in their times."""
@@ -189,6 +206,10 @@ class HistoryService:
 
     def advance(self, micros: int) -> None:
         self.clock.advance(micros / MICROS)
+        self._come()
+
+    def _come(self) -> None:
+        """What was late becomes visible."""
         due = [entry for entry in self.late if entry[0] <= self.now]
         self.late = [entry for entry in self.late if entry[0] > self.now]
         for _, act in due:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.errors import NetworkError
-from crmctl.mirror.file import MirrorFile, mirror_path
-from crmctl.mirror.object_sync import ObjectResult
-from crmctl.mirror.sync import SyncRequest, sync_mirror
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, mirror_path
+from crmctl.mirror.object_sync import JustRead, ObjectResult
+from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.models.timestamps import MICROS
 from tests.support.bulkcontext import QuietListener
+from tests.support.historypair import PairService
 from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService, Killed, Manners, Truth
 
 
@@ -60,15 +61,16 @@ def random_manners(chance: random.Random) -> Manners:
         gives_date=chance.random() < 0.9,
         sorts_changes=chance.random() < 0.93,
         lag=chance.choice([0, 0, 0, 0, 0.1, 0.5]),
+        cleans=chance.random() < 0.3,
     )
 
 
 def play(seed: int, folder: Path, tally: Tally) -> None:
-    """One history."""
+    """One history: every other one of two objects and activities."""
     chance = random.Random(seed)
-    service = HistoryService(seed, random_manners(chance))
+    service = (PairService if seed % 2 else HistoryService)(seed, random_manners(chance))
     for _ in range(chance.randrange(0, 8)):
-        service.create(chance.choice([1, 5, 30, 100, 130]))
+        any_part(service, chance).create(chance.choice([1, 5, 30, 100, 130]))
         service.advance(chance.choice([0, 1_000, MINUTE, 60 * MINUTE]))
     history = History(seed, chance, service, MirrorContext(service, folder, service.clock), tally)
     tally.histories += 1
@@ -102,59 +104,92 @@ class History:
                 small_change(service, chance)
 
         asked, again = service.requests, False
-        service.truths = []
+        for part in service.parts:
+            part.truths = []
         while chance.random() < 0.25:
             again = self.interrupted(meanwhile if busy else nothing, again) or again
             self.go_on(chance.choice([0, 0, 1, 2]))
         before = service.clock.now()
-        truth = service.begin(again=again)
+        service.begin(again=again)
         service.meanwhile = meanwhile if busy else nothing
-        report = sync_mirror(self.context, SyncRequest(full=chance.random() < 0.02))  # type: ignore[arg-type]
+        report = sync_mirror(self.context, self.request(full=chance.random() < 0.02))  # type: ignore[arg-type]
         service.meanwhile = nothing
         self.stepped = False
         self.tally.requests += service.requests - asked
-        [result] = report.results
-        # A reading that was gone on with may hold as of when it began, which is what it says.
-        self.judge(result, service.truths[0] if result.state.taken < int(before * MICROS) else truth)
+        self.judge(report, before)
 
-    def judge(self, result: ObjectResult, truth: Truth) -> None:
+    def request(self, *, full: bool = False) -> SyncRequest:
+        """At times of an object whose attributes were just read, while the service went on."""
+        objects = len(self.service.parts) - 1
+        if self.chance.random() < 0.85 or full:
+            return SyncRequest(full=full, activities=True if objects else None)
+        chosen = [part.object_id for part in self.service.parts if part.object_id != ACTIVITIES]
+        asked = int(self.context.clock.now() * MICROS)
+        read = {one: JustRead(self.service.list_attributes(one), asked) for one in chosen}
+        self.go_on(self.chance.choice([0, 0, 1, 2]))
+        return SyncRequest(chosen, just_read=read)
+
+    def judge(self, report: SyncReport, before: float) -> None:
+        """Every object by itself. A reading that was gone on with may hold as of when it began, which is what it says."""
+        self.tally.syncs += 1
+        parts = {part.object_id: part for part in self.service.parts}
+        for result in report.results:
+            part = parts[result.state.object_id]
+            self.judge_one(part, result, part.truths[0 if result.state.taken < int(before * MICROS) else -1])
+
+    def judge_one(self, part: HistoryService, result: ObjectResult, truth: Truth) -> None:
         tally, state = self.tally, result.state
-        tally.syncs += 1
         if result.reason:
             tally.anew[result.reason if not result.reason[0].isdigit() else "... " + result.reason.partition(" ")[2]] += 1
         if not state.proven:
             tally.unproven += 1
-        elif problem := difference(self.context, truth):
-            tally.wrong.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {state.how}: {result.reason} {state.proof}")
+        elif problem := difference(self.context, truth, part.object_id):
+            told = f"{state.slug} {state.how}: {result.reason} {state.proof}"
+            tally.wrong.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {told}")
 
     def interrupted(self, meanwhile: Callable[[], None], again: bool) -> bool:
         """A sync whose process is killed, or whose connection is lost, at some request; whether it was. Others see nothing of it."""
-        service, before = self.service, contents(self.context)
-        truth = service.begin(again=again)
+        service, held = self.service, self.held()
+        began = service.clock.now()
+        service.begin(again=again)
         service.ends_at = service.requests + self.chance.choice([self.chance.randrange(1, 8), self.chance.randrange(1, 40)])
         service.ends_with = self.chance.choice([Killed(), NetworkError("the connection was lost")])
         service.meanwhile = meanwhile
         try:
-            report = sync_mirror(self.context, SyncRequest())  # type: ignore[arg-type]
+            report = sync_mirror(self.context, self.request())  # type: ignore[arg-type]
         except (Killed, NetworkError):
             self.tally.interrupted += 1
-            if contents(self.context) != before:
+            changed = [part for part in service.parts if contents(self.context, part.object_id) != held[part.object_id]]
+            # One object after the other: those that were done before the end are new.
+            if any(len(service.parts) == 1 or self.is_wrong(part) for part in changed):
                 self.tally.wrong.append(f"seed {self.seed}: a sync that was interrupted has changed what others see")
             return True
         finally:
             service.ends_at, service.meanwhile = None, nothing
-        [result] = report.results
-        self.judge(result, service.truths[0] if again else truth)
+        self.judge(report, began)
         return False
+
+    def is_wrong(self, part: HistoryService) -> bool:
+        """Whether the mirror says that it holds a part, and holds what was never true since the first of the syncs that go on."""
+        with MirrorFile.read(mirror_path(self.context.state, self.context.profile, self.context.origin)) as file:  # type: ignore[union-attr]
+            state = file.state(part.object_id)
+        return state is not None and state.proven and difference(self.context, part.truths[0], part.object_id) is not None
+
+    def held(self) -> dict[str, dict[str, str]]:
+        return {part.object_id: contents(self.context, part.object_id) for part in self.service.parts}
 
 
 def nothing() -> None:
     """Nobody writes."""
 
 
-def difference(context: MirrorContext, truth: Truth) -> str | None:
-    """What the mirror holds that was never true during the sync."""
-    held = contents(context)
+def any_part(service: HistoryService, chance: random.Random) -> HistoryService:
+    return service if len(service.parts) == 1 else chance.choice(service.parts)
+
+
+def difference(context: MirrorContext, truth: Truth, object_id: str = OBJECT_ID) -> str | None:
+    """What the mirror holds of an object that was never true during the sync."""
+    held = contents(context, object_id)
     for one, wires in truth.seen.items():
         if one not in held:
             if one not in truth.absent:
@@ -165,22 +200,22 @@ def difference(context: MirrorContext, truth: Truth) -> str | None:
     return f"{len(ghosts)} ghosts: {sorted(ghosts)[:3]}" if ghosts else None
 
 
-def contents(context: MirrorContext) -> dict[str, str]:
-    """What the mirror holds; nothing where there is none."""
+def contents(context: MirrorContext, object_id: str = OBJECT_ID) -> dict[str, str]:
+    """What the mirror holds of an object; nothing where there is none."""
     file = MirrorFile.read(mirror_path(context.state, context.profile, context.origin))
     if file is None:
         return {}
     with file:
-        state = file.state(OBJECT_ID)
+        state = file.state(object_id)
         if state is None:
             return {}
-        held = dict(file.db.execute("SELECT id, _data FROM people").fetchall())
+        held = dict(file.db.execute(f"SELECT id, _data FROM {state.table_name}").fetchall())
     assert len(held) == state.records
     return held
 
 
 def small_change(service: HistoryService, chance: random.Random) -> None:
-    kind, late = chance.random(), chance.choice([0, 0, 0, 500_000])
+    kind, late, service = chance.random(), chance.choice([0, 0, 0, 500_000]), any_part(service, chance)
     if kind < 0.4:
         service.create(1, late)
     elif kind < 0.7:
@@ -193,13 +228,13 @@ def something_happens(service: HistoryService, chance: random.Random, stepped: b
     """One event between two syncs; whether the clock has been set in this interval. Not played, for no list shows it: a clock that is
     wrong only between two syncs."""
     kind = chance.random()
-    late = chance.choice([0, 0, 0, 30 * 1_000_000, 5 * MINUTE])
+    late, part = chance.choice([0, 0, 0, 30 * 1_000_000, 5 * MINUTE]), any_part(service, chance)
     if kind < 0.2:
-        service.create(chance.choice([1, 3, 100]), late)
+        part.create(chance.choice([1, 3, 100]), late)
     elif kind < 0.45:
-        service.update(service.some(chance.choice([0.0, 0.01, 0.1, 0.5])), late)
+        part.update(part.some(chance.choice([0.0, 0.01, 0.1, 0.5])), late)
     elif kind < 0.7:
-        service.delete(service.some(chance.choice([0.0, 0.01, 0.05, 0.4])))
+        part.delete(part.some(chance.choice([0.0, 0.01, 0.05, 0.4])))
     elif kind < 0.76:
         service.back_up()
     elif kind < 0.84:
@@ -208,6 +243,6 @@ def something_happens(service: HistoryService, chance: random.Random, stepped: b
         service.step += chance.choice([-90, -20, -3, 7, 45]) * MINUTE
         stepped = True
     elif kind < 0.9:
-        service.drop_attribute(remake=chance.random() < 0.5)
+        part.drop_attribute(remake=chance.random() < 0.5)
     service.advance(chance.choice([0, 1_000_000, MINUTE, 20 * MINUTE, 1500 * MINUTE]))
     return stepped

@@ -70,8 +70,9 @@ class _PassResult:
 
 
 class ChangeReader:
-    """Reads the changes of one object into its table, inside the caller's transaction. `shows_order`: what was read is not in the order of
-    creation, so that the service does sort by time of change."""
+    """Reads the changes of one object into its table, inside the caller's transaction. `sorts`: it is known that the service sorts by time
+    of change; else what does not stand in a part of the list may stand elsewhere. `shows_order`: what was read is not in the order of
+    creation, which shows it."""
 
     def __init__(self, lister: CountedReads, object_id: str, table: ObjectTable, db: sqlite3.Connection, clock: Clock) -> None:
         self._lister = lister
@@ -79,7 +80,7 @@ class ChangeReader:
         self._table = table
         self._db = db
         self._clock = clock
-        self.shows_order = False
+        self.shows_order = self.sorts = False
 
     def read(self, mark: GatherMark, newest: int | None, lookback: float, *, whole: bool = False) -> ChangesRead:
         """What changed since the last reading began, when `newest` was the newest change; with `whole` all of the look-back before it is
@@ -98,11 +99,11 @@ class ChangeReader:
         if first.walks and rounds > 2:
             # What others write moves the groups of older records, so that they only seem to be complete.
             raise CannotProve(_UNORDERED)
-        if not first.walks:
+        is_whole = first.lowest is None and not first.walks
+        if is_whole or (self.sorts and not first.walks):
             self._drop_unseen(first, latest, written)
         # Without a count, what was deleted after the first reading is not known.
         following = next_mark((first if latest.total is None else latest).began, latest.newest, lookback)
-        is_whole = first.lowest is None and not first.walks
         return ChangesRead(following, latest.newest, latest.total, first.joined, is_whole, first.lowest, written)
 
     def seen_at_once(self, page: Sequence[Record], lookback: float) -> ChangesRead:
@@ -156,8 +157,8 @@ class ChangeReader:
         created = [micros_of(record.created_at) or 0 for record in page]
         self.shows_order = self.shows_order or created not in (sorted(created), sorted(created, reverse=True))
         news = []
+        self._db.executemany("INSERT OR IGNORE INTO temp.seen VALUES (?)", ((record.id,) for record in page))
         for record in page:
-            self._db.execute("INSERT OR IGNORE INTO temp.seen VALUES (?)", (record.id,))
             changed, known = _changed(record) or 0, self._table.known(record.id)
             if known is not None and known.wire == wire_text(record.wire):
                 result.joined += 1

@@ -97,12 +97,9 @@ class ObjectSync:
         return self._read_everything(why)
 
     def read_again(self, written: Written) -> int:
-        """Only the records that referred to deleted ones; how many requests it took."""
+        """Only the records that referred to deleted ones; how many requests it took. Raises CannotProve where they are too many."""
         with self.file.transaction():
-            try:
-                self._reread(written)
-            except CannotProve:
-                return 0  # too many of them; the next sync reads everything
+            self._reread(written)
             self.state.requests += self.lister.requests
             self.state.total_requests += self.lister.requests
             self.file.save(self.state)
@@ -151,6 +148,7 @@ class ObjectSync:
         reader, located, moved, looked_back = self._reader(), 0, 0, False
         read = reader.read(mark, newest, self._plan.lookback)
         self._learn_order(reader)
+        reader.sorts = self.file.noted(SORTS) is not None
         if must_sort and self.file.noted(SORTS) is None:
             raise CannotProve("nothing shows yet that the service sorts by time of change")
         while True:
@@ -208,7 +206,9 @@ class ObjectSync:
         return len(search.found)
 
     def _reader(self) -> ChangeReader:
-        return ChangeReader(self.lister, self.state.object_id, self.table, self.file.db, self._plan.clock)
+        reader = ChangeReader(self.lister, self.state.object_id, self.table, self.file.db, self._plan.clock)
+        reader.sorts = self.file.noted(SORTS) is not None
+        return reader
 
     def _reread(self, written: Written) -> None:
         """Records that referred to deleted ones may have been cleaned up without a new time of change."""

@@ -10,6 +10,7 @@ from typing import Any
 from crmctl.bulk.context import BulkContext
 from crmctl.errors import DeniedError, NotFoundError, UsageError
 from crmctl.mirror.activity_sync import sync_activities
+from crmctl.mirror.changes import CannotProve
 from crmctl.mirror.columns import can_be_named, quoted
 from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, mirror_path, remove_mirror
 from crmctl.mirror.noun_tables import write_attributes, write_members, write_objects
@@ -225,8 +226,14 @@ class MirrorSync:
         for found in objects:
             result = synced.get(found.id)
             if found.id in waiting and result is not None:
-                sync = ObjectSync(self.plan, self._file, result.state, self._attributes(found))
-                result.requests += sync.read_again(result.written)
+                sync = ObjectSync(self.plan, self._file, result.state, self._attributes(found), self._just_read.get(found.id))
+                try:
+                    result.requests += sync.read_again(result.written)
+                except CannotProve as doubt:
+                    anew = sync.run(doubt.reason)
+                    anew.requests += result.requests
+                    anew.written.add(result.written)
+                    self._report.results[self._report.results.index(result)] = anew
 
     def _sync_members(self) -> None:
         self._report.requests += 1
