@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import contextlib
 import multiprocessing
-import os
 import re
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.measuring import processor_seconds
 from tests.support.service import ServiceProcess, service_process
 
 from crmctl.clock import SystemClock
@@ -84,11 +84,6 @@ def started(engine: str, folder: Path) -> Iterator[tuple[ServiceProcess, str]]:
         url = server.create_database()
         with service_process(folder / "data", "--dev", "--rate-limit", "0", "--database-url", url) as service:
             yield service, url
-
-
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(engine_name: str, events: int, endpoints: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
+import os
+import time
 
 from crmctl.clock import Clock
 from crmctl.service.context import Ids
@@ -10,9 +11,14 @@ from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import organisation
 from crmctl.service.store.engine import Engine, open_engine
 
+_VARIANT = dict(zip("0123456789abcdef", 4 * "89ab", strict=True))
+
 
 def new_id() -> str:
-    return str(uuid.uuid4())
+    """A UUID of version 7: it begins with the time, so that the entries of new records stand together in every index of ids, and the rest
+    is random."""
+    text = f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+    return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-{_VARIANT[text[15]]}{text[16:19]}-{text[20:32]}"
 
 
 def open_data(settings: ServiceSettings, clock: Clock, ids: Ids = new_id) -> Engine:

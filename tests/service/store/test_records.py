@@ -179,6 +179,33 @@ def test_bulk_create_reports_each_bad_row_and_keeps_the_others(store: Store) -> 
     assert {key for key, _ in unique_values(store)} == {"known@x.org", "one@x.org"}
 
 
+_SOUND = {"email": "%d@x.org", "name": {"first": "Ä", "last": "B%d"}, "score": 1.5, "status": None, "tags": ["A", 2], "notes": ""}
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, {"email": "nobody"}, {"name": None}, {"name": 7}, {"nope": 1}, {"company": new_id()}, {"status": "gone"}]
+)
+def test_rows_alike_are_stored_in_bulk_as_each_alone(store: Store, odd: dict[str, Any]) -> None:
+    people = store.standard("people")
+    rows = [jsontext.loads(jsontext.dumps(_SOUND).replace("%d", str(number))) for number in range(8)]
+    rows[3] |= odd
+    together = store.write(records.bulk_write, people, "create", [{"data": row} for row in rows])
+    columns = ", ".join(f"c{number}, x{number}" for (number,) in store.rows("SELECT number FROM attribute WHERE object_id = ?", people))
+    table = "record_" + str(store.rows("SELECT number FROM crm_object WHERE id = ?", people)[0][0])
+    stored = store.rows(f"SELECT data, {columns} FROM {table} ORDER BY seq")
+    for record in store.find(people):
+        store.write(records.delete_record, people, record["id"])
+    failed = {}
+    for number, row in enumerate(rows):
+        try:
+            store.write(records.create_record, people, row)
+        except (BadRequest, Conflict) as fault:
+            failed[number] = fault.message
+    assert store.rows(f"SELECT data, {columns} FROM {table} ORDER BY seq") == stored
+    assert {each["index"]: each["error"] for each in together["failed"]} == failed
+    assert len(stored) + len(failed) == 8
+
+
 def test_upsert_goes_by_id_and_later_rows_see_earlier_ones(store: Store) -> None:
     people = store.standard("people")
     ada, bob = store.create(people, email="a@x.org"), store.create(people, email="b@x.org")

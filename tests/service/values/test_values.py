@@ -20,7 +20,7 @@ from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.conditions import read_condition
 from crmctl.service.values.dates import date_key
 from crmctl.service.values.numbers import number_key, number_of, parse_number
-from crmctl.service.values.projection import EMPTY, Projection, keys_in, project
+from crmctl.service.values.projection import EMPTY, Projection, keys_in, project, project_all
 from crmctl.service.values.text import Invalid
 
 ID = "0b0e7a52-4f7e-4c0c-9d3a-1f7f0f1f2a3b"
@@ -234,3 +234,44 @@ def test_what_is_no_option_is_told_the_first_options(count: int, shown: str) -> 
 )
 def test_single_values_that_are_looked_up_have_an_index(type: str, flags: dict[str, bool], is_indexed: bool) -> None:
     assert attribute(type, **flags).is_indexed is is_indexed
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.text(max_size=5),
+    st.sampled_from(["", "Ada", "Ärger", "\0", "a@b.example", "A@b.example", "\ud800", "x" * 501, "2024-02-29", "2024-02-30", ID]),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.dictionaries(st.sampled_from(["first", "last", "city", "amount", "p" * 101]), st.none() | st.text(max_size=3), max_size=3),
+    st.lists(st.sampled_from(["", "B", "Ä", "\0", 2, None]), max_size=3),
+)
+
+
+@pytest.mark.parametrize("flags", [{}, {"is_unique": True}, {"is_list": True}], ids=repr)
+@pytest.mark.parametrize("type", [str(each) for each in AttributeType])
+@given(data=st.data())
+def test_values_that_are_read_together_are_read_as_each_alone(type: str, flags: dict[str, bool], data: st.DataObject) -> None:
+    one = attribute(type, **flags, options=("Ada", "B"))
+    taken = data.draw(st.lists(VALUES, max_size=6))
+    alone = []
+    for value in taken:
+        try:
+            alone.append(project(one, value))
+        except Invalid:
+            with pytest.raises(Invalid):
+                project_all(one, taken)
+            taken = [value for value in taken if _is_taken(one, value)]
+            alone = [project(one, value) for value in taken]
+            break
+    together = project_all(one, taken)
+    assert together == alone
+    assert all(isinstance(each, Projection) for each in together)
+
+
+def _is_taken(one: StoredAttribute, value: Any) -> bool:
+    try:
+        project(one, value)
+    except Invalid:
+        return False
+    return True

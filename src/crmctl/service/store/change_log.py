@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.clock import SystemClock
 from crmctl.models import jsontext
@@ -38,8 +38,7 @@ class Listeners:
         return self.types is None or event_type in self.types
 
 
-@dataclass(frozen=True)
-class LoggedChange:
+class LoggedChange(NamedTuple):
     """One row to be written.
 
     `subject` is a record's id and `object_number` its object's; `before` what the change overwrote: None for a creation, for an update the

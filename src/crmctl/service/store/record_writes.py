@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
-from crmctl.service.faults import BadRequest, Conflict, NotFound, shown
+from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, shown
 from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx, all_in
 from crmctl.service.values.attribute import StoredAttribute
-from crmctl.service.values.projection import EMPTY, Projection, keys_in, project
+from crmctl.service.values.kinds import KINDS, Family
+from crmctl.service.values.projection import EMPTY, Projection, keys_in, project, project_all
 from crmctl.service.values.text import Invalid
 
 MAX_DOCUMENT = 1_000_000
 """Largest data of one record, in bytes of JSON."""
 
+_FEW = 5
+"""Rows with the same attributes, below which it takes no less time to read them together."""
+
 Key = tuple[int, str]
 
 
-@dataclass(frozen=True)
-class RecordChange:
+class RecordChange(NamedTuple):
     """One row of a request, checked as far as Python alone can. `record_id` None creates."""
 
     record_id: str | None
@@ -87,6 +90,45 @@ def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
     if problems:
         raise BadRequest("; ".join(f"{slug} {problem}" for slug, problem in problems.items()), {"fields": problems})
     return RecordChange(record_id, data, projections)
+
+
+def check_all(schema: Schema, items: Sequence[tuple[Any, str | None]]) -> list[RecordChange | Fault]:
+    """What `check` gives for each of these data and ids, or raises.
+
+    Rows of a file name the same attributes: those are read together, attribute by attribute. Whatever is not in order goes through `check`.
+    """
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for index, (data, _) in enumerate(items):
+        if isinstance(data, dict):
+            alike.setdefault(tuple(data), []).append(index)
+    checked: dict[int, RecordChange] = {}
+    for slugs, indexes in alike.items():
+        for index, projections in _project_alike(schema, slugs, [items[index][0] for index in indexes], indexes):
+            checked[index] = RecordChange(items[index][1], items[index][0], projections)
+    return [checked.get(index) or _checked(schema, *item) for index, item in enumerate(items)]
+
+
+def _project_alike(
+    schema: Schema, slugs: tuple[str, ...], rows: Sequence[dict[str, Any]], indexes: Sequence[int]
+) -> Iterable[tuple[int, dict[str, Projection]]]:
+    """Of rows with these attributes; nothing where one of them is not in order."""
+    if len(rows) < _FEW or not all(slug in schema.attributes for slug in slugs):
+        return
+    try:
+        columns = [project_all(schema.attributes[slug], [row[slug] for row in rows]) for slug in slugs]
+    except Invalid:
+        return
+    for index, projections in zip(indexes, zip(*columns, strict=True), strict=False):
+        found = dict(zip(slugs, projections, strict=True))
+        if all(found.get(attribute.slug, EMPTY).column is not None for attribute in schema.required):
+            yield index, found
+
+
+def _checked(schema: Schema, data: Any, record_id: str | None) -> RecordChange | Fault:
+    try:
+        return check(schema, data, record_id)
+    except Fault as fault:
+        return fault
 
 
 class Writing:
@@ -164,14 +206,16 @@ class Writing:
     def _take(self, change: RecordChange, record: StoredRecord) -> None:
         """Merge a change into a record that will be written."""
         self._check_unique(change, record)
-        merged = {slug: value for slug, value in (record.data | change.data).items() if value is not None}
+        merged = record.data | change.data if record.data else change.data
+        if None in merged.values():
+            merged = {slug: value for slug, value in merged.items() if value is not None}
         document = jsontext.dumps(merged)
         if len(document) > MAX_DOCUMENT // 4 and len(document.encode()) > MAX_DOCUMENT:
             raise BadRequest(f"the data of a record must have at most {MAX_DOCUMENT:,} bytes", {"field": "data"})
         self._take_keys(change, record)
         record.data, record.document = merged, document
         record.updated_at = self._at
-        record.changed.update(change.projections)
+        record.changed = record.changed | change.projections if record.changed else change.projections
         self._records[record.id] = record
 
     def delete(self, record: StoredRecord) -> None:
@@ -203,8 +247,9 @@ class Writing:
 
     def _check_references(self, change: RecordChange) -> None:
         for slug, known in self._targets.items():
-            missing = [key for key in change.projections.get(slug, EMPTY).keys if key not in known]
-            if missing:
+            projection = change.projections.get(slug)
+            if projection is not None and not known.issuperset(projection.keys):
+                missing = [key for key in projection.keys if key not in known]
                 raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
 
     def _check_unique(self, change: RecordChange, record: StoredRecord) -> None:
@@ -228,18 +273,19 @@ class Writing:
                 self._owners[number, key] = record.id
 
     def _insert(self, records: Sequence[StoredRecord]) -> None:
-        attributes = list(self._schema.every.values())
-        names = [name for attribute in attributes for name in (record_tables.column(attribute), record_tables.exact_column(attribute))]
+        attributes = self._schema.every.values()
+        # Only texts have another form besides the one they are compared in.
+        texts = [attribute for attribute in attributes if KINDS[attribute.type].family is Family.TEXT]
+        names = [*map(record_tables.column, attributes), *map(record_tables.exact_column, texts)]
         columns = ", ".join(["id", "created_at", "updated_at", "data", *names])
         marks = ", ".join("?" * (4 + len(names)))
-        slugs = [attribute.slug for attribute in attributes]
+        slugs, text_slugs = ([attribute.slug for attribute in some] for some in (attributes, texts))
         rows = []
         for record in records:
-            row: list[Any] = [record.id, record.created_at, record.updated_at, record.document]
             changed = record.changed
-            for slug in slugs:
-                row += changed.get(slug, EMPTY)[:2]
-            rows.append(row)
+            compared = [changed[slug].column if slug in changed else None for slug in slugs]
+            exact = [changed[slug].exact if slug in changed else None for slug in text_slugs]
+            rows.append((record.id, record.created_at, record.updated_at, record.document, *compared, *exact))
         self._tx.execute_many(f"INSERT INTO {self._schema.table} ({columns}) VALUES ({marks})", rows)
 
     def _update(self, record: StoredRecord) -> None:

@@ -11,7 +11,7 @@ from crmctl.models import jsontext
 from crmctl.models.records import BULK_LIMIT
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
 from crmctl.service.store.record_pages import Paging, count_records, list_records
-from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check
+from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import to_wire
@@ -89,13 +89,18 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[St
     _require_batch(items, "records")
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     failed: dict[int, str] = {}
-    changes: dict[int, RecordChange] = {}
+    read: dict[int, tuple[Any, str | None]] = {}
     for index, item in enumerate(items):
         try:
-            data, record_id = _read_item(item, mode)
-            changes[index] = check(schema, data, record_id)
+            read[index] = _read_item(item, mode)
         except Fault as fault:
             failed[index] = fault.message
+    changes: dict[int, RecordChange] = {}
+    for index, checked in zip(read, check_all(schema, list(read.values())), strict=True):
+        if isinstance(checked, Fault):
+            failed[index] = checked.message
+        else:
+            changes[index] = checked
     writing = Writing(tx, schema, **stamp)
     writing.prepare(list(changes.values()))
     counts = {"created": 0, "updated": 0}

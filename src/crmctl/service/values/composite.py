@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from crmctl.models.folded_text import address_text, name_text
-from crmctl.service.values.text import Invalid, require_text
+from crmctl.service.values.text import Invalid, plain_texts, require_text
 
 MAX_PARTS = 30
 MAX_PART_NAME = 100
@@ -35,3 +35,21 @@ def read_name(value: Any) -> str:
 
 def read_address(value: Any) -> str:
     return _read_parts(value, address_text, '{"street": "1 Main St", "city": "Paris"}')
+
+
+def read_names(values: Sequence[Any]) -> Sequence[str]:
+    return [name_text(value) for value in values] if _are_plain(values) else [read_name(value) for value in values]
+
+
+def read_addresses(values: Sequence[Any]) -> Sequence[str]:
+    return [address_text(value) for value in values] if _are_plain(values) else [read_address(value) for value in values]
+
+
+def _are_plain(values: Sequence[Any]) -> bool:
+    """Whether all are objects of the same few plain texts."""
+    parts = values[0].keys() if isinstance(values[0], dict) else ()
+    if not 0 < len(parts) <= MAX_PARTS or not plain_texts(list(parts), MAX_PART_NAME):
+        return False
+    if not all(isinstance(value, dict) and value.keys() == parts for value in values):
+        return False
+    return plain_texts([text for value in values for text in value.values()])

@@ -5,15 +5,21 @@ Empty is one thing: missing, null, "", [] and a composite or array in which ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
+from crmctl.models.attributes import AttributeType
 from crmctl.models.folded_text import fold
 from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.kinds import KINDS, Family
-from crmctl.service.values.text import Invalid
+from crmctl.service.values.text import Invalid, plain_texts
 
 MAX_ELEMENTS = 1000
+_PLAIN_ELEMENTS = frozenset({AttributeType.TEXT, AttributeType.LIST})
+"""Of which any text is an element."""
+
 MAX_UNIQUE = 500
 """Longest text, in characters, that an index entry can hold on both engines."""
 
@@ -28,6 +34,8 @@ class Projection(NamedTuple):
 
 
 EMPTY = Projection()
+
+_made = partial(tuple.__new__, Projection)
 
 
 def project(attribute: StoredAttribute, value: Any) -> Projection:
@@ -49,23 +57,51 @@ def project(attribute: StoredAttribute, value: Any) -> Projection:
     return projection
 
 
+def project_all(attribute: StoredAttribute, values: Sequence[Any]) -> list[Projection]:
+    """What `project` gives for each value, in a fraction of its time where all are plain. Raises Invalid when any is not taken."""
+    if None in values:
+        found = iter(project_all(attribute, [value for value in values if value is not None]))
+        return [EMPTY if value is None else next(found) for value in values]
+    kind = KINDS[attribute.type]
+    texts: Sequence[str] | None = None
+    if values and not attribute.holds_many:
+        texts = [kind.read(value, attribute) for value in values] if kind.read_plain is None else kind.read_plain(values)
+    if texts is None or not all(texts) or (attribute.is_unique and max(map(len, texts)) > MAX_UNIQUE):
+        return [project(attribute, value) for value in values]
+    if kind.family is not Family.TEXT:
+        return [_made((text, None, (text,))) for text in texts]
+    keys = _folded(texts)
+    return [_made((key, None if key == text else text, (key,))) for key, text in zip(keys, texts, strict=True)]
+
+
+def _folded(texts: Sequence[str]) -> list[str]:
+    """None of the texts holds a NUL."""
+    joined = "\0".join(texts)
+    return joined.lower().split("\0") if joined.isascii() else [fold(text) for text in texts]
+
+
 def _project_many(attribute: StoredAttribute, value: Any) -> Projection:
     if not isinstance(value, list):
         raise Invalid("must be an array")
     if len(value) > MAX_ELEMENTS:
         raise Invalid(f"must have at most {MAX_ELEMENTS:,} elements")
     kind = KINDS[attribute.type]
-    texts = []
-    for index, element in enumerate(value):
-        try:
-            texts.append(kind.read(element, attribute))
-        except Invalid as error:
-            raise Invalid(f"has an element {index} that {error}") from None
+    texts = value if attribute.type in _PLAIN_ELEMENTS and plain_texts(value) else _read_elements(attribute, value)
     texts = [text for text in texts if text]
     if not texts:
         return EMPTY
-    keys = [fold(text) for text in texts] if kind.family is Family.TEXT else texts
+    keys = _folded(texts) if kind.family is Family.TEXT else texts
     return Projection(jsontext.dumps(keys), None if keys == texts else jsontext.dumps(texts), tuple(keys))
+
+
+def _read_elements(attribute: StoredAttribute, value: list[Any]) -> list[str]:
+    texts = []
+    for index, element in enumerate(value):
+        try:
+            texts.append(KINDS[attribute.type].read(element, attribute))
+        except Invalid as error:
+            raise Invalid(f"has an element {index} that {error}") from None
+    return texts
 
 
 def keys_in(attribute: StoredAttribute, column: str | None) -> tuple[str, ...]:
