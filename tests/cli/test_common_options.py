@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.support.cli import CRMCTL, environment, expect_exit, run_crmctl, spawn
+from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
@@ -123,3 +124,11 @@ def test_a_warning_is_a_line_before_the_error_document(crm: RunningService) -> N
     assert json.loads(document)["error"]["exitCode"] == 3
     near = run_crmctl("records", "get", "nosuch", "1").exits(3)
     assert json.loads(near.err)["error"]["exitCode"] == 3, "without a warning the document is all of stderr"
+
+
+@pytest.mark.parametrize("given", [("--timeout", "x"), ("--color", "blue"), ("-o", "yaml2")])
+def test_an_error_about_an_option_comes_in_the_format_that_is_known(given: tuple[str, str]) -> None:
+    broken = ("objects", "list", *given)
+    assert run_here(*broken, env={"CRMCTL_OUTPUT": "table"}).err.startswith("error: ")
+    assert json.loads(run_here(*broken, env={"CRMCTL_OUTPUT": "csv"}).err)["error"]["exitCode"] == 2
+    assert json.loads(run_here(*broken).err)["error"]["exitCode"] == 2

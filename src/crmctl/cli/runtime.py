@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -145,11 +146,20 @@ class Runtime:
     @property
     def message_format(self) -> str:
         """The output format even when the settings are broken: what errors, and the commands that repair settings, go by."""
-        try:
-            chosen = self.flags.get("output") or ("json" if self.flags.get("json") else None) or self._format_in_arguments()
-            return chosen or self.output_format
-        except CrmctlError:
-            return "table" if self.streams.stdout_is_terminal else "json"
+        from crmctl.config.keys import OUTPUT_FORMATS
+        from crmctl.config.settings import Flags, load_settings
+
+        chosen = self.flags.get("output") or ("json" if self.flags.get("json") else None) or self._format_in_arguments()
+        if chosen in OUTPUT_FORMATS:
+            return str(chosen)
+        with suppress(CrmctlError):
+            return self.output_format
+        with suppress(CrmctlError):
+            # Something else than the format is broken: nothing but what says it is looked at.
+            named = {name: value for name, value in self.environ.items() if name in ("CRMCTL_OUTPUT", "CRMCTL_PROFILE")}
+            if (known := load_settings(named, Flags(profile=self.flags.get("profile")), self.paths).output.value) is not None:
+                return str(known)
+        return "table" if self.streams.stdout_is_terminal else "json"
 
     def _color_mode(self) -> str:
         try:

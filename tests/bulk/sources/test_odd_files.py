@@ -239,3 +239,11 @@ def test_a_directory_and_a_missing_file_are_usage_errors(tmp_path):
         with pytest.raises(UsageError) as caught:
             open_source(path)
         assert caught.value.code == "unreadable_file"
+
+
+@pytest.mark.parametrize(("text", "format"), [('{"a": 1}\n', "jsonl"), ('[{"a": 1}]', "json"), ("a,b\n1,2\n", "csv")])
+def test_a_text_with_the_name_of_a_workbook_is_read_as_what_it_is_and_that_is_said(tmp_path, text, format):
+    said = source_of(tmp_path, text, "people.xlsx").dialect.told
+    assert said[0].startswith(f"read as {format}")
+    assert "it is text, though its name says otherwise" in said
+    assert "it is text, though its name says otherwise" not in source_of(tmp_path, text, "people").dialect.told

@@ -26,6 +26,7 @@ SUFFIXES = {
     ".ndjson": Format.JSONL,
     ".json": Format.JSON,
 }
+TABLE_SUFFIXES = (".xlsx", ".xlsm", ".xls", ".parquet")
 CHARACTER_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
 START_LENGTH = 4096
 DEFAULT_OPTIONS = SourceOptions()
@@ -50,12 +51,12 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     lines = partial(_lines, path, shown, encoding, compressed)
     with open_text(path, shown, encoding, compressed=compressed) as text:
         kind = _format(options, shown, text.read(START_LENGTH).lstrip())
+    notes = ["it is text, though its name says otherwise"] if PurePath(shown).suffix.lower() in TABLE_SUFFIXES else []
     if not kind.is_delimited:
         _refuse_dialect_options(options, kind)
-        dialect = Dialect(kind, compressed, encoding.name, encoding.bom)
+        dialect = Dialect(kind, compressed, encoding.name, encoding.bom, notes=notes)
         return JsonLinesSource(path, shown, dialect) if kind is Format.JSONL else JsonArraySource(path, shown, dialect)
     quote = '"' if options.quote is None else _quote(options.quote)
-    notes: list[str] = []
     if options.delimiter is not None:
         delimiter = _character(options.delimiter, "--delimiter")
     elif kind is Format.TSV:

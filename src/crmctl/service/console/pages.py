@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
+from starlette.types import Scope
 
 from crmctl.service.console.links import CONSOLE, read_link
 from crmctl.service.console.navigation import sections_for
@@ -57,6 +58,14 @@ HEADERS = {
 
 Handler = Callable[..., Outcome]
 """Takes `(tx, visit)`; only `visit` where it takes its transactions from the engine itself."""
+
+
+class _NamedRoute(Route):
+    """Says which route was taken, as those of the interface do: logs and metrics name it."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, found = super().matches(scope)
+        return match, {**found, "route": self}
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ class Pages:
                     message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
                     return self._failure(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message))
 
-            self.router.routes.append(Route(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
+            self.router.routes.append(_NamedRoute(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
             self.routes.append(route)
             return handler
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from crmctl.service.context import Context
+from crmctl.service.jobs.periodic import PeriodicJob
 from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
@@ -76,20 +77,10 @@ class Deliveries:
             due = self._settlement.settle(EndedTry(due, attempt, again))
 
 
-class Expiry:
+class Expiry(PeriodicJob):
     """Gives up what is past its window, now and then."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._next_at = 0.0
+    every = EXPIRY_SECONDS
 
-    def run_once(self) -> bool:
-        now = self._context.clock.now()
-        if now < self._next_at:
-            return False
-        self._next_at = now + EXPIRY_SECONDS
-        self._context.engine.write(lambda tx: delivery_claims.expire(tx, WINDOW, now=now))
-        return False
-
-    def close(self) -> None:
-        """Nothing is kept open."""
+    def work(self) -> None:
+        self._context.engine.write(lambda tx: delivery_claims.expire(tx, WINDOW, now=self._context.clock.now()))
