@@ -43,9 +43,10 @@ def show(tally: Tally, seconds: float) -> None:
     syncs = f"{tally.syncs:,} syncs, {tally.interrupted:,} more interrupted"
     print(f"{tally.histories:,} histories, {syncs}, {tally.requests:,} requests, {seconds:.0f} s")
     print(f"wrong: {len(tally.wrong)}; not proven, and said so: {tally.unproven}")
+    print(f"wrong in the {tally.lagging:,} whose pages come from replicas that are behind: {len(tally.behind)}")
     for reason, count in tally.anew.most_common():
         print(f"{count:>8,} read anew: {reason}")
-    for problem in tally.wrong[:SHOWN]:
+    for problem in (tally.wrong + tally.behind)[:SHOWN]:
         print(problem[:600])
 
 

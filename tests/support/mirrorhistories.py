@@ -37,7 +37,7 @@ class MirrorContext:
 
 @dataclass
 class Tally:
-    """What many histories came to."""
+    """What many histories came to. `behind`: what was wrong where pages come from replicas that are behind: nobody can know (docs/mirror.md)."""
 
     histories: int = 0
     syncs: int = 0
@@ -46,6 +46,8 @@ class Tally:
     unproven: int = 0
     anew: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    behind: list[str] = field(default_factory=list)
+    lagging: int = 0
 
     def add(self, other: Tally) -> None:
         for one in fields(self):
@@ -74,6 +76,7 @@ def play(seed: int, folder: Path, tally: Tally) -> None:
         service.advance(chance.choice([0, 1_000, MINUTE, 60 * MINUTE]))
     history = History(seed, chance, service, MirrorContext(service, folder, service.clock), tally)
     tally.histories += 1
+    tally.lagging += service.manners.lag > 0
     for _ in range(chance.randrange(2, 5)):
         history.sync()
         history.go_on(chance.randrange(0, 6))
@@ -145,7 +148,8 @@ class History:
             tally.unproven += 1
         elif problem := difference(self.context, truth, part.object_id):
             told = f"{state.slug} {state.how}: {result.reason} {state.proof}"
-            tally.wrong.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {told}")
+            found = tally.behind if part.manners.lag else tally.wrong
+            found.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {told}")
 
     def interrupted(self, meanwhile: Callable[[], None], again: bool) -> bool:
         """A sync whose process is killed, or whose connection is lost, at some request; whether it was. Others see nothing of it."""
