@@ -37,7 +37,7 @@ class MirrorContext:
 
 @dataclass
 class Tally:
-    """What many histories came to. `behind`: what was wrong where pages come from replicas that are behind (docs/mirror.md), `lagging` in all."""
+    """What many histories came to. `behind`: what was wrong in those (`lagging`) whose pages come from replicas that are behind."""
 
     histories: int = 0
     syncs: int = 0
