@@ -214,7 +214,7 @@ class ObjectSync:
         """Records that referred to deleted ones may have been cleaned up without a new time of change."""
         db, object_id = self.file.db, self.state.object_id
         rows = db.execute("SELECT record_id FROM _reread WHERE object_id = ?", (object_id,)).fetchall()
-        if len(rows) > max(PAGE_LIMIT, self.table.count() // PAGE_LIMIT):
+        if len(rows) > most_read_again(self.table.count()):
             raise CannotProve(f"{len(rows):,} records referred to others that were deleted")
         for (record_id,) in rows:
             try:
@@ -365,3 +365,8 @@ class ObjectSync:
         state.syncs += 1
         state.fingerprint, state.loose = self._fingerprint, sorted(self.table.loose)
         self.file.save(state)
+
+
+def most_read_again(records: int) -> int:
+    """So many of an object's records are read one by one; more cost as much as all of them."""
+    return max(PAGE_LIMIT, records // PAGE_LIMIT)

@@ -14,7 +14,7 @@ from crmctl.mirror.changes import CannotProve
 from crmctl.mirror.columns import can_be_named, quoted
 from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, mirror_path, remove_mirror
 from crmctl.mirror.noun_tables import write_attributes, write_members, write_objects
-from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan
+from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan, most_read_again
 from crmctl.mirror.object_table import ObjectTable
 from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
 from crmctl.models import jsontext
@@ -76,6 +76,7 @@ class MirrorSync:
         self._report = SyncReport(path=file.path)
         self._just_read: dict[str, JustRead] = {}
         self._read: dict[str, list[Attribute]] = {}
+        self._since: dict[str, int | None] = {}
 
     def run(self, request: SyncRequest) -> SyncReport:
         objects = self._known(request) or self._objects()
@@ -156,6 +157,7 @@ class MirrorSync:
                 code="unknown_attribute",
             )
         state = self._file.state(found.id) or self._new_state(found)
+        self._since[found.id] = state.since
         more = sorted(set(excluded) - set(state.excluded))
         state.slug, state.excluded = found.slug or found.id, sorted({*state.excluded, *more})
         if more and state.syncs:
@@ -221,8 +223,9 @@ class MirrorSync:
 
     def _clean_up(self, objects: Sequence[Object]) -> None:
         """Read again what referred to records that this sync found deleted, in objects that were synced before."""
-        waiting = {row[0] for row in self._file.db.execute("SELECT DISTINCT object_id FROM _reread")}
         synced = {result.state.object_id: result for result in self._report.results}
+        self._doubt_references(synced)
+        waiting = {row[0] for row in self._file.db.execute("SELECT DISTINCT object_id FROM _reread")}
         for found in objects:
             result = synced.get(found.id)
             if found.id in waiting and result is not None:
@@ -234,6 +237,21 @@ class MirrorSync:
                     anew.requests += result.requests
                     anew.written.add(result.written)
                     self._report.results[self._report.results.index(result)] = anew
+
+    def _doubt_references(self, synced: Mapping[str, ObjectResult]) -> None:
+        """Note records of late that refer to what is not there: it may have been deleted before the mirror ever saw it."""
+        for target, found in synced.items():
+            for object_id, table, column in references_to(self._file, target):
+                if object_id not in synced:
+                    continue
+                most = most_read_again(synced[object_id].state.records)
+                rows = self._file.db.execute(
+                    f"SELECT ?, id FROM {quoted(table)} WHERE _updated >= ? AND {quoted(column)} NOT IN "  # noqa: S608 - quoted
+                    f"(SELECT id FROM {quoted(found.state.table_name)}) LIMIT ?",
+                    (object_id, self._since.get(object_id) or 0, most + 1),
+                ).fetchall()
+                if len(rows) <= most:
+                    self._file.db.executemany("INSERT OR IGNORE INTO _reread VALUES (?, ?)", rows)
 
     def _sync_members(self) -> None:
         self._report.requests += 1
