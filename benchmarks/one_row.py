@@ -1,4 +1,5 @@
-"""Requests of an import of one row into many people, by e-mail and by telephone, without a mirror and with one; ends with 1 above four.
+"""Requests of an import of one row into many people, by e-mail and by telephone, without a mirror and with one; ends with 1 where an
+e-mail takes more than four without.
 
     python benchmarks/one_row.py [PEOPLE]        (default 140000)
 
@@ -83,18 +84,19 @@ def main(count: int) -> int:
             key = first.key
         begun = time.monotonic()
         fill(data / DATABASE_FILE, count)
-        print(
-            f"{count:,} people, made in {time.monotonic() - begun:.0f} s\n\n| key | mirror | row | requests | about the schema |\n|---|---|---|---|---|"
-        )
+        print(f"{count:,} people, made in {time.monotonic() - begun:.0f} s\n")
+        print("| key | mirror | row | requests | about the schema |\n|---|---|---|---|---|")
         with service_process(data, "--rate-limit", "0", "--log", "json", key=key) as service:
             env |= {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": key}
-            without = [imported(service, env, what, "never") for what in ROWS]
+            without = {what: imported(service, env, what, "never") for what in ROWS}
             before = asked(service)
             subprocess.run([CRMCTL, "mirror", "sync", "people", "--quiet"], env=env, check=True, stdout=subprocess.DEVNULL)
             print(f"| (the mirror is made) | | | {sum((asked(service) - before).values()):,} | |", flush=True)
-            with_it = [imported(service, env, what, "auto") for what in ROWS]
-    print(f"without a mirror at most {max(without)}, target {MOST}; with one at most {max(with_it)}")
-    return int(max(without) > MOST)
+            for what in ROWS:
+                imported(service, env, what, "auto")
+    most = max(requests for what, requests in without.items() if what.startswith("e-mail"))
+    print(f"an e-mail without a mirror at most {most}, target {MOST}")
+    return int(most > MOST)
 
 
 if __name__ == "__main__":
