@@ -231,3 +231,12 @@ def test_a_huge_block_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     found, _, seen = groups(many, "city,name~0.99")
     assert [group.members for group in found] == [(119, 120)]
     assert seen.compared > 0
+
+
+@pytest.mark.parametrize("texts", [("name~0.9", "name~0.9,city~0.9"), ("name~0.9,city~0.9", "name~0.9")])
+def test_rules_that_look_at_one_value_do_not_share_its_blocks(texts: tuple[str, str]) -> None:
+    """A value alone is found by finer blocks than together with another: whichever rule comes first."""
+    pair = [{"name": "Grace Hopper", "city": "London"}, {"name": "Grace Wopper", "city": "London"}]
+    alone = members(pair, "name~0.9,city~0.9")
+    assert alone == [(0, 1)]
+    assert members(pair, *texts) == alone

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
-from crmctl.bulk.dedupe.blocks import HUGE, LARGE, Scheme, neighbours, schemes_of
+from crmctl.bulk.dedupe.blocks import HUGE, LARGE, NUMBER_BITS, Scheme, neighbours, schemes_of
 from crmctl.bulk.dedupe.match_rules import MatchRule
 from crmctl.bulk.dedupe.similarity import TextMeasure, measures
 from crmctl.bulk.spill import Spill
@@ -22,12 +22,7 @@ HELD_KEYS = 400_000
 AT_ONCE = 200_000
 """So many different pairs are compared together."""
 
-NUMBER_BITS = 28
-"""Of a place in a block the last bits are the record's number, those before them a hash of the block: blocks that share one by chance are
-compared as one, which costs a little time and changes nothing."""
-
 _NUMBER = (1 << NUMBER_BITS) - 1
-_HASH = (1 << (62 - NUMBER_BITS)) - 1
 _APART = "\x1f"
 
 _TABLES = """
@@ -82,9 +77,9 @@ class MatchCandidates(Spill):
         else:
             told = _APART.join([form or "" for form in forms])
         self._rows.append((number, record_id, "null" if kept is None else jsontext.dumps(kept), told))
-        known: dict[int, tuple[str, ...]] = {}
+        known: dict[int, tuple[int, ...]] = {}
         for scheme, places in zip(self._schemes, self._places, strict=True):
-            places += [(one & _HASH) << NUMBER_BITS | number for one in scheme.hashes(forms, known)]
+            places += scheme.record_places(number, forms, known)
         if len(self._rows) >= 2_000:
             self._flush()
 
@@ -159,19 +154,19 @@ class MatchCandidates(Spill):
 
     def _each_block(self, scheme: Scheme) -> Iterator[list[int]]:
         """Every block of two records or more, the first records first; of a huge one parts that share a record."""
-        block = -1
         members: list[int] = []
-        for place in self._sorted_places(scheme):
-            if place >> NUMBER_BITS == block:
-                members.append(place & _NUMBER)
+        for one, other in pairwise(self._sorted_places(scheme)):
+            if one ^ other > _NUMBER:
+                if len(members) > 1:
+                    yield members
+                members = []
+            elif members:
+                members.append(other & _NUMBER)
                 if len(members) == HUGE:
                     yield members
                     members = members[-1:]
-                continue
-            if len(members) > 1:
-                yield members
-            block = place >> NUMBER_BITS
-            members = [place & _NUMBER]
+            else:
+                members = [one & _NUMBER, other & _NUMBER]
         if len(members) > 1:
             yield members
 
