@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.errors import NetworkError
+from crmctl.mirror.columns import quoted
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, mirror_path
 from crmctl.mirror.object_sync import JustRead, ObjectResult
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
@@ -213,7 +214,7 @@ def contents(context: MirrorContext, object_id: str = OBJECT_ID) -> dict[str, st
         state = file.state(object_id)
         if state is None:
             return {}
-        held = dict(file.db.execute(f"SELECT id, _data FROM {state.table_name}").fetchall())
+        held = dict(file.db.execute(f"SELECT id, _data FROM main.{quoted(state.table_name)}").fetchall())
     assert len(held) == state.records
     return held
 

@@ -53,7 +53,7 @@ class ActivityLister:
 
 @dataclass(frozen=True)
 class ActivityReading:
-    """All activities as they were read, in `temp.listed`. `begun`: when, by the service's clock and by this machine's; `doubt`: why they
+    """All activities as they were read, in `temp._listed`. `begun`: when, by the service's clock and by this machine's; `doubt`: why they
     may not be all."""
 
     begun: tuple[int, int]
@@ -73,13 +73,13 @@ def read_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ActivityReadi
     plan.progress.start("reading activities", None, PAGE_LIMIT)
     db = file.db
     try:
-        db.execute("CREATE TEMP TABLE IF NOT EXISTS listed (id TEXT PRIMARY KEY, wire TEXT NOT NULL) WITHOUT ROWID")
-        db.execute("DELETE FROM temp.listed")
+        db.execute("CREATE TEMP TABLE IF NOT EXISTS _listed (id TEXT PRIMARY KEY, wire TEXT NOT NULL) WITHOUT ROWID")
+        db.execute("DELETE FROM temp._listed")
         for reading in range(READINGS):
             statistics, before = PassStatistics(), _listed(file)
             for page in _pages(lister, statistics):
                 rows = [(each.id, wire_text(each.wire)) for each in page]
-                db.executemany("INSERT OR REPLACE INTO temp.listed VALUES (?, ?)", rows)
+                db.executemany("INSERT OR REPLACE INTO temp._listed VALUES (?, ?)", rows)
                 plan.progress.advance(len(page))
             requests += statistics.requests
             doubt = _doubt(statistics, lister.total, _listed(file), before if reading else -1)
@@ -92,7 +92,7 @@ def read_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ActivityReadi
 
 
 def _listed(file: MirrorFile) -> int:
-    return int(file.db.execute("SELECT count(*) FROM temp.listed").fetchone()[0])
+    return int(file.db.execute("SELECT count(*) FROM temp._listed").fetchone()[0])
 
 
 def _doubt(statistics: PassStatistics, total: int | None, listed: int, before: int) -> str:
@@ -126,8 +126,8 @@ def take_activities(file: MirrorFile, reading: ActivityReading) -> ObjectResult:
 def wrong_activities(file: MirrorFile) -> Iterator[tuple[str, str | None, str | None]]:
     """Where the mirror differs from what was read: id, what it holds, what was listed."""
     yield from file.db.execute(
-        "SELECT l.id, a._data, l.wire FROM temp.listed l LEFT JOIN activities a USING (id) WHERE a._data IS NOT l.wire "
-        "UNION ALL SELECT id, _data, NULL FROM activities WHERE id NOT IN (SELECT id FROM temp.listed)"
+        "SELECT l.id, a._data, l.wire FROM temp._listed l LEFT JOIN activities a USING (id) WHERE a._data IS NOT l.wire "
+        "UNION ALL SELECT id, _data, NULL FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)"
     )
 
 
@@ -157,12 +157,12 @@ def _pages(lister: ActivityLister, statistics: PassStatistics) -> Iterator[list[
 
 def _replace(file: MirrorFile) -> Written:
     db, written = file.db, Written()
-    for wire, known in db.execute("SELECT l.wire, a._data FROM temp.listed l LEFT JOIN activities a USING (id)"):
+    for wire, known in db.execute("SELECT l.wire, a._data FROM temp._listed l LEFT JOIN activities a USING (id)"):
         if known != wire:
             write_activities(file, [Activity.parse(jsontext.loads(wire))])
             written.updated += known is not None
             written.created += known is None
-    gone = db.execute("SELECT id FROM activities WHERE id NOT IN (SELECT id FROM temp.listed)").fetchall()
+    gone = db.execute("SELECT id FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)").fetchall()
     for table, column in (("activities", "id"), ("activity_links", "activity_id")):
         db.executemany(f"DELETE FROM {table} WHERE {column} = ?", gone)  # noqa: S608 - names of our own
     written.deleted, written.deleted_ids = len(gone), [row[0] for row in gone]

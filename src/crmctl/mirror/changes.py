@@ -85,8 +85,8 @@ class ChangeReader:
     def read(self, mark: GatherMark, newest: int | None, lookback: float, *, whole: bool = False) -> ChangesRead:
         """What changed since the last reading began, when `newest` was the newest change; with `whole` all of the look-back before it is
         read too. Raises CannotProve, and what requests raise."""
-        self._db.execute("CREATE TEMP TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        self._db.execute("DELETE FROM temp.seen")
+        self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        self._db.execute("DELETE FROM temp._seen")
         written = Written()
         first = latest = self._pass(mark, written, mark.since if whole else _latest_known(mark.as_of, newest), joins=True)
         rounds = 1
@@ -157,7 +157,7 @@ class ChangeReader:
         created = [micros_of(record.created_at) or 0 for record in page]
         self.shows_order = self.shows_order or created not in (sorted(created), sorted(created, reverse=True))
         news = []
-        self._db.executemany("INSERT OR IGNORE INTO temp.seen VALUES (?)", ((record.id,) for record in page))
+        self._db.executemany("INSERT OR IGNORE INTO temp._seen VALUES (?)", ((record.id,) for record in page))
         for record in page:
             changed, known = _changed(record) or 0, self._table.known(record.id)
             if known is not None and known.wire == wire_text(record.wire):
@@ -201,7 +201,7 @@ class ChangeReader:
 
     def _unseen(self, lowest: int | None) -> list[str]:
         where, values = ("", ()) if lowest is None else (" AND _updated >= ?", (lowest,))
-        statement = f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp.seen){where}"  # noqa: S608
+        statement = f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._seen){where}"  # noqa: S608
         return [row[0] for row in self._db.execute(statement, values)]
 
 

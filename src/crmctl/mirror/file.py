@@ -41,8 +41,8 @@ FIXED_TABLES = {
 """Every table but those of the objects, with its columns."""
 
 _INDEXES = (
-    "CREATE INDEX IF NOT EXISTS activity_links_record ON activity_links (record_id)",
-    "CREATE INDEX IF NOT EXISTS activity_links_activity ON activity_links (activity_id)",
+    "CREATE INDEX IF NOT EXISTS _by_activity_links_record ON activity_links (record_id)",
+    "CREATE INDEX IF NOT EXISTS _by_activity_links_activity ON activity_links (activity_id)",
 )
 
 

@@ -106,22 +106,22 @@ class LocalCopy:
         columns = self._columns(object_id, types)
         self._db.create_function("crmctl_key", -1, _key_function(types, from_columns=columns is not None), deterministic=True)
         with storage_errors(self.path):
-            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (key TEXT PRIMARY KEY) WITHOUT ROWID")
-            self._db.execute("DELETE FROM temp.wanted")
-            self._db.executemany("INSERT OR IGNORE INTO temp.wanted VALUES (?)", ((key,) for key in keys))
+            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _wanted (key TEXT PRIMARY KEY) WITHOUT ROWID")
+            self._db.execute("DELETE FROM temp._wanted")
+            self._db.executemany("INSERT OR IGNORE INTO temp._wanted VALUES (?)", ((key,) for key in keys))
             given = ", ".join(map(quoted, columns)) if columns is not None else "_data"
-            statement = f"SELECT _data FROM {self._table(object_id)} WHERE crmctl_key({given}) IN (SELECT key FROM temp.wanted)"
+            statement = f"SELECT _data FROM {self._table(object_id)} WHERE crmctl_key({given}) IN (SELECT key FROM temp._wanted)"
             for row in self._db.execute(statement):
                 yield _record(row[0])
 
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
         """The records of any object in the mirror that refer to these records of this object."""
         with storage_errors(self.path):
-            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS referred (id TEXT PRIMARY KEY) WITHOUT ROWID")
+            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _referred (id TEXT PRIMARY KEY) WITHOUT ROWID")
             for other, table, column in references_to(self._file, object_id):
-                self._db.execute("DELETE FROM temp.referred")
-                self._db.executemany("INSERT OR IGNORE INTO temp.referred VALUES (?)", ((each,) for each in record_ids))
-                statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT id FROM temp.referred)"
+                self._db.execute("DELETE FROM temp._referred")
+                self._db.executemany("INSERT OR IGNORE INTO temp._referred VALUES (?)", ((each,) for each in record_ids))
+                statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT id FROM temp._referred)"
                 for row in self._db.execute(statement).fetchall():
                     yield Referring(other, column, _record(row[0]))
 

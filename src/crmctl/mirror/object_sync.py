@@ -284,17 +284,17 @@ class ObjectSync:
         """The records that were read take the place of what was there."""
         self._prepare_table()
         db = self.file.db
-        db.execute("CREATE TEMP TABLE IF NOT EXISTS present (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        db.execute("DELETE FROM temp.present")
+        db.execute("CREATE TEMP TABLE IF NOT EXISTS _present (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        db.execute("DELETE FROM temp._present")
         written = Written()
         for wire in staging.wires():
             record = Record.parse(jsontext.loads(wire))
-            db.execute("INSERT OR IGNORE INTO temp.present VALUES (?)", (record.id,))
+            db.execute("INSERT OR IGNORE INTO temp._present VALUES (?)", (record.id,))
             done = self.table.write([record])
             written.created += done.created
             written.updated += done.updated
         gone = db.execute(
-            f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp.present)"  # noqa: S608 - quoted
+            f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._present)"  # noqa: S608 - quoted
         ).fetchall()
         written.deleted_ids = [row[0] for row in gone]
         written.deleted = self.table.delete(written.deleted_ids)

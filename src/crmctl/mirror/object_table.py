@@ -77,7 +77,7 @@ class ObjectTable:
         self._db.execute(f"DROP TABLE IF EXISTS {self._search}")
         self._db.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
         for column in ("_created", "_updated"):
-            self._db.execute(f"CREATE INDEX {quoted(f'{self.name}{column}')} ON {self._table} ({column})")
+            self._db.execute(f"CREATE INDEX {quoted(f'_by_{self.name}{column}')} ON {self._table} ({column})")
         if self._has_search:
             create_search(self._db, search_table(self.name))
 
@@ -86,7 +86,8 @@ class ObjectTable:
         old = quoted(f"_old_{self.name}")
         self._db.execute(f"ALTER TABLE {self._table} RENAME TO {old}")
         for column in ("_created", "_updated"):
-            self._db.execute(f"DROP INDEX IF EXISTS {quoted(f'{self.name}{column}')}")
+            for index in (f"_by_{self.name}{column}", f"{self.name}{column}"):  # the latter as mirrors had it before
+                self._db.execute(f"DROP INDEX IF EXISTS {quoted(index)}")
         self._plan()
         self.create()
         last = 0

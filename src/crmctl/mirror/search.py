@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from crmctl.models.records import Record
 
 LIMIT = 20
 _EXCERPT = 120
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"[\w\u0300-\u036f]+")
+"""With accents that stand by themselves."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class SearchHit:
 def search(file: MirrorFile, text: str, objects: Sequence[str] = (), limit: int = LIMIT) -> list[SearchHit]:
     """The best matches. Raises UsageError for a text without words and where SQLite has no full text, NotFoundError for an object that is
     not in the mirror."""
-    words = _WORD.findall(text)
+    words = _WORD.findall(unicodedata.normalize("NFC", text))
     if not words:
         raise UsageError("the text to look for has no word in it", hint="crmctl mirror search Hopper")
     if not has_full_text(file.db):
@@ -74,7 +76,8 @@ def _chosen(file: MirrorFile, objects: Sequence[str]) -> list[SyncState]:
 
 
 def _hit(file: MirrorFile, state: SyncState, number: int, score: float, words: Sequence[str]) -> SearchHit:
-    row = file.db.execute(f"SELECT _data FROM {quoted(state.table_name)} WHERE rowid = ?", (number,)).fetchone()
+    place = "rowid" if state.object_id == ACTIVITIES else "_no"
+    row = file.db.execute(f"SELECT _data FROM {quoted(state.table_name)} WHERE {place} = ?", (number,)).fetchone()
     wire = jsontext.loads(row[0])
     record = Record.parse({"id": wire["id"], "data": activity_texts(wire)} if state.object_id == ACTIVITIES else wire)
     return SearchHit(state.slug, record, score, _excerpt(searched_text(record.data), words))

@@ -211,13 +211,13 @@ class MirrorSync:
         if not deleted or result.state.syncs == 1:
             return
         db = self._file.db
-        db.execute("CREATE TEMP TABLE IF NOT EXISTS deleted (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        db.execute("DELETE FROM temp.deleted")
-        db.executemany("INSERT OR IGNORE INTO temp.deleted VALUES (?)", ((each,) for each in deleted))
+        db.execute("CREATE TEMP TABLE IF NOT EXISTS _deleted (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        db.execute("DELETE FROM temp._deleted")
+        db.executemany("INSERT OR IGNORE INTO temp._deleted VALUES (?)", ((each,) for each in deleted))
         for object_id, table, column in references_to(self._file, found.id):
             db.execute(
                 f"INSERT OR IGNORE INTO _reread SELECT ?, id FROM {quoted(table)} "  # noqa: S608 - quoted
-                f"WHERE {quoted(column)} IN (SELECT id FROM temp.deleted)",
+                f"WHERE {quoted(column)} IN (SELECT id FROM temp._deleted)",
                 (object_id,),
             )
 
