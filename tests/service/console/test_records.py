@@ -83,6 +83,20 @@ def test_a_record_is_created_shown_changed_and_deleted(service: RunningService, 
     assert service.outbox()[-1][0] == "record.deleted"
 
 
+def test_a_deletion_is_of_what_was_looked_at(service: RunningService, member: Visitor) -> None:
+    path = f"/console/records/companies/{add(service, 'companies', name='Acme', domain='acme.example')}"
+    looked_at = re.search(r'name="version" value="([0-9a-f]+)"', member.get(f"{path}/delete").text)
+    assert looked_at
+    save(member, f"{path}/edit", name="Acme, saved meanwhile")
+    refused = member.send(f"{path}/delete", version=looked_at[1])
+    assert refused.status_code == 409
+    assert "Somebody saved this record meanwhile" in refused.text
+    assert "Acme, saved meanwhile" in member.get(path).text
+    now = re.search(r'name="version" value="([0-9a-f]+)"', refused.text)
+    assert now
+    assert "is deleted" in member.follow(member.send(f"{path}/delete", version=now[1])).text
+
+
 def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(service: RunningService, member: Visitor) -> None:
     add(service, "companies", name="Acme", domain="acme.example")
     refused = save(member, "/console/records/companies/new", domain="acme.example", employees="many", name="Other")

@@ -152,26 +152,34 @@ def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
 def _add_delete(pages: Pages) -> None:
     @pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
     def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
-        known = object_of(tx, visit)
-        record = records.get_record(tx, known["id"], visit.id("recordId"))
-        refers = sum(each["total"] or 0 for each in _referring(tx, visit, known, record["id"]))
-        path = f"/records/{known['slug']}/{record['id']}"
-        text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it and will lead nowhere. " if refers else ""
-        values = {
-            "section": f"records-{known['slug']}",
-            "title": f"Delete {_label(tx, known, record)}",
-            "text": f"{text}Activities keep naming it. This cannot be undone here.",
-            "action": f"{path}/delete",
-            "button": "Delete the record",
-            "back": path,
-        }
-        return ConsolePage("confirm.html", values)
+        return _ask_to_delete(tx, visit)
 
     @pages.post("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
-    def delete_record(tx: Tx, visit: Visit) -> Redirect:
+    def delete_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = object_of(tx, visit)
-        records.delete_record(tx, known["id"], visit.id("recordId"), **visit.stamp())
+        try:
+            records.delete_record(tx, known["id"], visit.id("recordId"), [visit.text("version") or records.ANY_VERSION], **visit.stamp())
+        except PreconditionFailed:
+            return _ask_to_delete(tx, visit, "Somebody saved this record meanwhile; look at it again. ", HTTPStatus.CONFLICT)
         return Redirect(f"/records/{known['slug']}", "record-deleted")
+
+
+def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HTTPStatus.OK) -> ConsolePage:
+    known = object_of(tx, visit)
+    record = records.get_record(tx, known["id"], visit.id("recordId"))
+    refers = sum(each["total"] or 0 for each in _referring(tx, visit, known, record["id"]))
+    path = f"/records/{known['slug']}/{record['id']}"
+    text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it and will lead nowhere. " if refers else ""
+    values = {
+        "section": f"records-{known['slug']}",
+        "title": f"Delete {_label(tx, known, record)}",
+        "text": f"{said}{text}Activities keep naming it. This cannot be undone here.",
+        "action": f"{path}/delete",
+        "version": records.version_of(record),
+        "button": "Delete the record",
+        "back": path,
+    }
+    return ConsolePage("confirm.html", values, status)
 
 
 def _read(

@@ -74,7 +74,7 @@ def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset
             about = {"at": to_wire(change.at), "type": change.type, "by": names[change.actor]}
             found.append(about | {"changes": _differences(before, data)})
         data = before
-    is_whole = bool(changes) and changes[-1].type == CREATED
+    is_whole = bool(changes) and changes[-1].type == CREATED and changes[-1].before is None
     return History(found, len(changes), None if is_whole else optional_to_wire(known_since(tx)))
 
 
@@ -112,18 +112,19 @@ def known_since(tx: Tx) -> int | None:
 
 
 def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> list[_Change]:
-    """Newest first."""
+    """Newest first. What is older than all changes are known for may be there for a delivery, but what came after it may not."""
+    since = known_since(tx) or 0
     rows = tx.all(
-        "SELECT at, type, actor, before FROM change_log WHERE subject = ? AND before IS NOT NULL AND object_number = ? "
+        "SELECT at, type, actor, before FROM change_log WHERE subject = ? AND before IS NOT NULL AND object_number = ? AND at >= ? "
         "ORDER BY sequence DESC",
-        (record_id, schema.number),
+        (record_id, schema.number, since),
     )
     changes = [_Change(*row) for row in rows]
     if created_at is None:
         created_at = next((jsontext.loads(each.before)["createdAt"] for each in changes if each.type == DELETED and each.before), None)
     made = tx.one(
-        "SELECT at, type, actor, before FROM change_log WHERE at = ? AND subject = ? AND object_number = ? AND before IS NULL",
-        (created_at, record_id, schema.number),
+        "SELECT at, type, actor, before FROM change_log WHERE at = ? AND subject = ? AND object_number = ? AND before IS NULL AND at >= ?",
+        (created_at, record_id, schema.number, since),
     )
     return changes if made is None else [*changes, _Change(*made)]
 

@@ -1,0 +1,161 @@
+"""Lists of a million records, and how long writers wait while one of their attributes is deleted, on either engine.
+
+    python benchmarks/million_records.py [--records 1000000] [--engine sqlite|postgresql]
+
+The store makes 20,000 people, SQL the others. Lists are timed by the clock, the best of three; two writers make
+records, one after the other, while an attribute with an index goes and its values are taken out, for half a minute. Ends with 1 when two
+wide ranges take over 0.5 s, a page by a time over 30 ms, or a writer waits over 1 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.service_store import ENGINES, fill_service, new_id
+
+from crmctl.clock import SystemClock
+from crmctl.service.context import Context
+from crmctl.service.jobs.removals import Removals
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import attributes, records
+from crmctl.service.store.engine import Engine, Tx
+from crmctl.service.values.conditions import read_condition
+
+SEED = 20_000
+SECONDS = 30.0
+WIDE = [("score", "greaterThan", "100"), ("birthday", "greaterThan", "1960-01-01")]
+LISTS: list[tuple[str, list[tuple[str, str, str]], dict[str, Any], float | None]] = [
+    ("two wide ranges", WIDE, {}, 0.5),
+    ("two wide ranges, far down", WIDE, {"offset": 0.3}, None),
+    ("contains, many match", [("job_title", "contains", "GINEER 7")], {}, None),
+    ("contains, none matches", [("job_title", "contains", "zebra")], {}, None),
+    ("100 by updated_at", [], {"sort": "updated_at", "limit": 100}, 0.03),
+    ("100 by updated_at, the middle", [], {"sort": "updated_at", "limit": 100, "offset": 0.5}, 0.03),
+    ("100 by created_at, the middle", [], {"limit": 100, "offset": 0.5}, 0.03),
+]
+_ID = {
+    "sqlite": "lower(hex(randomblob(4))||'-'||hex(randomblob(2))||'-4000-8000-'||hex(randomblob(6)))",
+    "postgresql": "gen_random_uuid()::text",
+}
+
+
+def multiply(tx: Tx, name: str, count: int) -> None:
+    """Of the first object, whose table holds SEED records; ids, e-mail addresses and times are others in each copy."""
+    number, object_id = tx.all("SELECT number, id FROM crm_object WHERE slug = 'people'")[0]
+    table = f"record_{number}"
+    numbers = dict(tx.all("SELECT slug, number FROM attribute WHERE object_id = ?", (object_id,)))
+    email = f"c{numbers['email']}"
+    columns = ["created_at", "updated_at", "data", *(f"{kind}{each}" for each in numbers.values() for kind in "cx")]
+    indexes = tx.all(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = ?"
+        if name == "sqlite"
+        else "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = ? AND substr(indexdef, 8, 6) <> 'UNIQUE'",
+        (table,),
+    )
+    for index, _ in indexes:
+        tx.execute(f"DROP INDEX {index}")
+    for copy in range(1, count // SEED):
+        taken = {each: each for each in columns}
+        taken |= {each: f"{each} + {copy * 10**8}" for each in ("created_at", "updated_at")}
+        taken |= {each: f"replace({each}, '@example.com', '.{copy}@example.com')" for each in ("data", email)}
+        values = ", ".join(taken.values())
+        tx.execute(f"INSERT INTO {table} (id, {', '.join(taken)}) SELECT {_ID[name]}, {values} FROM {table} WHERE seq <= {SEED}")
+    tx.execute(f"INSERT INTO unique_value SELECT {numbers['email']}, {email}, id FROM {table} WHERE seq > {SEED}")
+    tx.execute(f"UPDATE record_total SET total = {count} WHERE object_id = ?", (object_id,))
+    for _, definition in indexes:
+        tx.execute(definition)
+
+
+def settle(name: str, url: str) -> None:
+    """What PostgreSQL does by itself within minutes."""
+    if name == "postgresql":
+        import psycopg
+
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+
+
+def time_lists(engine: Engine, people: str, count: int) -> bool:
+    kept = True
+    for title, conditions, paging, most in LISTS:
+        read = [read_condition(*condition) for condition in conditions]
+        page = records.Paging(**{key: int(value * count) if key == "offset" else value for key, value in paging.items()})
+        taken = []
+        for _ in range(3):
+            start = time.perf_counter()
+            total = engine.read(lambda tx, read=read, page=page: records.list_records(tx, people, read, page))[1]  # type: ignore[misc]
+            taken.append(time.perf_counter() - start)
+        kept = kept and (most is None or min(taken) <= most)
+        print(f"  {title:32} {1000 * min(taken):8.1f} ms of {total:,}", flush=True)
+    return kept
+
+
+@contextlib.contextmanager
+def writers(engine: Engine, people: str, waits: list[float]) -> Iterator[None]:
+    leaving = threading.Event()
+
+    def write() -> None:
+        while not leaving.wait(0.01):
+            start = time.perf_counter()
+            engine.write(lambda tx: records.create_record(tx, people, {"name": "While others delete"}, ids=new_id, now=time.time()))
+            waits.append(time.perf_counter() - start)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        leaving.set()
+        for thread in threads:
+            thread.join()
+
+
+def time_deletion(engine: Engine, people: str) -> bool:
+    found = engine.read(lambda tx: attributes.list_attributes(tx, people))
+    score = next(each["id"] for each in found if each["slug"] == "score")
+    job = Removals(Context(ServiceSettings(), engine, SystemClock(), new_id))
+    waits: list[float] = []
+    with writers(engine, people, waits):
+        start = time.perf_counter()
+        engine.write(lambda tx: attributes.delete_attribute(tx, people, score))
+        deleted, pieces = time.perf_counter() - start, 0
+        while time.perf_counter() - start < SECONDS and job.run_once():
+            pieces += 1
+    ordered = sorted(waits)
+    print(
+        f"  an attribute deleted in {deleted:.2f} s, {pieces} pieces of its values; {len(ordered)} writes waited "
+        f"{ordered[len(ordered) // 2]:.3f} s in the median, {ordered[len(ordered) * 99 // 100]:.2f} s in 99 of 100 cases, "
+        f"{ordered[-1]:.2f} s at most",
+        flush=True,
+    )
+    return ordered[-1] <= 1.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--engine", choices=sorted(ENGINES), default="sqlite")
+    given = parser.parse_args()
+    with ENGINES[given.engine]() as database:
+        start = time.perf_counter()
+        engine, people, _, _ = fill_service(database.url, SEED)
+        engine.write(lambda tx: multiply(tx, given.engine, given.records))
+        settle(given.engine, database.url)
+        print(f"{given.engine}: {given.records:,} records, made in {time.perf_counter() - start:.0f} s", flush=True)
+        kept = [time_lists(engine, people, given.records), time_deletion(engine, people)]
+        engine.close()
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
