@@ -45,11 +45,11 @@ def test_a_request_is_found_by_the_id_in_its_answer(service: RunningService) -> 
     [second] = logged(service, RequestFilter(request_id=made), 1)
     assert (second["key"], second["status"], second["address"]) == (None, 401, "127.0.0.1")
     assert service.log[0]["requestId"] == "from-a-proxy-1"
-    page = service.client.get("/console").headers["x-request-id"]
-    assert logged(service, RequestFilter(request_id=page), 1)[0]["path"] == "/console"
     shown = run_crmctl("service", "requests", "--errors", *where(service), "-o", "jsonl").ok().lines()
     assert [line["requestId"] for line in shown] == [made]
     assert not service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter(since=4e9)))
+    page = service.client.get("/console").headers["x-request-id"]
+    assert logged(service, RequestFilter(request_id=page), 1)[0]["path"] == "/console"
 
 
 def test_what_people_and_keys_change_is_in_the_audit_log(service: RunningService) -> None:
