@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
+from crmctl.service.console.deletions import Deletable
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
 from crmctl.service.definitions.document import format_document
 from crmctl.service.definitions.entries import parse_entry, refuse_taken_name, report_entry, store_report
@@ -25,25 +26,12 @@ def add_pages(pages: Pages) -> None:
     """All that changes reports."""
     _add_create(pages)
     _add_change(pages)
+    Deletable("report", reports.get_report, reports.delete_report, _goes_too).add_pages(pages)
 
-    @pages.get("/reports/{reportId:uuid}/delete", needs=MemberRole.ADMIN)
-    def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
-        known = reports.get_report(tx, visit.id("reportId"))
-        runs = reports.count_runs(tx, known["id"])
-        values = {
-            "section": "reports",
-            "title": f"Delete {known['name']}",
-            "text": f"{runs:,} stored run{' goes' if runs == 1 else 's go'} with it. The records it asks about stay.",
-            "action": f"/reports/{known['id']}/delete",
-            "button": "Delete the report",
-            "back": f"/reports/{known['id']}",
-        }
-        return ConsolePage("confirm.html", values)
 
-    @pages.post("/reports/{reportId:uuid}/delete")
-    def delete_report(tx: Tx, visit: Visit) -> Redirect:
-        reports.delete_report(tx, visit.id("reportId"))
-        return Redirect("/reports", "report-deleted")
+def _goes_too(tx: Tx, report_id: str) -> str:
+    runs = reports.count_runs(tx, report_id)
+    return f"{runs:,} stored run{' goes' if runs == 1 else 's go'} with it. The records it asks about stay."
 
 
 def _add_create(pages: Pages) -> None:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from crmctl.service.console.action_form import TYPES, actions_of, blocks_for, typed_blocks
 from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
+from crmctl.service.console.deletions import Deletable
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
 from crmctl.service.definitions.document import format_document
 from crmctl.service.definitions.entries import parse_entry, refuse_taken_name, store_workflow, workflow_entry
@@ -22,24 +23,11 @@ def add_pages(pages: Pages) -> None:
     """All that changes workflows."""
     _add_create(pages)
     _add_change(pages)
+    Deletable("workflow", workflows.get_workflow, workflows.delete_workflow, _goes_too).add_pages(pages)
 
-    @pages.get("/workflows/{workflowId:uuid}/delete", needs=MemberRole.ADMIN)
-    def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
-        known = workflows.get_workflow(tx, visit.id("workflowId"))
-        values = {
-            "section": "workflows",
-            "title": f"Delete {known['name']}",
-            "text": "Its runs go with it, and one that is under way does no further step. To pause it, disable it instead.",
-            "action": f"/workflows/{known['id']}/delete",
-            "button": "Delete the workflow",
-            "back": f"/workflows/{known['id']}",
-        }
-        return ConsolePage("confirm.html", values)
 
-    @pages.post("/workflows/{workflowId:uuid}/delete")
-    def delete_workflow(tx: Tx, visit: Visit) -> Redirect:
-        workflows.delete_workflow(tx, visit.id("workflowId"))
-        return Redirect("/workflows", "workflow-deleted")
+def _goes_too(_tx: Tx, _id: str) -> str:
+    return "Its runs go with it, and one that is under way does no further step. To pause it, disable it instead."
 
 
 def _add_create(pages: Pages) -> None:
