@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crmctl.bulk.dedupe.normal_forms import said
+from crmctl.bulk.match.reference_values import as_sent
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
@@ -106,15 +107,6 @@ def is_empty(value: Any) -> bool:
     return value is None
 
 
-def plain_value(attribute: Attribute | None, value: Any) -> Any:
-    """A value in the form in which it is sent: references by id."""
-    if attribute is None or attribute.type != AttributeType.REFERENCE:
-        return value
-    if isinstance(value, list):
-        return [plain_value(attribute, one) for one in value]
-    return value.get("id") if isinstance(value, Mapping) else value
-
-
 def choose_survivor(records: Sequence[MergeRecord], rule: str) -> MergeRecord:
     """The record that stays. `records` come as they were created, which tells those apart that were created at one moment."""
 
@@ -138,14 +130,14 @@ def merge_values(records: Sequence[MergeRecord], survivor: str, keep: KeepRules,
             continue
         found = values_of(attribute, records)
         rule = keep.values.get(attribute.slug, OF_SURVIVOR)
-        if any(not is_empty(plain_value(attribute, record.data.get(attribute.slug))) for record in records):
+        if any(not is_empty(as_sent(attribute, record.data.get(attribute.slug))) for record in records):
             merged[attribute.slug] = merge_value(records, survivor, found, rule)
     return merged
 
 
 def values_of(attribute: Attribute, records: Sequence[MergeRecord]) -> dict[str, Any]:
     """What each record of a group can give: not a reference to another one of them, which would become one to itself."""
-    found = {record.id: plain_value(attribute, record.data.get(attribute.slug)) for record in records}
+    found = {record.id: as_sent(attribute, record.data.get(attribute.slug)) for record in records}
     if attribute.type == AttributeType.REFERENCE:
         members = {record.id.lower() for record in records}
         return {record_id: _outside(value, members) for record_id, value in found.items()}

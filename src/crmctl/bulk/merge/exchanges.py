@@ -10,7 +10,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge
-from crmctl.bulk.dedupe.survivorship import is_empty, plain_value
+from crmctl.bulk.dedupe.survivorship import is_empty
+from crmctl.bulk.match.reference_values import as_sent
 from crmctl.bulk.merge.steps import MergeSchema, UniqueValue, unique_value
 
 WAY_OUT = "give one of them another value, and merge what is left by a second plan"
@@ -110,5 +111,5 @@ def _held(merge: PlannedMerge, schema: MergeSchema, among: Collection[UniqueValu
 
 def _unique(data: Mapping[str, Any], schema: MergeSchema) -> Iterator[UniqueValue]:
     for attribute in schema.unique:
-        if not is_empty(value := plain_value(attribute, data.get(attribute.slug))):
+        if not is_empty(value := as_sent(attribute, data.get(attribute.slug))):
             yield unique_value(attribute.slug, value)

@@ -10,22 +10,13 @@ from typing import Any
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.match.reference_questions import reference_ids
+from crmctl.bulk.match.reference_values import replace_ids
 from crmctl.bulk.merge.exchanges import WAY_OUT, Exchanges, because, find_exchanges
 from crmctl.bulk.merge.merge_journal import EXCHANGING, GroupState, MergeJournal
 from crmctl.bulk.merge.rollback import take_back
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.step_status import StepStanding, record_standing
-from crmctl.bulk.merge.steps import (
-    MergeSchema,
-    MergeStep,
-    StepKind,
-    StepState,
-    Surroundings,
-    is_as_planned,
-    late_steps,
-    plan_steps,
-    replace_ids,
-)
+from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, StepState, Surroundings, is_as_planned, late_steps, plan_steps
 from crmctl.bulk.merge.survey import Survey
 from crmctl.bulk.progress import Progress
 from crmctl.errors import NotFoundError

@@ -9,11 +9,11 @@ from typing import Any
 
 from crmctl.backoff import Backoff
 from crmctl.bulk.dedupe.merge_plan import held
-from crmctl.bulk.dedupe.survivorship import plain_value
 from crmctl.bulk.match.key_lookups import MARGIN
+from crmctl.bulk.match.reference_values import as_sent, moved_references, replace_ids
 from crmctl.bulk.merge.merge_journal import LostRecord
 from crmctl.bulk.merge.step_sender import StepSender
-from crmctl.bulk.merge.steps import MergeSchema, ids_only, replace_ids
+from crmctl.bulk.merge.steps import MergeSchema
 from crmctl.bulk.undo.update_status import alike
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
 from crmctl.models.attributes import AttributeType
@@ -95,12 +95,11 @@ class Remaker:
     def relinked(self, lost: LostRecord) -> dict[str, Any]:
         """The references of a loser to other losers, which are there again now; empty where it has none."""
         own = self.schema.referring.get(self.schema.object_id, ())
-        there = {slug: ids_only(lost.data[slug]) for slug in own if slug in lost.data}
-        return {slug: moved for slug, value in there.items() if (moved := replace_ids(value, self.new)) != value}
+        return moved_references({slug: lost.data[slug] for slug in own if slug in lost.data}, self.new)
 
     def _as_sent(self, data: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
         own = self.schema.referring.get(self.schema.object_id, ())
-        sent = {slug: plain_value(self.schema.attribute(slug), value) for slug, value in held(data).items()}
+        sent = {slug: as_sent(self.schema.attribute(slug), value) for slug, value in held(data).items()}
         return {slug: replace_ids(value, ids) if slug in own else value for slug, value in sent.items()}
 
     def _made(self, lost: LostRecord, new_id: str) -> str:

@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from crmctl.bulk.dedupe.survivorship import is_empty
-from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, ids_only
+from crmctl.bulk.match.reference_values import ids_only
+from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind
 from crmctl.bulk.read.read_back import Getter
 from crmctl.bulk.undo.update_status import alike
 from crmctl.errors import NotFoundError

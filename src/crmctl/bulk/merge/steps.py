@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge, held
-from crmctl.bulk.dedupe.survivorship import is_empty, plain_value
+from crmctl.bulk.dedupe.survivorship import is_empty
+from crmctl.bulk.match.reference_values import as_sent, ids_only, replace_ids
 from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
@@ -140,7 +141,7 @@ def _survivor_change(
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     for slug, merged in merge.values.items():
-        there = plain_value(schema.attribute(slug), current.get(slug))
+        there = as_sent(schema.attribute(slug), current.get(slug))
         if there != merged.value and not (is_empty(there) and is_empty(merged.value)):
             before[slug], after[slug] = there, merged.value
     return before, after
@@ -158,7 +159,7 @@ def _freed(
     free = []
     for loser in merge.losers:
         data = members[loser.lower()]
-        there = held({one.slug: plain_value(one, data.get(one.slug)) for one in schema.unique if not one.is_required})
+        there = held({one.slug: as_sent(one, data.get(one.slug)) for one in schema.unique if not one.is_required})
         if values := {slug: value for slug, value in there.items() if after.get(slug) is not None or unique_value(slug, value) in wanted}:
             free.append((loser, values))
     return free, [one.slug for one in schema.unique if one.is_required and after.get(one.slug) is not None]
@@ -179,19 +180,6 @@ def redirected(data: Mapping[str, Any], slugs: Iterable[str], merge: PlannedMerg
         if (moved := replace_ids(there, away)) != there:
             change[slug] = moved
     return change
-
-
-def replace_ids(value: Any, away: Mapping[str, str]) -> Any:
-    """A reference value with other ids; of a list that then names one record twice, once."""
-    if isinstance(value, list):
-        return list(dict.fromkeys(replace_ids(one, away) for one in value))
-    return away.get(value.lower(), value) if isinstance(value, str) else value
-
-
-def ids_only(value: Any) -> Any:
-    if isinstance(value, list):
-        return [ids_only(one) for one in value]
-    return value.get("id") if isinstance(value, Mapping) else value
 
 
 def is_as_planned(attributes: Sequence[Attribute], planned: Mapping[str, Any], current: Mapping[str, Any], away: Mapping[str, str]) -> bool:

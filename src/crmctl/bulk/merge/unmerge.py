@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
+from crmctl.bulk.match.reference_values import ids_only, replace_ids
 from crmctl.bulk.merge.current_records import CurrentRecords
 from crmctl.bulk.merge.merge_journal import EXCHANGING, GroupEntry, GroupState, LostRecord, MergeJournal
 from crmctl.bulk.merge.remake import Remaker
 from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.step_status import StepStanding, data_standing, differing
-from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, StepState, ids_only, replace_ids
+from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, StepState
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.errors import NotFoundError, RejectedError

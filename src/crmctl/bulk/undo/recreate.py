@@ -17,6 +17,7 @@ from crmctl.bulk.atomic_file import whole_file
 from crmctl.bulk.journal.journal import FILE_NAME, Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.match.record_match import canonical
+from crmctl.bulk.match.reference_values import as_sent, replace_ids
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
@@ -26,7 +27,6 @@ from crmctl.bulk.run.delete_hooks import KeptRecords
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.phases import phase_context, send_phase
 from crmctl.bulk.send.context import SendContext
-from crmctl.bulk.undo.update_status import as_sent
 from crmctl.client.http.session import encode_json
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models import jsontext
@@ -100,7 +100,7 @@ class DeletedRecords:
         """Those references, as soon as the records they mean are known by their new ids."""
         linked = ((record, links) for record in self.records() if (links := self._split(record)[1]) and record.id.lower() in new)
         for number, (record, links) in enumerate(linked, 1):
-            data = {slug: _renamed(value, new) for slug, value in links.items()}
+            data = {slug: replace_ids(value, new) for slug, value in links.items()}
             yield Entry(number, encode_json({"data": data, "id": new[record.id.lower()]}), new[record.id.lower()])
 
     def _split(self, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -172,9 +172,3 @@ def _requests(journal: Journal) -> int:
         with closing(Journal(path.parent, journal.clock)) as phase:
             total += phase.effort()[0]
     return total
-
-
-def _renamed(value: Any, new: Mapping[str, str]) -> Any:
-    if isinstance(value, list):
-        return [_renamed(one, new) for one in value]
-    return new.get(str(value).lower(), value)

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from crmctl.bulk.match.reference_questions import ReferenceQuestions, asks
+from crmctl.bulk.match.reference_values import moved_references
 from crmctl.bulk.read.counted_reads import CountedReads, ReadService
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
@@ -57,7 +58,7 @@ def _referrers(
     """Each record that holds an old id, with its references as they are to be."""
     with SeenIds() as seen:
         for record in _candidates(reads, object_id, attributes, list(new)):
-            data = {one.slug: moved for one in attributes if (moved := _moved(record.data.get(one.slug), new)) is not None}
+            data = moved_references({one.slug: record.data.get(one.slug) for one in attributes}, new)
             if data and record.id.lower() not in seen:
                 seen.add(record.id.lower())
                 yield record, data
@@ -82,12 +83,3 @@ class _Named:
 
     def see(self, records: Iterable[Record], /) -> None:
         self.records += records
-
-
-def _moved(value: Any, new: Mapping[str, str]) -> Any:
-    """The value with new ids for old ones; None where it holds no old one."""
-    if isinstance(value, list):
-        moved = [_moved(one, new) or one for one in value]
-        return moved if moved != value else None
-    given = value.get("id") if isinstance(value, Mapping) else value
-    return new.get(given.lower()) if isinstance(given, str) else None

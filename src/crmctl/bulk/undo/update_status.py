@@ -47,12 +47,3 @@ def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
         return True
     form = key_form(attribute.type, written)
     return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
-
-
-def as_sent(attribute: Attribute | None, value: Any) -> Any:
-    """A value that the service showed, in the form it takes: references by id."""
-    if attribute is None or attribute.type != AttributeType.REFERENCE:
-        return value
-    if isinstance(value, list):
-        return [as_sent(attribute, one) for one in value]
-    return value.get("id") if isinstance(value, dict) else value

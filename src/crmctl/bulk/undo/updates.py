@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.key_lookups import Lookup
+from crmctl.bulk.match.reference_values import as_sent
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.spill import Spill
-from crmctl.bulk.undo.update_status import UpdateStatus, as_sent, standing
+from crmctl.bulk.undo.update_status import UpdateStatus, standing
 from crmctl.client.http.session import encode_json
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
