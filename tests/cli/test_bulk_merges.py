@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.cli import run_crmctl
+from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.service import RunningService
 
 PEOPLE = [
@@ -50,6 +51,29 @@ def test_duplicates_are_found_merged_and_taken_apart(crm: RunningService, people
     assert [row["id"] for row in undone["rows"]["recreated"]] == [people[1]]
     data = sorted((one["data"] for one in listed()), key=lambda one: str(one["email"]))
     assert data == sorted(PEOPLE, key=lambda one: str(one["email"]))
+
+
+def test_a_review_says_on_a_terminal_why_and_whose_value_is_kept(crm: RunningService, people: list[str]) -> None:
+    taro = {"name": "山田太郎", "phone": "+81 3 1234 5678", "job_title": "部長 営業本部 " * 12}
+    for one in (taro, {**taro, "job_title": "部長"}):
+        crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": one})
+    terminal = spawn("bulk", "dedupe", "people", *RULES, "--review", columns=80, rows=24)
+    code, printed = expect_exit(terminal)
+    assert code == 0
+    lines = [line.rstrip() for line in printed.splitlines()]
+    ada = next(at for at, line in enumerate(lines) if line.startswith("1 "))
+    assert [line.split() for line in lines[ada : ada + 5]] == [
+        ["1", "1.00", "why", "name,phone"],
+        ["name", "survivor", "*", "Ada", "Lovelace"],
+        ["merged", "Lovelace,", "Ada"],
+        ["email", "survivor", "ada@acme.com"],
+        ["merged", "*", "a.l@acme.com"],
+    ]
+    assert any(line.endswith(people[1]) for line in lines), "the id of who goes, whole"
+    (long,) = [line for line in lines if "survivor  * 部長" in line]
+    assert long.endswith("…")
+    end = next(at for at, line in enumerate(lines) if "* is what is kept" in line)
+    assert max(sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in line) for line in lines[ada:end]) <= 80
 
 
 def test_a_mirror_is_asked_instead_of_the_service(crm: RunningService, people: list[str]) -> None:

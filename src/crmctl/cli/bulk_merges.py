@@ -40,7 +40,9 @@ def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
         runtime.emitter.emit_result(found.to_document(), text=_dedupe_text(found))
         return
     rows = _review(found)
-    runtime.emitter.emit_items(rows, generic_view(rows, "duplicates", first=("group", "score", "becomes", "holds", "id", "rule")))
+    runtime.emitter.emit_items(rows, generic_view(rows, "duplicates", first=("group", "score", "what", "of", "value")))
+    if rows:
+        runtime.messages.note("* is what is kept; what all records of a group have alike is not shown")
     runtime.messages.note(_dedupe_text(found))
     if found.groups > len(found.least_certain):
         runtime.messages.note(f"showing the {len(found.least_certain):,} least certain of {found.groups:,} groups; the plan has all")
@@ -55,24 +57,20 @@ def _dedupe_text(found: DedupeResult) -> str:
 
 
 def _review(found: DedupeResult) -> Sequence[dict[str, Any]]:
-    """A row for each record of the least certain groups, the survivor first, with what differs between them."""
-    rows = []
+    """For each of the least certain groups why it is one, and below each other what its records have of every attribute in which they
+    differ, the survivor's first, with a sign before what is kept."""
+    rows: list[dict[str, Any]] = []
     for merge in found.least_certain:
-        told = {slug: {_told(record.data.get(slug)) for record in merge.records} for slug in merge.values}
-        differing = [slug for slug, texts in told.items() if len(texts) > 1] or list(told)[:3]
-        for record_id in (merge.survivor, *merge.losers):
-            record = merge.record(record_id)
-            reasons = [reason for reason in merge.why if record_id in reason.records]
-            rows.append(
-                {
-                    "group": merge.group,
-                    "score": merge.score,
-                    "becomes": "survivor" if record_id == merge.survivor else "merged",
-                    "rule": reasons[0].rule if reasons else "",
-                    "id": record_id,
-                    "holds": ", ".join(f"{slug}: {_told(record.data.get(slug)) or '-'}" for slug in differing),
-                }
-            )
+        members = {merge.survivor: "survivor", **dict.fromkeys(merge.losers, "merged")}
+        rules = ", ".join(dict.fromkeys(reason.rule for reason in merge.why))
+        rows.append({"group": merge.group, "score": f"{merge.score:.2f}", "what": "why", "of": "", "value": rules})
+        told = {slug: {one: _told(merge.record(one).data.get(slug)) or "-" for one in members} for slug in merge.values}
+        for slug, texts in {**told, "id": {one: one for one in members}}.items():
+            kept = merge.values[slug].sources if slug in merge.values else ()
+            names = [slug] if len(set(texts.values())) > 1 else []
+            for one, text in texts.items() if names else ():
+                value = f"* {text}" if one in kept and text != "-" else f"  {text}"
+                rows.append({"group": "", "score": "", "what": names.pop() if names else "", "of": members[one], "value": value})
     return rows
 
 
