@@ -251,3 +251,9 @@ def test_several_attributes_are_asked_for_together() -> None:
         Lookup(lister, OBJECT_ID).fill(index)
         assert [(row, int(record_id[-6:])) for row, record_id in index.matches()] == [(1, 407)]
     assert len(lister.asked) == 4
+
+
+def test_a_telephone_number_grouped_like_others_takes_two_requests_however_it_is_typed() -> None:
+    lister = people("phone", "+44 20 7946 0958")
+    assert found(lister, "phone", "+44 (20) 7946-0958") == [400]
+    assert len(lister.asked) == 2

@@ -29,6 +29,9 @@ SHORTEST = 3
 LAST_DIGITS = 2
 """So many digits stand together at the end of a telephone number, however it is written."""
 
+LAST_GROUP = 4
+"""A shorter group of digits is in too many numbers."""
+
 _PRINTABLE = re.compile(r"[ -~]+")
 _DIGITS = re.compile(r"[0-9]+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -59,10 +62,13 @@ class KeyFilter:
         return max(usable, key=lambda one: micros_of(one.sample.created_at) or 0, default=None)
 
     def exact(self, key: str) -> Question | None:
-        """For the spelling that is usual, where one of another spelling is costly to ask for."""
-        if all(attribute.type != AttributeType.PHONE_NUMBER for attribute in self.rule.attributes):
+        """For the spelling that is usual, where one of another spelling is costly to ask for: the last group of digits of a telephone number
+        is as long as the sample's."""
+        phones = [attribute.slug for attribute in self.rule.attributes if attribute.type == AttributeType.PHONE_NUMBER]
+        if not phones:
             return None
-        return self._question(key, phone=lambda digits: digits)
+        group = min(len((_DIGITS.findall(_text(self.sample.data.get(slug))) or [""])[-1]) for slug in phones)
+        return self._question(key, phone=lambda digits: digits[-group:] if group >= LAST_GROUP else digits)
 
     def every(self, key: str) -> Question | None:
         """For all records of a key, and maybe others; None for a key that cannot be asked for."""
