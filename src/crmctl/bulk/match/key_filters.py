@@ -62,8 +62,8 @@ class KeyFilter:
         return max(usable, key=lambda one: micros_of(one.sample.created_at) or 0, default=None)
 
     def exact(self, key: str) -> Question | None:
-        """For the spelling that is usual, where one of another spelling is costly to ask for: the last group of digits of a telephone number
-        is as long as the sample's."""
+        """For the spelling that is usual, where one of another spelling is costly to ask for: the last group of digits of a telephone
+        number is as long as the sample's."""
         phones = [attribute.slug for attribute in self.rule.attributes if attribute.type == AttributeType.PHONE_NUMBER]
         if not phones:
             return None
