@@ -9,6 +9,7 @@ import pytest
 
 from crmctl.bulk.usecases.inspect_file import TESTS
 from crmctl.cli import help_topics
+from crmctl.cli.help_text import render
 from crmctl.cli.options import common_options
 from crmctl.config.keys import OUTPUT_FORMATS
 from crmctl.models.attribute_types import TRAITS, Trait, types_with
@@ -50,11 +51,18 @@ def test_every_operator_has_a_sign_or_takes_no_value() -> None:
 
 
 def test_every_operator_is_explained_and_documented() -> None:
-    [rows] = [section.rows for section in help_topics.FILTERS.sections if section.title == "Operators"]
-    named = {word for term, _ in rows for word in re.findall(r"[a-z][A-Za-z]+", term)}
-    assert named == set(Operator) == set(OPERATORS)
-    signs = {sign: Operator(term.split()[0]) for term, _ in rows for sign in term.split()[1:] if not sign[0].isalpha()}
-    assert signs == SIGNS
+    [rows] = [section.rows for section in help_topics.FILTERS.sections if section.title.startswith("Operators")]
+    named = {term: [Operator(word) for word in re.findall(r"[A-Za-z]+", text) if word in list(Operator)] for term, text in rows}
+    assert {one for each in named.values() for one in each} == set(Operator) == set(OPERATORS)
+    assert set(named.pop("no value")) == VALUELESS
+    assert {sign: one for term, each in named.items() if each for sign, one in zip(term.split(), each, strict=True)} == SIGNS
+
+
+def test_the_language_of_filters_is_explained_on_one_screen() -> None:
+    """Of 24 lines and 80 columns, with a line for the prompt."""
+    lines = render(help_topics.FILTERS, 80).splitlines()
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= 80
 
 
 def test_every_operator_is_meant_for_a_family_and_every_family_has_operators() -> None:

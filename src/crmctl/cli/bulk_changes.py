@@ -12,13 +12,16 @@ from crmctl.cli.counted_words import counted
 from crmctl.output.control_characters import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from crmctl.bulk.usecases.delete import Deletion
     from crmctl.bulk.usecases.results import ImportResult
     from crmctl.bulk.usecases.update import ChangeForecast, UpdatePreview, ValueChange
     from crmctl.cli.runtime import Runtime
     from crmctl.models.attributes import Attribute
+
+FEW = 3
+"""So few requests are made without a word."""
 
 
 def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:
@@ -29,7 +32,7 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
 
     object_name = given["object_name"]
     conditions, admits = one_list(runtime, object_name, filters)
-    selection = Selection(ids_file, conditions, admits=admits)
+    selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"))
     request = UpdateRequest.taken({**given, "set_values": given.get("set_values") or ()}, object=object_name, selection=selection)
     if runtime.dry_run:
         _show_preview(runtime, preview_update(RuntimeContext(runtime), request))
@@ -38,6 +41,18 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     if not runtime.prompter.can_ask or ids_file == "-":
         runtime.confirm(f"Update records of {object_name}")
     show_result(runtime, update(RuntimeContext(runtime), request, lambda found: approve(runtime, found)))
+
+
+def _price(runtime: Runtime, object_name: str, verb: str) -> Callable[[int], None]:
+    """Who hears what reading the records takes that are to be changed."""
+    from crmctl.cli.record_queries import approve_cost
+    from crmctl.client.queries.query_context import ReadingCost
+
+    def hear(requests: int) -> None:
+        if requests > FEW:
+            approve_cost(runtime, ReadingCost(requests, f"reading the records of {object_name} to {verb}"))
+
+    return hear
 
 
 def approve(runtime: Runtime, found: ChangeForecast) -> None:
@@ -103,7 +118,7 @@ def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     if isinstance(backup, str) and Path(backup).exists():
         runtime.confirm(f"Replace {backup}")
     conditions, admits = one_list(runtime, object_name, filters)
-    selection = Selection(ids_file, conditions, verb="delete", admits=admits)
+    selection = Selection(ids_file, conditions, verb="delete", admits=admits, price=_price(runtime, object_name, "delete"))
     request = DeleteRequest(object_name, selection, backup, given["expect"], given["concurrency"], runtime.dry_run)
     done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
     if done.summary is None:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from crmctl.cli.bulk_context import RuntimeContext
 from crmctl.cli.counted_words import counted
+from crmctl.cli.record_queries import FEW_REQUESTS
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def undo_job(runtime: Runtime, reference: str) -> None:
         if plan.work:
             if runtime.prompter.can_ask:
                 runtime.messages.note(_undo_text(plan))
+            elif plan.requests > FEW_REQUESTS:
+                runtime.progress.note(_undo_text(plan))
             runtime.confirm(_undo_question(plan))
 
     estimates = runtime.dry_run or runtime.prompter.can_ask
@@ -143,16 +146,18 @@ def _undo_text(plan: Undo | Recreation) -> str:
         return _recreation_text(plan)
 
     document = plan.to_document()
+    back = f"{plan.restorable:,}" if plan.found else counted(plan.restorable, "record")
     if not plan.carried_out:
-        parents = f", {document['parents']:,} to delete that they refer to" if document["parents"] else ""
+        steps = [f"{counted(plan.found, 'record')} to delete"] if plan.found or not plan.work else []
+        steps += [f"{back} to put back"] if plan.restorable else []
+        steps += [f"{document['parents']:,} to delete that they refer to"] if document["parents"] else []
         takes = f"; {counted(plan.requests, 'request')}, about {duration(plan.seconds)}" if plan.requests else ""
-        lines = [f"job {plan.job}: {counted(plan.found, 'record')} to delete, {plan.restorable:,} to put back{parents}{takes}"]
     else:
-        lines = [
-            f"job {plan.job}: {document['deleted']:,} of {counted(plan.found, 'record')} deleted, "
-            f"{document['restored']:,} of {plan.restorable:,} put back"
-            + (f", {document['parentsDeleted']:,} deleted that they referred to" if document["parentsDeleted"] else "")
-        ]
+        steps = [f"{document['deleted']:,} of {counted(plan.found, 'record')} deleted"] if plan.found or not plan.restorable else []
+        steps += [f"{document['restored']:,} of {back} put back"] if plan.restorable else []
+        steps += [f"{document['parentsDeleted']:,} deleted that they referred to"] if document["parentsDeleted"] else []
+        takes = ""
+    lines = [f"job {plan.job}: {', '.join(steps)}{takes}"]
     lines += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
     return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in _LEFT.items() if document[name])])
 
@@ -162,7 +167,7 @@ def _recreation_text(plan: Recreation) -> str:
 
     document, result = plan.to_document(), plan.result
     if result is None:
-        takes = f"; {counted(plan.requests, 'request')} at least, about {duration(plan.seconds)}"
+        takes = f"; {counted(plan.requests, 'request')}, about {duration(plan.seconds)}"
         return f"job {plan.job}: {counted(plan.found, 'record')} to create again, with new ids{takes}"
     before = [f"{plan.done:,} created again before"] if plan.done else []
     lines = [f"job {plan.job}: {result.created:,} of {counted(plan.found, 'record')} created again, with new ids", *before]

@@ -5,50 +5,32 @@ from __future__ import annotations
 from crmctl.cli.help_text import HelpPage, Section
 
 FILTERS = HelpPage(
-    usage="crmctl records list OBJECT --filter CONDITION [--filter CONDITION ...]",
-    description="A condition names an attribute, an operator and a value. All conditions must match.",
+    usage="--filter 'ATTRIBUTE OPERATOR VALUE', repeatable: all must match",
     sections=[
         Section(
-            "Three spellings",
+            "Operators: sign, or word in any case",
             [
-                ("words", "'email endsWith @acme.com', 'phone isEmpty'"),
-                ("signs", "'amount>=1000', 'stage!=won', 'name~ada'"),
-                ("wire form", "'email[contains]=acme', every byte after = is the value"),
+                ("=  !=", "equals, notEquals: exactly this; not this, or no value"),
+                ("~  !~", "contains, notContains: has this text in it; has not, or no value"),
+                ("^=  $=", "startsWith, endsWith"),
+                (">  >=  <  <=", "greaterThan, greaterThanOrEqual, lessThan, lessThanOrEqual"),
+                ("in, not in", "'stage in won,lost', 'stage not in \"on hold, late\"'"),
+                ("no value", "isEmpty, isNotEmpty, isTrue, isFalse: 'phone isEmpty'"),
             ],
         ),
         Section(
-            "What a condition can be about",
+            "What it can be about",
             [
-                ("one of several", "'stage in won,lost', 'stage not in won,\"on hold, late\"': one request a value"),
                 ("a part", "'address.city=Rome', 'name.first~ad', 'amount.currency=EUR'"),
-                ("another record", "'company.domain=acme.com' looks the company up; 'company=ID' knows it"),
-                ("a moment", "'created_at<2y', 'updated_at>-30d', 'birthday>=1990-01-01', 'created_at=today'"),
-                ("", "2026-05-01 14:00, yesterday, 3mo, '1 May 2026'; a day is its first moment, = all of it"),
-            ],
-        ),
-        Section(
-            "Operators",
-            [
-                ("equals  =", "is exactly this"),
-                ("notEquals  !=", "is not this, or has no value"),
-                ("contains  ~", "has this text in it"),
-                ("notContains  !~", "does not have this text in it, or has no value"),
-                ("startsWith  ^=", "begins with"),
-                ("endsWith  $=", "ends with"),
-                ("greaterThan  >", "is more, or later, than"),
-                ("greaterThanOrEqual  >=", "is this or more"),
-                ("lessThan  <", "is less, or earlier, than"),
-                ("lessThanOrEqual  <=", "is this or less"),
-                ("isEmpty, isNotEmpty", "has no value, has one"),
-                ("isTrue, isFalse", "a checkbox that is set, that is set to no"),
+                ("a reference", "'company.domain=acme.com' looks it up; 'company=ID' knows it"),
+                ("a moment", "'created_at<2y', 'updated_at>-30d', 'birthday>=1990-01-01',"),
+                ("", "'created_at=today', yesterday, 3mo; = a day is all of that day"),
+                ("wire form", "'email[contains]=acme': every byte after = is the value"),
             ],
         ),
     ],
-    examples=[
-        "crmctl records list people --filter 'email endsWith @acme.com' --filter 'created_at<2y'",
-        "crmctl records list deals --filter 'amount>=1000' --filter 'stage in won,lost'",
-    ],
-    footer="What takes more requests than it shows says how many first. --strict makes an impossible value an error.",
+    examples=["crmctl records list people --filter 'email$=@acme.com' --filter 'score>=90'"],
+    footer="--strict makes an impossible value an error. Many requests are announced first.",
 )
 
 OUTPUT = HelpPage(

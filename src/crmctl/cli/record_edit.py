@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.named_records import read_record
-from crmctl.cli.targets import on_object, record_columns
+from crmctl.cli.record_display import RecordDisplay
+from crmctl.cli.targets import on_object
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, UsageError, reason, storage_error
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
     if not fields:
         path.unlink(missing_ok=True)
         runtime.messages.note("nothing was changed, nothing was sent")
-        runtime.emitter.emit_item(record.wire, record_columns(runtime, object_name, record.wire))
+        RecordDisplay(runtime, object_name).emit(record.wire)
         return
     try:
         now, version = on_object(runtime, object_name, lambda target: runtime.crm.get_version(target, record.id))
@@ -53,7 +54,7 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
     except CrmctlError as error:
         raise _keeping(error, path) from None
     path.unlink(missing_ok=True)
-    runtime.emitter.emit_item(done.wire, record_columns(runtime, object_name, done.wire))
+    RecordDisplay(runtime, object_name).emit(done.wire)
 
 
 def _write(runtime: Runtime, object_name: str, record: Record, fields: dict[str, Any], version: str | None) -> Record:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -87,7 +87,26 @@ def show_groups(runtime: Runtime, asked: Asked, by: str | None, sums: Sequence[s
         runtime.emitter.emit_result(rows[0])
         return
     view = _right_aligned(generic_view(rows, "records"), rows)
-    runtime.emitter.emit_items(_named(runtime, asked.object, by, rows), view)
+    if runtime.output_format == "table" and not runtime.flags.get("query"):
+        rows = [{name: _measured_text(name, value, groups.codes) for name, value in row.items()} for row in rows]
+        rows = _named(runtime, asked.object, by, rows)
+    runtime.emitter.emit_items(rows, view)
+
+
+def _measured_text(name: str, value: Any, codes: Mapping[str, Sequence[str]]) -> Any:
+    """In a table money with its currency, thousands apart, averages to the hundredth; what is no sum or average as it is."""
+    kind, _, slug = name.partition("_")
+    if kind not in ("sum", "avg") or slug not in codes or value is None:
+        return value
+    amounts = value if isinstance(value, dict) else {next(iter(codes[slug]), ""): value}
+    return ", ".join(_amount_text(round(one, 2) if kind == "avg" else one, code) for code, one in amounts.items() if one is not None)
+
+
+def _amount_text(amount: Any, code: str) -> str:
+    from decimal import Decimal
+
+    places = max(2 if code else 0, -int(Decimal(amount).as_tuple().exponent))
+    return f"{amount:,.{places}f} {code}".strip()
 
 
 def _right_aligned(view: View, rows: Sequence[dict[str, Any]]) -> View:
@@ -99,9 +118,7 @@ def _right_aligned(view: View, rows: Sequence[dict[str, Any]]) -> View:
 
 
 def _named(runtime: Runtime, object_name: str, by: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """In a table the names of what a reference names, and a word for those without a value."""
-    if runtime.output_format != "table" or runtime.flags.get("query"):
-        return rows
+    """The names of what a reference names, and a word for those without a value."""
     names = RecordDisplay(runtime, object_name, only=(by,)).names_of(by, [row[by] for row in rows if isinstance(row[by], str)])
     return [{**row, by: "(none)" if row[by] is None else names.get(str(row[by]).lower(), row[by])} for row in rows]
 

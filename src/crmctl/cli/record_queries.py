@@ -31,7 +31,7 @@ def query_context(runtime: Runtime, *, strict: bool = False, agreed: bool = Fals
         runtime.crm,
         runtime.directory,
         runtime.clock.now(),
-        approve=lambda cost: _approve(runtime, cost, agreed=agreed),
+        approve=lambda cost: approve_cost(runtime, cost, agreed=agreed),
         warn=runtime.messages.warn,
         tell=runtime.messages.detail,
         strict=strict,
@@ -75,7 +75,7 @@ def one_list(
     return record_query(context, object_name, read_filter(runtime, object_name, filters)).one_list()
 
 
-def _approve(runtime: Runtime, cost: ReadingCost, *, agreed: bool) -> None:
+def approve_cost(runtime: Runtime, cost: ReadingCost, *, agreed: bool = False) -> None:
     """Announce a cost; a high one must be agreed to. Raises UsageError where nobody can be asked, InterruptedByUser for a no."""
     from crmctl.output.progress import duration
 

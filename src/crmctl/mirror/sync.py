@@ -19,6 +19,7 @@ from crmctl.mirror.object_table import ObjectTable
 from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.nearest import suggestion
 from crmctl.models.objects import Object
 from crmctl.models.timestamps import to_timestamp
 
@@ -297,5 +298,7 @@ def _named(name: str, objects: Sequence[Object]) -> Object:
     found = next((each for each in objects if name in (each.slug, each.id)), None)
     if found is None:
         valid = sorted(each.slug for each in objects if each.slug)
-        raise NotFoundError(f"there is no object {name!r}", hint=f"valid slugs: {', '.join(valid)}", details={"valid": valid})
+        raise NotFoundError(
+            f"there is no object {name!r}", hint=suggestion(name, valid, f"valid slugs: {', '.join(valid)}"), details={"valid": valid}
+        )
     return found

@@ -25,6 +25,9 @@ PAGE_STEP = PAGE_LIMIT - 1
 AT_ONCE = 5
 """So many requests take so little time that what is asked for last is known as of the first."""
 
+FEW = 10
+"""So many requests are made without a word."""
+
 MARGIN = 5 * MICROS
 """How much later than its time a change may become visible, in microseconds."""
 
@@ -58,12 +61,13 @@ class Lookup:
     """One object of the service. `as_of`: everything changed before this moment (microseconds of the service) has been seen; `stop` says
     when to give up; `newest`: the page of the records that changed last, where somebody has just read it. `at_hand`: where all of them may
     be without asking, of which `slugs` are looked at; `now` is a clock that only runs; `head` is what changed last,
-    where the last request has told it. Counts its requests."""
+    where the last request has told it; `tell` hears what many requests are for before they are made. Counts its requests."""
 
     lister: Lister
     object_id: str
     stop: Callable[[], bool] = lambda: False
     advance: Callable[[int], None] = lambda _: None
+    tell: Callable[[str], None] = lambda _: None
     newest: Page[Record] | None = None
     at_hand: AtHand = nothing_at_hand
     slugs: Collection[str] | None = None
@@ -94,10 +98,14 @@ class Lookup:
         size = len(newest.items)
         if newest.total == size or (newest.total is None and size < SMALLEST_PAGE):
             return
-        if self._asks_singly(count, newest) and self._ask(index, newest):
+        singly = self._asks_singly(count, newest)
+        self._price(f"looking up {count:,} keys", 2 * count + 1 if singly else None, newest)
+        if singly and self._ask(index, newest):
             if self.requests - begun <= AT_ONCE:
                 return
         else:
+            if singly:
+                self._price("the filter does not tell: reading all records", None, newest)
             with SeenIds() as seen:
                 for records in scan(self, Listing(self.object_id), seen, ScanStatistics()):
                     index.see(records)
@@ -155,6 +163,14 @@ class Lookup:
             return count + 1 < self._pages(newest.total)
         probe = self.list_records(self.object_id, sort="updated_at", order="desc", limit=1, offset=PAGE_STEP * (count + 1))
         return bool(probe.items)
+
+    def _price(self, purpose: str, most: int | None, newest: Page[Record]) -> None:
+        """Say how many requests reading takes, at most `most`, where they are more than a few."""
+        pages = self._pages(newest.total) + 3 if newest.total is not None else None  # with those that changed meanwhile
+        requests = min((one for one in (most, pages) if one is not None), default=0)
+        if requests > FEW:
+            among = f" among {newest.total:,} records" if newest.total is not None else ""
+            self.tell(f"{purpose}{among}: {requests:,} requests{' at most' if most is not None else ''}")
 
     @staticmethod
     def _pages(total: int) -> int:

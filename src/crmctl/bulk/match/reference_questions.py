@@ -26,7 +26,7 @@ def reference_ids(value: Any) -> Iterator[str]:
             yield from reference_ids(one)
 
 
-def asks(slugs: Collection[str], ids: Collection[str], others: int, total: int | None) -> bool:
+def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int | None) -> bool:
     """Whether a question for every id and attribute, one more for each attribute, and `others` are fewer requests than reading all."""
     return total is not None and len(slugs) * (len(ids) + 1) + others < -(-total // PAGE_STEP) + 2
 

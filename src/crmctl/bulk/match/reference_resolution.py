@@ -114,15 +114,20 @@ class ReferenceMap:
     # -- learning --------------------------------------------------------------------------------------------------------------------
 
     def learn(
-        self, payloads: Callable[[], Iterable[Payload]], lister: Lister, own: OwnRows | None = None, at_hand: AtHand = nothing_at_hand
+        self,
+        payloads: Callable[[], Iterable[Payload]],
+        lister: Lister,
+        own: OwnRows | None = None,
+        at_hand: AtHand = nothing_at_hand,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> int:
-        """Look up every value of the input. Returns how many requests that took.
+        """Look up every value of the input; `tell` hears what that takes. Returns how many requests it took.
 
         Raises what reading raises, and RejectedError for parents that cannot be made, or links that cannot wait.
         """
-        requests = sum(
-            self._learn(reference, payloads, Lookup(lister, reference.object_id, at_hand=at_hand), own) for reference, _ in self._references
-        )
+        requests = 0
+        for reference, _ in self._references:
+            requests += self._learn(reference, payloads, Lookup(lister, reference.object_id, tell=tell, at_hand=at_hand), own)
         for group in self.groups():
             if group.reference.required:
                 raise RejectedError(

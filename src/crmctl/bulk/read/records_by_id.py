@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -39,14 +39,16 @@ def reading_cost(lister: Lister, object_id: str, count: int) -> Cost:
     return Cost(min(count, pages), as_a_whole=pages < count)
 
 
-def fetch(reader: Reader, wanted: SeenIds) -> Iterator[list[Record]]:
-    """The records of these ids (in lower case), in pages; those that do not come are not there.
+def fetch(reader: Reader, wanted: SeenIds, tell: Callable[[Cost], None] = lambda _: None) -> Iterator[list[Record]]:
+    """The records of these ids (in lower case), in pages; those that do not come are not there. `tell` hears what that takes before.
 
     That a record is missing is never concluded from one reading of a list: it is asked for by itself, or missing from two. Raises what
     reading raises.
     """
     with SeenIds() as found:
-        rounds = 2 if len(wanted) and reading_cost(reader, reader.object_id, len(wanted)).as_a_whole else 0
+        cost = reading_cost(reader, reader.object_id, len(wanted)) if len(wanted) else Cost(0, as_a_whole=False)
+        tell(cost._replace(requests=cost.requests + 2) if cost.as_a_whole else cost)  # a complete reading looks at both ends
+        rounds = 2 if cost.as_a_whole else 0
         for _ in range(rounds):
             before = reader.requests
             yield from _among_all(reader, wanted, found)

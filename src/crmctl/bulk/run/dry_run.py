@@ -13,9 +13,8 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.journal.summary import FeedCounts, Summary
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
-from crmctl.bulk.match.key_lookups import AtHand
 from crmctl.bulk.match.reference_resolution import ParentGroup
-from crmctl.bulk.read.read_back import Getter, Reader
+from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import FEW, reading_cost
 from crmctl.bulk.rows.batches import Batcher, Entry, entry_of
 from crmctl.bulk.rows.mapping import Mode
@@ -127,7 +126,7 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
                 reads += reader.requests
         else:
             newest = target.newest.if_new(clock) if target.newest is not None else None
-            found, lookups = _look_up(_KeyedInput(planned, resolver, lister, newest, target.at_hand), forecast, report)
+            found, lookups = _look_up(_KeyedInput(planned, resolver, target, newest), forecast, report)
             reads += lookups + looking_afterwards(resolver, forecast.creates)
         if not planned.mapping.keys:
             keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
@@ -170,9 +169,8 @@ def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None
 class _KeyedInput:
     planned: PlannedInput
     resolver: Resolver
-    lister: Getter
+    target: ImportTarget
     newest: Page[Record] | None
-    at_hand: AtHand
 
 
 def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[ValidationReport, int]:
@@ -187,8 +185,8 @@ def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[V
                 forecast.leave_out(payload)
 
         found = _check(keyed.planned, report, keep)
-        lookup = resolver.lookup(keyed.lister, lambda: False, None)
-        lookup.newest, lookup.at_hand = keyed.newest, keyed.at_hand
+        lookup = resolver.lookup(keyed.target.service, lambda: False)
+        lookup.newest, lookup.at_hand, lookup.tell = keyed.newest, keyed.target.at_hand, keyed.target.tell
         lookup.fill(index)
         for row, outcome in resolver.outcomes(index):
             forecast.add(row, outcome, resolver, index)

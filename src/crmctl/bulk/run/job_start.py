@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -45,6 +45,8 @@ class ImportTarget:
     """The records of it that changed last, where they were read already."""
     at_hand: AtHand = nothing_at_hand
     """Where records may be without asking the service."""
+    tell: Callable[[str], None] = lambda _: None
+    """Hears what many requests are for before they are made."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
         own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))
-        requests = references.learn(planned.payloads, target.service, own, target.at_hand)
+        requests = references.learn(planned.payloads, target.service, own, target.at_hand, target.tell)
         unless_learned.pop_all()
     return replace(planned, references=references), requests
 

@@ -97,7 +97,9 @@ class Resolver:
     kept: KeptValues | None = None
 
     def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
-        return Lookup(lister, self.object_id, stop, progress.advance if progress is not None else lambda _: None)
+        if progress is None:
+            return Lookup(lister, self.object_id, stop)
+        return Lookup(lister, self.object_id, stop, progress.advance, progress.note)
 
     def outcomes(self, index: KeyIndex) -> Iterator[tuple[Wanted, Resolution]]:
         """Each row of a filled index, in input order, and what it does."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, Protocol
 
+from crmctl.bulk.match.key_lookups import PAGE_STEP
 from crmctl.bulk.match.reference_questions import ReferenceQuestions, asks
 from crmctl.bulk.match.reference_values import moved_references
 from crmctl.bulk.read.counted_reads import CountedReads, ReadService
@@ -27,6 +29,18 @@ class ReferrerService(ReadService, Protocol):
     """The calls of the client that find such records and write them."""
 
     def bulk_write(self, object_id: str, records: Sequence[Mapping[str, Any]], *, mode: str = "create") -> BulkResult: ...
+
+
+def reading_price(service: ReadService, referring: Referring, count: int) -> int:
+    """About how many requests it takes to find what refers to so many records; one for each object to find that out. Raises what the calls
+    raise, but for a key that may not read an object."""
+    requests = 0
+    for object_id, attributes in referring.items():
+        with suppress(DeniedError):
+            total = service.list_records(object_id, sort="updated_at", order="desc", limit=1).total or 0
+            slugs = [one.slug for one in attributes]
+            requests += 1 + (len(slugs) * (count + 1) if asks(slugs, range(count), 0, total) else -(-total // PAGE_STEP) + 1)
+    return requests
 
 
 def link_referrers(service: ReferrerService, referring: Referring, new: Mapping[str, str], done: Recreated) -> None:

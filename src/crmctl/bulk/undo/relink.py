@@ -9,12 +9,22 @@ from crmctl.bulk.read.linked_activities import ActivityPages, all_activities, sw
 from crmctl.bulk.undo.recreate import Recreated
 from crmctl.errors import DeniedError, NotFoundError, RejectedError
 from crmctl.models.activities import Activity
+from crmctl.models.records import PAGE_LIMIT
 
 
 class ActivityService(ActivityPages, Protocol):
     """The calls of the client about activities."""
 
     def update_activity(self, activity_id: str, fields: Mapping[str, Any]) -> Activity: ...
+
+
+def reading_price(service: ActivityPages) -> int:
+    """How many requests it takes to read all activities; one, where there may be any, to find that out."""
+    try:
+        page = service.list_activities(limit=1)
+    except DeniedError:
+        return 0
+    return max(1, -(-(page.total or len(page.items)) // PAGE_LIMIT))
 
 
 def link_activities(service: ActivityService, new: Mapping[str, str], done: Recreated) -> None:

@@ -11,7 +11,7 @@ from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.reference_values import as_sent
 from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.records_by_id import Cost, fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.spill import Spill
@@ -75,8 +75,8 @@ class Updates(Spill):
     def _is_written(self, row: RowEntry, ordinal: int) -> bool:
         return row.state is RowState.UPDATED or (row.state is RowState.FAILED and self._unlinked(ordinal))
 
-    def read(self, reader: Reader) -> None:
-        """See how every record stands. Raises what reading raises."""
+    def read(self, reader: Reader, tell: Callable[[Cost], None] = lambda _: None) -> None:
+        """See how every record stands; `tell` hears before what that takes. Raises what reading raises."""
         with SeenIds() as ids:
             for (record_id,) in self._db.execute("SELECT id FROM one ORDER BY ordinal"):
                 ids.add(record_id)
@@ -84,7 +84,7 @@ class Updates(Spill):
                 return
             newest = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=1).items
             self._as_of = max((micros_of(record.updated_at) or 0 for record in newest), default=0)
-            for page in fetch(reader, ids):
+            for page in fetch(reader, ids, tell):
                 self.see(page)
 
     def look_again(self, reader: Reader) -> None:

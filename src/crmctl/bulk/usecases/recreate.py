@@ -14,23 +14,24 @@ from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.send.context import DeliveryOptions, SendContext
+from crmctl.bulk.undo import referrers, relink
 from crmctl.bulk.undo.recreate import IDS_NAME, DeletedRecords, Recreated, recreate
-from crmctl.bulk.undo.referrers import link_referrers
-from crmctl.bulk.undo.relink import link_activities
 from crmctl.bulk.usecases.targets import current_limit, referring_attributes
 from crmctl.errors import CrmctlError, PartialError, UsageError
-from crmctl.models.records import BULK_LIMIT
+from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
 
 
 @dataclass
 class Recreation:
-    """What taking back a deletion would do, or did. `found`: records to create; `done`: those that earlier runs created."""
+    """What taking back a deletion would do, or did. `found`: records to create; `done`: those that earlier runs created; `finding`: the
+    requests that look for their ids, and for what named the old ones."""
 
     job: str
     object: str
     found: int = 0
     done: int = 0
     seconds: float = 0.0
+    finding: int = 0
     ids: Path | None = None
     result: Recreated | None = None
 
@@ -44,8 +45,8 @@ class Recreation:
 
     @property
     def requests(self) -> int:
-        """How many requests it took; before that, how many it takes at least: activities and references are found by reading."""
-        return -(-self.found // BULK_LIMIT) if self.result is None else self.result.requests
+        """How many requests it took; before that, about how many it takes."""
+        return -(-self.found // BULK_LIMIT) + self.finding if self.result is None else self.result.requests
 
     @property
     def left(self) -> dict[str, int]:
@@ -103,6 +104,10 @@ def recreate_deleted(
             raise UsageError(f"job {header.job} deleted nothing", code="nothing_to_undo")
         plan.done = count if journal.state is JobState.UNDONE else 0
         plan.found = count - plan.done
+        referring = referring_attributes(context, header.object_id) if plan.found else {}
+        if plan.found:
+            reading = referrers.reading_price(context.service, referring, count) + relink.reading_price(context.service)
+            plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
         plan.seconds = current_limit(context).time_for(plan.requests) if estimates else 0.0
         if dry_run or not plan.found:
             plan.result = None if dry_run else Recreated()
@@ -112,8 +117,8 @@ def recreate_deleted(
         plan.result, new = recreate(deleted, run, count)
         if plan.result.error is None:
             try:
-                link_referrers(context.service, referring_attributes(context, header.object_id), new, plan.result)
-                link_activities(context.service, new, plan.result)
+                referrers.link_referrers(context.service, referring, new, plan.result)
+                relink.link_activities(context.service, new, plan.result)
             except CrmctlError as error:
                 plan.result.error = error
         for note in plan.result.notes:

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.known_records import KnownRecords
 from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.records_by_id import PAGE_STEP, Cost, fetch
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import Listing
 from crmctl.bulk.run.job_start import temporary_input
 from crmctl.bulk.send.deletion import read_ids
 from crmctl.bulk.sources.given_input import STDIN, is_stream
 from crmctl.bulk.usecases.targets import store_of
+from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.filters import Condition, format_condition
 from crmctl.models.ids import is_uuid
-from crmctl.models.records import Record
+from crmctl.models.records import PAGE_LIMIT, Record
+
+
+@dataclass
+class _PricedReader(Reader):
+    """Tells what is left of a list as soon as its first page says how long it is: the pages, and a look from its other end."""
+
+    tell: Callable[[Cost], None] | None = None
+
+    def list_records(self, object_id: str, **asked: Any) -> Page[Record]:
+        page = super().list_records(object_id, **asked)
+        tell, self.tell = self.tell, None
+        left = (page.total or 0) - len(page.items)
+        if tell is not None and left > 0 and page.items:
+            tell(Cost(-(-left // PAGE_STEP) + (len(page.items) >= PAGE_LIMIT), as_a_whole=True))
+        return page
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,8 @@ class Selection:
     verb: str = "update"
     admits: Callable[[Record], bool] | None = None
     """What decides which of the records that meet the conditions are meant, where the service alone cannot."""
+    price: Callable[[int], None] = lambda _: None
+    """Hears how many requests reading them takes, before it does, and raises CrmctlError to leave it."""
 
     @property
     def is_filter(self) -> bool:
@@ -70,7 +89,7 @@ class Selection:
 
     def read(self, context: BulkContext, object_id: str, known: KnownRecords) -> int:
         """Fill `known`; how many requests that took. Raises what reading raises, and as `read_ids` does."""
-        reader = Reader(context.service, object_id)
+        reader = _PricedReader(context.service, object_id, tell=self._tell if self.is_filter else None)
         with SeenIds() as ids:
             if self.is_filter:
                 pages = scan(reader, Listing(object_id, self.conditions), ids, ScanStatistics())
@@ -78,7 +97,7 @@ class Selection:
                 self.read_ids(context, ids)
                 for chunk in ids.chunks(500):
                     known.want(chunk)
-                pages = fetch(reader, ids)
+                pages = fetch(reader, ids, self._tell)
             progress = context.listener.progress
             progress.start("collecting", None if self.is_filter else len(ids))
             try:
@@ -88,3 +107,6 @@ class Selection:
             finally:
                 progress.finish()
         return reader.requests
+
+    def _tell(self, cost: Cost) -> None:
+        self.price(cost.requests)

@@ -36,14 +36,15 @@ def store_of(context: BulkContext) -> JobStore:
 def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecords | None = None) -> ImportTarget:
     """The object, and its attributes as they are now: bulk work trusts no cache. What is read of it the mirror need not read again.
     Raises NotFoundError, and what reading raises."""
+    tell = context.listener.progress.note
     if mirror is None:
         attributes = context.directory.attributes(object_name, refresh=True)
         object_id = context.directory.object_id(object_name)
-        return ImportTarget(object_name, object_id, context.origin, attributes, context.service)
+        return ImportTarget(object_name, object_id, context.origin, attributes, context.service, tell=tell)
     asked = int(context.clock.now() * MICROS)
     object_id, every = context.directory.every_attribute(object_name)
     mirror.just_read[object_id] = JustRead(every, asked)
-    return ImportTarget(object_name, object_id, context.origin, active_ones(every), context.service, at_hand=mirror)
+    return ImportTarget(object_name, object_id, context.origin, active_ones(every), context.service, at_hand=mirror, tell=tell)
 
 
 def newest_page(context: BulkContext, target: ImportTarget) -> NewestPage | None:

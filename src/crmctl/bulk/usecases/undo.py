@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobKind, JobState, RowState
+from crmctl.bulk.match.key_lookups import FEW
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.records_by_id import fetch
@@ -29,7 +30,7 @@ from crmctl.bulk.usecases.recreate import Recreation, recreate_deleted
 from crmctl.bulk.usecases.resume import reopen_finished
 from crmctl.bulk.usecases.targets import current_limit
 from crmctl.errors import CrmctlError, PartialError, UsageError
-from crmctl.models.records import BULK_LIMIT
+from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
 
 LISTED = 1000
 """How many rows of a kind a report lists; the counts are exact."""
@@ -185,7 +186,7 @@ def undo(context: BulkContext, request: UndoRequest, approve: Callable[[Undo | R
         parents = Parents(job, attributes, clock)
         parents.find(service)
         written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents)
-        plan = plan_undo(written, Reader(service, journal.header.object_id))
+        plan = plan_undo(written, Reader(service, journal.header.object_id), context.listener.progress.note)
         if request.estimates:
             plan.seconds = current_limit(context).time_for(plan.requests)
         if not request.dry_run:
@@ -209,8 +210,8 @@ class WrittenRecords:
     parents: Parents | None = None
 
 
-def plan_undo(written: WrittenRecords, reader: Reader) -> Undo:
-    """Find what the job created and changed, as it is now.
+def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], None] = lambda _: None) -> Undo:
+    """Find what the job created and changed, as it is now; `tell` hears before what takes many requests.
 
     Changes nothing in the service; ids that are learnt are kept. Raises what reading raises, and UsageError for a job that wrote nothing.
     """
@@ -219,16 +220,22 @@ def plan_undo(written: WrittenRecords, reader: Reader) -> Undo:
     undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=journal.undone_count)
     undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
     if counts[RowState.CREATED] or counts[RowState.FAILED]:
+        _price(-(-counts[RowState.CREATED] // PAGE_LIMIT) + 1, tell)
         _find_created(written, reader, undo)
     if counts[RowState.UPDATED] or counts[RowState.FAILED]:
         updates.gather(journal, written.again)
-        updates.read(reader)
+        updates.read(reader, lambda cost: _price(cost.requests, tell))
     undo.found = len(written.ids)
     undo.kept = updates.lost
     _tell(undo, updates)
     if not (counts[RowState.CREATED] or counts[RowState.UPDATED] or undo.work or undo.done or undo.left):
         raise UsageError(f"job {undo.job} wrote nothing", code="nothing_to_undo")
     return undo
+
+
+def _price(requests: int, tell: Callable[[str], None]) -> None:
+    if requests > FEW:
+        tell(f"reading back what the job wrote: about {requests:,} requests")
 
 
 def carry_out(written: WrittenRecords, undo: Undo, service: UndoService, progress: Progress) -> None:

@@ -9,7 +9,7 @@ import typer
 from crmctl.cli.framework import CommandApp
 from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
 from crmctl.cli.targets import on_attribute, on_object, plain_fields, records_at_stake
-from crmctl.errors import UsageError
+from crmctl.errors import RejectedError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -73,7 +73,21 @@ def create_attribute(
     given = {"name": name, "type": type, "isRequired": required or None, "isUnique": unique or None, "isList": is_list or None}
     fields = {"isRequired": False, "isUnique": False} | plain_fields(runtime, given | {"config": config or None}, assignments, data)
     _check_config(fields)
-    _emit(runtime, on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields)), changed=True)
+    try:
+        made = on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields))
+    except RejectedError as error:
+        error.hint = _type_meant(fields["type"]) or error.hint
+        raise
+    _emit(runtime, made, changed=True)
+
+
+def _type_meant(given: Any) -> str | None:
+    """What to say of a type that is none of those there are."""
+    from crmctl.models.attributes import AttributeType
+    from crmctl.models.nearest import suggestion
+
+    types = [str(each) for each in AttributeType]
+    return None if given in types else suggestion(str(given), types, f"types: {', '.join(types)}")
 
 
 def _check_config(fields: dict[str, Any]) -> None:

@@ -64,6 +64,8 @@ class RecordGroups:
         self._wanted = wanted
         self._measures = measures
         self._attributes = attributes
+        self.codes: dict[str, list[str]] = {}
+        """Once there are rows: the currencies of what is added up."""
         self._by = self._attribute("--by", measures.by) if measures.by is not None else None
         for option, slugs in (("--sum", measures.sums), ("--avg", measures.averages)):
             for slug in slugs:
@@ -154,6 +156,7 @@ class RecordGroups:
         for group in groups.values():
             for slug, code in group.sums:
                 codes[slug][code] = None
+        self.codes = {slug: [code for code in found if code] for slug, found in codes.items()}
         for slug, found in codes.items():
             if len(found) > 1:
                 named = ", ".join(sorted(code or "no currency" for code in found))

@@ -1,0 +1,149 @@
+"""What a command says about its requests before it makes them, and how many they are: for every row of what an admin does all day."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.output.messages import Messages
+from tests.cli.test_everyday_questions import ShiftedClock, add, person
+from tests.support.cli import Result
+from tests.support.inprocess import run_here
+from tests.support.service import RunningService, running_service
+
+PEOPLE = 1200
+SAID = re.compile(r"(\d+) (?:more )?requests?")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    clock = ShiftedClock()
+    clock.ago = 86_400
+    with running_service(tmp_path_factory.mktemp("priced"), clock=clock) as running:
+        companies = add(running, "companies", [{"name": f"Company {one}", "domain": f"c{one}.com"} for one in range(30)])
+        for start in range(0, PEOPLE, 100):
+            clock.ago -= 60  # whoever looks for what changed a moment ago finds few
+            add(running, "people", [person(number, companies) for number in range(start, start + 100)])
+        clock.ago = 0
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _environment(service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+    monkeypatch.setenv("CRMCTL_OUTPUT", "table")
+    monkeypatch.chdir(tmp_path)
+
+
+class Hearing:
+    """What was said, and how often data had been read by then."""
+
+    def __init__(self, service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._service = service
+        self.said: list[tuple[int, int]] = []
+        say = Messages._say
+
+        def hears(messages: Messages, text: str) -> None:
+            self.said += [(int(one.replace(",", "")), self.made) for one in SAID.findall(text.replace(",", ""))]
+            say(messages, text)
+
+        monkeypatch.setattr(Messages, "_say", hears)
+
+    @property
+    def made(self) -> int:
+        return sum(
+            entry["method"] == "GET" and (str(entry["path"]).endswith("/activities") or "/records" in str(entry["path"]))
+            for entry in self._service.log
+        )
+
+    def run(self, *arguments: str, **given: Any) -> Result:
+        self._service.log.clear()
+        self.said.clear()
+        return run_here(*arguments, **given)
+
+
+@pytest.fixture
+def hearing(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> Hearing:
+    return Hearing(service, monkeypatch)
+
+
+def keys(count: int, offset: int = 0) -> str:
+    return "email,score\n" + "".join(f"p{number}@acme.com,5\n" for number in range(offset, offset + count))
+
+
+def ids(service: RunningService, count: int) -> str:
+    path = f"/api/v1/objects/{service.object_id('people')}/records"
+    pages = [service.client.get(path, params={"limit": 100, "offset": offset, "order": "asc"}).json() for offset in range(0, count, 100)]
+    return "".join(f"{one['id']}\n" for page in pages for one in page["records"])
+
+
+FILES: dict[str, Callable[[RunningService], str]] = {
+    "many.csv": lambda _: keys(PEOPLE // 2),
+    "few.csv": lambda _: keys(6),
+    "refs.csv": lambda _: "name,contact\n" + "".join(f"Deal {number},p{number}@acme.com\n" for number in range(6)),
+    "ids.txt": lambda service: ids(service, 500),
+    "few.txt": lambda service: "\n".join(ids(service, 100).split()[:6]),
+}
+
+PRICED = [
+    ("records list people --sort score --limit 3 --fields email", 1, 12),
+    ("records count people --by address.city", 1, 12),
+    ("records count people --by status --avg score", 1, 12),
+    ("bulk update people --filter score>=0 --set notes=x --dry-run", 2, 12),
+    ("bulk update people --filter address.city=Rome --set address.country=IT --dry-run", 4, 8),
+    ("bulk update people --ids ids.txt --set notes=x --dry-run", 3, 15),
+    ("bulk update people --ids few.txt --set notes=x --dry-run", 3, 7),
+    ("bulk delete people --filter score>=0 --dry-run", 2, 12),
+    ("bulk delete people --ids ids.txt --dry-run", 2, 15),
+    ("bulk import people many.csv --mode update --key email --dry-run", 2, 18),
+    ("bulk import people few.csv --mode update --key email --dry-run", 2, 13),
+    ("bulk import people many.csv --mode update --key email", 2, 18),
+    ("bulk import deals refs.csv --ref contact=people.email --dry-run", 2, 13),
+    ("bulk update people --filter address.city=Rome --set notes=x --yes", 4, 12),
+]
+"""The command, after how many requests at most it says how many more it makes, and how many those are at most."""
+
+
+@pytest.mark.parametrize(("command", "first", "most"), PRICED, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_reads_more_than_it_shows_says_so_first(
+    service: RunningService, hearing: Hearing, command: str, first: int, most: int, tmp_path: Path
+) -> None:
+    for name, content in FILES.items():
+        if name in command:
+            (tmp_path / name).write_text(content(service))
+    hearing.run(*command.split()).ok()
+    said, at = hearing.said[0]
+    made = hearing.made - at
+    assert (at <= first, made <= said <= most, made > 0) == (True, True, True), (at, said, made)
+
+
+def test_an_undo_says_what_looking_for_references_takes(service: RunningService, hearing: Hearing, tmp_path: Path) -> None:
+    """Deals and people may refer to companies; activities may name them."""
+    (tmp_path / "ids.txt").write_text(FILES["few.txt"](service))
+    hearing.run("bulk", "delete", "people", "--ids", "ids.txt", "--yes").ok()
+    said = int(SAID.findall(hearing.run("bulk", "undo", "last", "--dry-run").ok().out)[0])
+    hearing.run("bulk", "undo", "last", "--yes").ok()
+    assert said / 2 <= hearing.made <= said + 4, (said, hearing.made)
+
+
+@pytest.mark.parametrize(
+    ("command", "most"),
+    [
+        ("records get people email=p7@acme.com --fields email", 1),
+        ("records edit people email=p7@acme.com", 3),
+        ("records update people email=p7@acme.com --set address.city=Bari --fields email", 2),
+        ("records list people --sample 10 --fields email", 10),
+        ("records search people grace --fields email", 8),
+        ("api GET objects/{people}/records --paginate -q []", 13),
+        ("api GET objects/{people}/records -f limit=100 --paginate -q []", 12),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_reads_no_more_than_it_shows_is_few_requests(service: RunningService, hearing: Hearing, command: str, most: int) -> None:
+    hearing.run(*command.split(), env={"EDITOR": "sed -i s/7@acme/7@acme/", "VISUAL": ""}).ok()
+    assert hearing.made <= most
