@@ -1,4 +1,4 @@
-"""`bulk update` and `bulk delete` in processes that are killed at every step, and their undos too: all is changed once, and all comes back."""
+"""`bulk update` and `bulk delete` killed at every step, and their undos too: all is changed once, and all comes back."""
 
 from __future__ import annotations
 
