@@ -101,9 +101,9 @@ PRICED = [
     ("bulk delete people --filter score>=0 --dry-run", 2, 12),
     ("bulk delete people --ids ids.txt --dry-run", 2, 15),
     ("bulk import people many.csv --mode update --key email --dry-run", 2, 18),
-    ("bulk import people few.csv --mode update --key email --dry-run", 2, 13),
+    ("bulk import people few.csv --mode update --key email --dry-run", 2, 15),
     ("bulk import people many.csv --mode update --key email", 2, 18),
-    ("bulk import deals refs.csv --ref contact=people.email --dry-run", 2, 13),
+    ("bulk import deals refs.csv --ref contact=people.email --dry-run", 2, 15),
     ("bulk update people --filter address.city=Rome --set notes=x --yes", 4, 12),
 ]
 """The command, after how many requests at most it says how many more it makes, and how many those are at most."""

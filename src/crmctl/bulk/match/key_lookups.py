@@ -99,7 +99,7 @@ class Lookup:
         if newest.total == size or (newest.total is None and size < SMALLEST_PAGE):
             return
         singly = self._asks_singly(count, newest)
-        self._price(f"looking up {count:,} keys", 2 * count + 1 if singly else None, newest)
+        self._price(f"looking up {count:,} keys", 2 * count + 3 if singly else None, newest)
         if singly and self._ask(index, newest):
             if self.requests - begun <= AT_ONCE:
                 return
