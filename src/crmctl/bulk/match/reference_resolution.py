@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.match.key_index import KeyIndex
-from crmctl.bulk.match.key_lookups import AtHand, Lookup, nothing_at_hand
+from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.keys import KeyRule
 from crmctl.bulk.match.references import Reference
-from crmctl.bulk.read.sorted_lists import Lister
 from crmctl.bulk.rows.validation import Payload
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
@@ -113,21 +112,14 @@ class ReferenceMap:
 
     # -- learning --------------------------------------------------------------------------------------------------------------------
 
-    def learn(
-        self,
-        payloads: Callable[[], Iterable[Payload]],
-        lister: Lister,
-        own: OwnRows | None = None,
-        at_hand: AtHand = nothing_at_hand,
-        tell: Callable[[str], None] = lambda _: None,
-    ) -> int:
-        """Look up every value of the input; `tell` hears what that takes. Returns how many requests it took.
+    def learn(self, payloads: Callable[[], Iterable[Payload]], lookup: Callable[[str], Lookup], own: OwnRows | None = None) -> int:
+        """Look up every value of the input; `lookup` is the one of an object. Returns how many requests that took.
 
         Raises what reading raises, and RejectedError for parents that cannot be made, or links that cannot wait.
         """
         requests = 0
         for reference, _ in self._references:
-            requests += self._learn(reference, payloads, Lookup(lister, reference.object_id, tell=tell, at_hand=at_hand), own)
+            requests += self._learn(reference, payloads, lookup(reference.object_id), own)
         for group in self.groups():
             if group.reference.required:
                 raise RejectedError(

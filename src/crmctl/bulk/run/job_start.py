@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import JobKind
-from crmctl.bulk.match.key_lookups import AtHand, nothing_at_hand
+from crmctl.bulk.match.key_lookups import AtHand, Lookup, nothing_at_hand
 from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
 from crmctl.bulk.read.newest_page import NewestPage
@@ -142,9 +142,13 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
     own = None
     if mapping.mode is not Mode.UPDATE:
         own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
+
+    def lookup(object_id: str) -> Lookup:
+        return Lookup(target.service, object_id, tell=target.tell, at_hand=target.at_hand)
+
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))
-        requests = references.learn(planned.payloads, target.service, own, target.at_hand, target.tell)
+        requests = references.learn(planned.payloads, lookup, own)
         unless_learned.pop_all()
     return replace(planned, references=references), requests
 
