@@ -142,6 +142,19 @@ def test_what_became_visible_late_is_found_on_pages_of_fewer_records(tmp_path: P
     sync(service, context)
 
 
+def test_a_late_group_that_does_not_fit_a_page_is_read_whole(tmp_path: Path) -> None:
+    """A hundred records of one time became visible late, and one was deleted: with the 99 of the first page the count would fit."""
+    service, context = filled(230, tmp_path, grain=1_000_000)
+    service.create(100, 5 * MINUTE)
+    service.advance(4 * 1_000_000)
+    service.update(list(service.rows)[:1])
+    sync(service, context)
+    service.delete(list(service.rows)[100:101])
+    service.advance(DAY)
+    [result] = sync(service, context).results
+    assert (result.state.records, result.written.created, result.written.deleted) == (329, 100, 1)
+
+
 def readings(context: MirrorContext) -> list[Path]:
     """What interrupted readings have left."""
     return list(context.state.rglob("*.reading"))

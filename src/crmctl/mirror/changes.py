@@ -157,11 +157,11 @@ class ChangeReader:
         created = [micros_of(record.created_at) or 0 for record in page]
         self.shows_order = self.shows_order or created not in (sorted(created), sorted(created, reverse=True))
         news = []
-        self._db.executemany("INSERT OR IGNORE INTO temp._seen VALUES (?)", ((record.id,) for record in page))
         for record in page:
+            is_first = self._db.execute("INSERT OR IGNORE INTO temp._seen VALUES (?)", (record.id,)).rowcount
             changed, known = _changed(record) or 0, self._table.known(record.id)
             if known is not None and known.wire == wire_text(record.wire):
-                result.joined += 1
+                result.joined += is_first  # what comes again may have been learnt a moment ago
                 continue
             if known is not None and changed < known.updated:
                 raise CannotProve("a record has gone back in time, as after a backup was put back", contradicts=True)

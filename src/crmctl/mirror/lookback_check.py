@@ -25,11 +25,15 @@ def stands_still(lister: CountedReads, object_id: str, table: ObjectTable, since
         return True
     reader = SliceReader(lister, Listing(object_id, field="updated_at", descending=True), PassStatistics())
     try:
-        first = reader.fetch(max(0, start - 1))
-        if not _fits(first, table):
-            return False
-        step = max(1, len(first.rows) - 1)  # pages may hold fewer records than were asked for
-        return first.end >= stop or all(_fits(reader.fetch(max(0, offset - 1)), table) for offset in places(start, stop, step)[1:])
+        page = reader.fetch(max(0, start - 1))
+        step = max(1, len(page.rows) - 1)  # pages may hold fewer records than were asked for
+        for offset in places(start, stop, step)[1:]:
+            if not _fits(page, table):
+                return False
+            page = reader.fetch(max(0, offset - 1))
+        if page.end <= stop and not page.is_last:
+            page = reader.fetch(stop - 1)  # what follows must be older
+        return _fits(page, table) and all(-key < since for place, key in enumerate(page.keys, page.offset) if place >= stop)
     except (Unsorted, RejectedError):
         return False
 
