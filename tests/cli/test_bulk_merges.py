@@ -114,3 +114,17 @@ def test_a_file_is_asked_for_duplicates_before_it_is_imported() -> None:
     by_name = run_crmctl("bulk", "inspect", "f.csv", "--match", "Name:name~0.9,Phone:phone").ok().json()["duplicates"]
     assert by_name["examples"][0]["lines"] == [2, 4]
     assert "duplicates" not in run_crmctl("bulk", "inspect", "f.csv").ok().json()
+
+
+def test_where_a_group_moved_the_rest_is_merged_and_the_exit_code_says_so(crm: RunningService, people: list[str]) -> None:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    twice = [crm.client.post(path, json={"data": {"name": "Bob Hill", "phone": "+442079461111"}}).json()["id"] for _ in range(2)]
+    run_crmctl("bulk", "dedupe", "people", *RULES, "--plan", "p.jsonl").ok()
+    crm.client.patch(f"{path}/{people[1]}", json={"data": {"job_title": "Countess"}})
+    done = run_crmctl("bulk", "apply", "p.jsonl", "--yes").exits(10)
+    assert (done.json()["merged"], done.json()["refused"]) == (1, 1)
+    assert people[1] in done.error()["message"], "named"
+    assert "has changed since the plan was made" in done.error()["message"]
+    there = {one["id"] for one in listed()}
+    assert {*people, twice[0]} <= there
+    assert twice[1] not in there
