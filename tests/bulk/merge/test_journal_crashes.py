@@ -1,0 +1,73 @@
+"""A process that ends at any write of its journal, of a merge or of its undo, loses and doubles nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.bulk.merge.merge_journal import MergeJournal
+from crmctl.client.crm import Crm
+from tests.support.answeringapp import ORIGIN, answering_app, quick_folder
+from tests.support.merges import Crash, MergeContext, World, apply, newest_job, resume, unmerge
+
+ALL_KINDS = 28
+
+
+@pytest.fixture(scope="module")
+def crm() -> Iterator[Crm]:
+    with quick_folder() as folder, answering_app(Path(folder) / "service") as client:
+        yield client
+
+
+def crashes(act: Callable[[], Any], at: int) -> bool:
+    """Whether it came to the `at`-th write of the journal: every second one is lost with the process, the others are just made."""
+    seen, whole = count(1), MergeJournal._transaction
+
+    @contextmanager
+    def ending(journal: MergeJournal, **options: Any) -> Iterator[Any]:
+        here = next(seen) == at
+        if here and at % 2:
+            raise Crash
+        with whole(journal, **options) as held:
+            yield held
+        if here:
+            raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MergeJournal, "_transaction", ending)
+        try:
+            act()
+        except Crash:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("undoing", [False, True])
+def test_a_crash_at_any_write_of_the_journal(crm: Crm, tmp_path: Path, undoing: bool) -> None:
+    for at in count(1, 3):
+        context, path = MergeContext(crm, ORIGIN, tmp_path / f"state{at}"), tmp_path / f"{at}.plan"
+        world, chance = World.make(crm, f"j{int(undoing)}_{at}"), random.Random(ALL_KINDS)
+        groups = world.fill(chance, 1)
+        before = world.snapshot()
+        merges = world.plan(chance, groups, path, ORIGIN)
+        if undoing:
+            assert apply(context, path).error is None
+        came = crashes((lambda: unmerge(context)) if undoing else (lambda: apply(context, path)), at)  # noqa: B023
+        if came and newest_job(context).is_running:
+            assert at > 10
+            return  # the last write of all ends the hold; that of a process which has died is none
+        if not undoing:
+            assert resume(context).error is None
+            world.check_merged(merges)
+        taken = unmerge(context)
+        assert taken.error is None
+        assert world.snapshot() == before, at
+        if not came:
+            assert at > 10
+            return
