@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from crmctl.cli import record_edit
+from crmctl.client.http.transport import HttpxTransport, Request, Response
+from crmctl.errors import NetworkError
 from tests.cli.conftest import requests_of
 from tests.support.cli import Result, expect_exit, run_crmctl, spawn
 from tests.support.inprocess import run_here
@@ -95,6 +97,36 @@ def test_a_change_in_the_last_moment_is_not_overwritten(
     refused = run_here("records", "edit", "people", ada, env=env).exits(9).error()
     assert (refused["code"], "score" in refused["message"], len(turns)) == ("changed_meanwhile", True, 1)
     assert data_of(crm, ada) == DATA | {"score": 99}
+
+
+@pytest.mark.parametrize("somebody", [False, True], ids=["alone", "and somebody writes then"])
+def test_a_lost_answer_is_not_taken_for_somebody_elses_change(
+    crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody: bool
+) -> None:
+    """The service writes and the connection breaks; the second try names a version that is gone, because of the first one."""
+    send, sent = HttpxTransport.send, []
+
+    def loses(transport: HttpxTransport, request: Request) -> Response:
+        answer = send(transport, request)
+        if request.method == "PATCH":
+            sent.append(answer.status)
+            if len(sent) == 1:
+                if somebody:
+                    path = f"/api/v1/objects/{crm.object_id('people')}/records/{ada}"
+                    crm.client.patch(path, json={"data": {"score": 99}}).raise_for_status()
+                raise NetworkError("the connection was lost", outcome_unknown=True, retryable=True)
+        return answer
+
+    monkeypatch.setattr(HttpxTransport, "send", loses)
+    env = {"EDITOR": editor(tmp_path, "t = t.replace('score: 36', 'score: 40')"), "VISUAL": ""}
+    done = run_here("records", "edit", "people", ada, env=env)
+    assert sent == [200, 412]
+    if somebody:
+        error = done.exits(9).error()
+        assert (error["code"], "nothing was sent" in error["message"]) == ("changed_meanwhile", False), "the first try was carried out"
+    else:
+        assert done.ok().json()["data"]["score"] == 40
+    assert data_of(crm, ada) == DATA | {"score": 99 if somebody else 40}
 
 
 def test_a_broken_text_comes_back_on_a_terminal(crm: RunningService, ada: str, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def _write(runtime: Runtime, object_name: str, record: Record, fields: dict[str,
         now, _ = on_object(runtime, object_name, lambda target: runtime.crm.get_version(target, record.id))
         if all(now.data.get(slug) == value for slug, value in fields.items()):
             return now  # written by a try whose answer was lost
-        _refuse_changed(record, now, object_name)
+        _refuse_changed(record, now, object_name, "the record does not hold all that you wrote")
         raise
 
 
@@ -131,13 +131,13 @@ def _run(command: list[str], path: Path) -> None:
         raise InterruptedByUser(f"{command[0]} ended with {code}; nothing was sent")
 
 
-def _refuse_changed(shown: Record, now: Record, object_name: str) -> None:
+def _refuse_changed(shown: Record, now: Record, object_name: str, outcome: str = "nothing was sent") -> None:
     """Raises RejectedError when somebody changed the record while it was edited."""
     changed = [slug for slug in {**shown.data, **now.data} if shown.data.get(slug) != now.data.get(slug)]
     if changed or shown.updated_at != now.updated_at:
         what = f": {', '.join(changed)}" if changed else ""
         raise RejectedError(
-            f"the record was changed by somebody while you edited it{what}; nothing was sent",
+            f"the record was changed by somebody while you edited it{what}; {outcome}",
             hint=f"crmctl records edit {object_name} {shown.id} shows it as it is now",
             code="changed_meanwhile",
         )
