@@ -15,6 +15,7 @@ from crmctl.errors import NetworkError, PendingError, UsageError
 from crmctl.mirror.file import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.mirror.turn import writing_turn
+from tests.support.historypair import PairService
 from tests.support.historyservice import MINUTE, HistoryService, Manners
 from tests.support.mirrorhistories import MirrorContext, Tally, contents, difference, play
 
@@ -185,6 +186,27 @@ def test_a_reading_older_than_the_mirror_is_not_gone_on_with(tmp_path: Path) -> 
     service.create(300)
     [result] = sync(service, context, full=True).results
     assert (result.how, result.state.records) == ("everything", 340)
+
+
+def test_references_that_lead_nowhere_are_read_again_however_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the people refer to goes between the reading of the people and that of the companies, and the service cleans up."""
+    service = PairService(7, Manners(cleans=True))
+    service.companies.create(150)
+    service.create(400)
+    service.advance(DAY)
+    context, listed = MirrorContext(service, tmp_path, service.clock), service.companies.list_records
+
+    def lists(*given: Any, **asked: Any) -> Any:
+        service.companies.delete(list(service.companies.rows))
+        return listed(*given, **asked)
+
+    monkeypatch.setattr(service.companies, "list_records", lists)
+    service.begin()
+    report = sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
+    assert [result.reason for result in report.results if result.state.slug == "people"] == [
+        "records referred to others that were deleted meanwhile"
+    ]
+    assert all('"company":null' in wire for wire in contents(context).values())
 
 
 def test_an_attribute_made_anew_is_read_anew(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from crmctl.models.nearest import suggestion
 from crmctl.models.objects import Object
 from crmctl.models.timestamps import to_timestamp
 
+SAMPLE = 10
+"""So many of the records that refer to what is not there are read again where they are too many."""
+
 
 @dataclass(frozen=True)
 class SyncRequest:
@@ -225,22 +228,27 @@ class MirrorSync:
     def _clean_up(self, objects: Sequence[Object]) -> None:
         """Read again what referred to records that this sync found deleted, in objects that were synced before."""
         synced = {result.state.object_id: result for result in self._report.results}
-        self._doubt_references(synced)
+        sampled = self._doubt_references(synced)
         waiting = {row[0] for row in self._file.db.execute("SELECT DISTINCT object_id FROM _reread")}
         for found in objects:
             result = synced.get(found.id)
             if found.id in waiting and result is not None:
                 sync = ObjectSync(self.plan, self._file, result.state, self._attributes(found), self._just_read.get(found.id))
+                before = result.written.updated
                 try:
                     result.requests += sync.read_again(result.written)
+                    if found.id in sampled and result.written.updated > before:
+                        raise CannotProve("records referred to others that were deleted meanwhile")
                 except CannotProve as doubt:
                     anew = sync.run(doubt.reason)
                     anew.requests += result.requests
                     anew.written.add(result.written)
                     self._report.results[self._report.results.index(result)] = anew
 
-    def _doubt_references(self, synced: Mapping[str, ObjectResult]) -> None:
-        """Note records of late that refer to what is not there: it may have been deleted before the mirror ever saw it."""
+    def _doubt_references(self, synced: Mapping[str, ObjectResult]) -> set[str]:
+        """Note records of late that refer to what is not there: it may have been deleted before the mirror ever saw it. Of many a sample,
+        and of which objects: a service may well keep references that lead nowhere."""
+        sampled = set()
         for target, found in synced.items():
             for object_id, table, column in references_to(self._file, target):
                 if object_id not in synced:
@@ -251,8 +259,11 @@ class MirrorSync:
                     f"(SELECT id FROM {quoted(found.state.table_name)}) LIMIT ?",
                     (object_id, self._since.get(object_id) or 0, most + 1),
                 ).fetchall()
-                if len(rows) <= most:
-                    self._file.db.executemany("INSERT OR IGNORE INTO _reread VALUES (?, ?)", rows)
+                if len(rows) > most:
+                    sampled.add(object_id)
+                    rows = rows[:: len(rows) // SAMPLE]
+                self._file.db.executemany("INSERT OR IGNORE INTO _reread VALUES (?, ?)", rows)
+        return sampled
 
     def _sync_members(self) -> None:
         self._report.requests += 1
