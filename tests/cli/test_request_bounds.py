@@ -19,7 +19,7 @@ PEOPLE = 1200
 SAID = re.compile(r"(\d+) (?:more )?requests?")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     clock = ShiftedClock()
     clock.ago = 86_400

@@ -275,13 +275,13 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
         "/reports/new": ["/reports/new", "/reports/new?as=yaml"],
         "/reports/{reportId:uuid}": [f"/reports/{report}"],
         "/reports/{reportId:uuid}/edit": [f"/reports/{report}/edit", f"/reports/{report}/edit?as=yaml"],
-        "/reports/{reportId:uuid}/delete": [f"/reports/{report}/delete"],
+        "/reports/{id:uuid}/delete": [f"/reports/{report}/delete"],
         "/reports/{reportId:uuid}/runs/{runId:uuid}": [f"/reports/{found[name]}/runs/{runs[name]}" for name in found],
         "/workflows": ["/workflows"],
         "/workflows/new": ["/workflows/new"],
         "/workflows/{workflowId:uuid}": [one, f"/workflows/{workflows[2]}"],
         "/workflows/{workflowId:uuid}/edit": [f"{one}/edit", f"{one}/edit?as=yaml"],
-        "/workflows/{workflowId:uuid}/delete": [f"{one}/delete"],
+        "/workflows/{id:uuid}/delete": [f"{one}/delete"],
         "/workflows/{workflowId:uuid}/runs/{runId:uuid}": [f"{one}/runs/{run}"],
     }
 

@@ -342,6 +342,8 @@ def test_a_watch_hears_of_every_attempt_before_it_leaves(scene: Play) -> None:
     heard: list[str] = []
 
     class Journal:
+        idempotency_key = "batch 1"
+
         def sending(self) -> None:
             heard.append(f"sending {len(here.server.requests)}")
 
@@ -351,3 +353,4 @@ def test_a_watch_hears_of_every_attempt_before_it_leaves(scene: Play) -> None:
     with scene(Reply(429), Reply(json={"created": 1})) as here:
         here.crm.bulk_write(ID, [{"data": {}}], watch=Journal())
     assert heard == ["sending 0", "refused", "sending 1"]
+    assert [request.headers["idempotency-key"] for request in here.server.requests] == ["batch 1", "batch 1"]

@@ -57,7 +57,7 @@ class Visitor:
         now = service.clock.now()
 
         def open_one(tx: Tx) -> tuple[str, str]:
-            email = f"{role}.{new_id()[:8]}@example.com"
+            email = f"{role}.{new_id()[-12:]}@example.com"
             made = members.create_member(tx, name=name, email=email, role=role, ids=new_id, now=now)
             return made["id"], sessions.open_session(tx, CONSOLE, SessionOwner(made["id"], agent="Firefox/1 Linux"), now=now)
 

@@ -111,7 +111,7 @@ def _cell(attribute: Mapping[str, Any], value: Any, named: Mapping[str, Mapping[
     if target is None or not isinstance(value, str):
         return ShownValue(value_text(attribute["type"], value), is_number=is_numeric(attribute["type"]))
     label = named.get(target, {}).get(value)
-    return ShownValue(f"{value[:8]} (deleted)") if label is None else ShownValue(label, f"/records/{slugs[target]}/{value}")
+    return ShownValue(f"…{value[-8:]} (deleted)") if label is None else ShownValue(label, f"/records/{slugs[target]}/{value}")
 
 
 def _list(tx: Tx, visit: Visit) -> ConsolePage:

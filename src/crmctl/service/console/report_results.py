@@ -53,7 +53,7 @@ def add_pages(pages: Pages) -> None:
         writer.writerow(run["columns"])
         for result in run["results"]:
             writer.writerow([_raw(result.get(column)) for column in run["columns"]])
-        return Download(b"\xef\xbb\xbf" + text.getvalue().encode(), "text/csv; charset=utf-8", f"report-{run['id'][:8]}.csv")
+        return Download(b"\xef\xbb\xbf" + text.getvalue().encode(), "text/csv; charset=utf-8", f"report-{run['id'][-8:]}.csv")
 
 
 def _columns(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def naming_attributes(schema: Schema) -> list[StoredAttribute]:
 
 
 def label_of(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[str, Any]) -> str:
-    """The first of its names that has a value, else the beginning of its id."""
+    """The first of its names that has a value, else the end of its id, whose beginning is the time."""
     for attribute in naming:
         value = data.get(attribute.slug)
         try:
@@ -46,7 +46,7 @@ def label_of(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[st
             continue
         if isinstance(text, str) and text.strip():
             return text.strip()[:120]
-    return record_id[:8]
+    return f"…{record_id[-8:]}"
 
 
 def labels_of(tx: Tx, object_id: str, record_ids: Iterable[str]) -> dict[str, str]:
@@ -80,5 +80,5 @@ def find_by_label(tx: Tx, object_id: str, text: str, limit: int = 8) -> list[dic
 def _described(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[str, Any]) -> dict[str, str]:
     label = label_of(naming, record_id, data)
     others = (data.get(attribute.slug) for attribute in naming)
-    about = next((other for other in others if isinstance(other, str) and other and other != label), record_id[:8])
+    about = next((other for other in others if isinstance(other, str) and other and other != label), record_id[-8:])
     return {"id": record_id, "label": label, "about": about[:120]}
