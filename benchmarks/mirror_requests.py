@@ -25,7 +25,7 @@ from tests.support.clock import FakeClock
 from tests.support.mirrorhistories import MirrorContext
 
 from crmctl.client.shapes import Page
-from crmctl.errors import RejectedError
+from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.file import MirrorFile, mirror_path
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
@@ -56,6 +56,7 @@ class LongList:
         self.clock = FakeClock(START / MICROS + count * pace + DAY)
         self.by_creation = list(range(count))
         self.by_change = list(range(count))
+        self.there = set(self.by_creation)
         self.changed: dict[int, int] = {}
         self.requests = 0
 
@@ -69,6 +70,7 @@ class LongList:
 
     def delete(self, numbers: Sequence[int]) -> None:
         gone = set(numbers)
+        self.there -= gone
         self.by_creation = [each for each in self.by_creation if each not in gone]
         self.by_change = [each for each in self.by_change if each not in gone]
 
@@ -107,7 +109,10 @@ class LongList:
 
     def get_record(self, object_id: str, record_id: str) -> Record:
         self.requests += 1
-        return Record.parse(self.wire(int(record_id[-12:])))
+        number = int(record_id[-12:])
+        if number not in self.there:
+            raise NotFoundError("there is no such record", status=404)
+        return Record.parse(self.wire(number))
 
     def list_objects(self) -> list[Object]:
         self.requests += 1
