@@ -231,7 +231,7 @@ def small_change(service: HistoryService, chance: random.Random) -> None:
 
 def something_happens(service: HistoryService, chance: random.Random, stepped: bool) -> bool:
     """One event between two syncs; whether the clock has been set in this interval. Not played, for no list shows it: a clock that is
-    wrong only between two syncs."""
+    wrong only between two syncs, or one that goes back where answers have no date."""
     kind = chance.random()
     late, part = chance.choice([0, 0, 0, 30 * 1_000_000, 5 * MINUTE]), any_part(service, chance)
     if kind < 0.2:
@@ -244,7 +244,7 @@ def something_happens(service: HistoryService, chance: random.Random, stepped: b
         service.back_up()
     elif kind < 0.84:
         service.restore()
-    elif kind < 0.88 and not stepped:
+    elif kind < 0.88 and not stepped and service.manners.gives_date:
         service.step += chance.choice([-90, -20, -3, 7, 45]) * MINUTE
         stepped = True
     elif kind < 0.9:
