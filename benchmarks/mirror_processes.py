@@ -165,7 +165,7 @@ class History:
     def held(self) -> dict[str, Any]:
         """Every record of the mirror."""
         for path in (self.folder / "state" / "mirror").glob("*.sqlite"):
-            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+            with closing(sqlite3.connect(path)) as db:  # a file that was killed at its very beginning is put right by whoever may write
                 if db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.slug,)).fetchone():
                     return {one: json.loads(text) for one, text in db.execute(f"SELECT id, _data FROM {self.slug}")}
         return {}
