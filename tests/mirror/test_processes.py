@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
+
+import pytest
 
 from crmctl.models.jsontext import dumps
 from tests.support.cli import run_crmctl, start_crmctl
@@ -72,6 +77,35 @@ def test_two_syncs_at_once_are_one_after_the_other() -> None:
             barrier.go_on.set()
             first.communicate(timeout=WAIT_SECONDS)
             assert first.returncode == 0
+
+
+LEAVES_A_JOURNAL = """
+import os, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA journal_mode = DELETE")
+db.execute("PRAGMA cache_size = 1")
+db.execute("BEGIN IMMEDIATE")
+db.execute("DELETE FROM people")
+numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 999)"
+db.execute(f"CREATE TABLE more AS {numbers} SELECT hex(randomblob(500)) FROM n")
+os._exit(0)
+"""
+"""What a machine that stops leaves: a write that was begun, and a journal that says how to take it back."""
+
+
+def test_what_was_begun_is_taken_back_by_whoever_reads_first() -> None:
+    service = HistoryService(5)
+    service.create(50)
+    with served(service, Barrier()) as fake:
+        sync(fake)
+        path = Path(run_crmctl("mirror", "path", "-o", "ids", env=fake.env).ok().out.strip())
+        for command in (("status",), ("sql", "SELECT count(*) AS records FROM people")):
+            subprocess.run([sys.executable, "-c", LEAVES_A_JOURNAL, path], check=True)
+            assert path.with_name(f"{path.name}-journal").stat().st_size > 0
+            with pytest.raises(sqlite3.OperationalError):
+                contents(fake)
+            assert '"records":50' in run_crmctl("mirror", *command, "-o", "json", env=fake.env).ok().out.replace(" ", "")
+            assert contents(fake) == truth(service)
 
 
 def contents(fake: FakeCrm) -> dict[str, str]:

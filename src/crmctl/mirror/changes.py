@@ -190,7 +190,7 @@ class ChangeReader:
         others may be gone as the count tells: so each is asked for, and others where they are few."""
         known = [each for each in map(self._table.known, unseen) if each is not None]
         asked = [each.id for each in known if each.created != each.updated or len(known) <= FEW]
-        if len(asked) > max(PAGE_LIMIT, self._table.count() // PAGE_LIMIT):
+        if len(asked) > most_asked_for(self._table.count()):
             raise CannotProve(f"{len(asked):,} records that were changed are not among the changes")
         for record_id in asked:
             try:
@@ -212,6 +212,11 @@ def _changed(record: Record) -> int | None:
 def _latest_known(as_of: int, newest: int | None) -> int:
     """No later change has an earlier time than this, unless a clock goes back or it becomes visible late."""
     return as_of - UNEVEN if newest is None or newest > as_of + UNEVEN else newest
+
+
+def most_asked_for(records: int) -> int:
+    """So many of an object's records are asked for one by one; more cost as much as all of them."""
+    return max(PAGE_LIMIT, records // PAGE_LIMIT)
 
 
 def next_mark(began: tuple[int, int], newest: int | None, lookback: float) -> GatherMark:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -85,6 +85,23 @@ def mirror_path(state: Path, profile: str, origin: str) -> Path:
     return state / FOLDER / f"{readable}-{digest}.sqlite"
 
 
+def connect_to_read(path: Path, seconds: float) -> sqlite3.Connection:
+    """A connection that cannot write, and waits so many seconds for others. What a process that was killed has begun is rolled back first,
+    which takes one that can. Raises sqlite3.Error."""
+    for is_last in (False, True):
+        db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=seconds)
+        try:
+            db.execute("SELECT 1 FROM sqlite_master").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            db.close()
+            if is_last or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+            with closing(sqlite3.connect(path, timeout=seconds)) as owner:
+                owner.execute("SELECT 1 FROM sqlite_master").fetchone()
+    return db
+
+
 class MirrorFile:
     """An open mirror. Reads and writes in transactions; others may read meanwhile, and see what was there before."""
 
@@ -119,10 +136,9 @@ class MirrorFile:
         if not path.is_file():
             return None
         with storage_errors(path):
-            db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=60.0)
-            opened = cls(path, db)
+            opened = cls(path, connect_to_read(path, 60.0))
             if opened._format() != FORMAT:
-                db.close()
+                opened.close()
                 return None
         return opened
 

@@ -17,7 +17,7 @@ from crmctl.client.shapes import Page
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.audit import compare, compare_page
-from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, next_mark
+from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, most_asked_for, next_mark
 from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, discard_scan, scan_into, staged
 from crmctl.mirror.deletions import DeletionSearch, ListMoved
 from crmctl.mirror.file import MirrorFile, SyncState
@@ -148,8 +148,7 @@ class ObjectSync:
         reader, located, moved, looked_back = self._reader(), 0, 0, False
         read = reader.read(mark, newest, self._plan.lookback)
         self._learn_order(reader)
-        reader.sorts = self.file.noted(SORTS) is not None
-        if must_sort and self.file.noted(SORTS) is None:
+        if must_sort and not reader.sorts:
             raise CannotProve("nothing shows yet that the service sorts by time of change")
         while True:
             found = self._find_deleted(read)
@@ -170,15 +169,17 @@ class ObjectSync:
 
     def _learn_order(self, reader: ChangeReader) -> None:
         """Records that were never changed come in one order by either time: then it shows in what the service says to another one."""
-        if self.file.noted(SORTS) is not None or self.table.count() <= PAGE_LIMIT:
+        if reader.sorts or self.table.count() <= PAGE_LIMIT:
             return
-        if reader.shows_order:
-            self.file.note(SORTS, "seen")
-            return
-        try:
-            self.lister.list_records(self.state.object_id, sort="no_such_time", order="desc", limit=1, offset=0)
-        except RejectedError:
-            self.file.note(SORTS, "any other order is refused")
+        how = "seen"
+        if not reader.shows_order:
+            try:
+                self.lister.list_records(self.state.object_id, sort="no_such_time", order="desc", limit=1, offset=0)
+                return
+            except RejectedError:
+                how = "any other order is refused"
+        self.file.note(SORTS, how)
+        reader.sorts = True
 
     def _find_deleted(self, read: ChangesRead) -> int | None:
         """How many deletions were found; None where the count is right, 0 where others wrote meanwhile. Raises CannotProve."""
@@ -214,7 +215,7 @@ class ObjectSync:
         """Records that referred to deleted ones may have been cleaned up without a new time of change."""
         db, object_id = self.file.db, self.state.object_id
         rows = db.execute("SELECT record_id FROM _reread WHERE object_id = ?", (object_id,)).fetchall()
-        if len(rows) > most_read_again(self.table.count()):
+        if len(rows) > most_asked_for(self.table.count()):
             raise CannotProve(f"{len(rows):,} records referred to others that were deleted")
         for (record_id,) in rows:
             try:
@@ -365,8 +366,3 @@ class ObjectSync:
         state.syncs += 1
         state.fingerprint, state.loose = self._fingerprint, sorted(self.table.loose)
         self.file.save(state)
-
-
-def most_read_again(records: int) -> int:
-    """So many of an object's records are read one by one; more cost as much as all of them."""
-    return max(PAGE_LIMIT, records // PAGE_LIMIT)

@@ -14,6 +14,7 @@ from typing import Any
 from crmctl.clock import Clock
 from crmctl.errors import PendingError, UsageError, storage_error
 from crmctl.mirror.columns import clean_text, quoted
+from crmctl.mirror.file import connect_to_read
 
 STEPS = 2_000
 """Instructions of SQLite between two looks at the clock."""
@@ -132,7 +133,7 @@ _HINT = "crmctl mirror sync is what changes a mirror"
 
 
 def _open(path: Path, limit: _Limit) -> sqlite3.Connection:
-    db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=10.0)
+    db = connect_to_read(path, 10.0)
     db.execute("PRAGMA query_only = ON")
     db.execute("PRAGMA temp_store = FILE")
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)

@@ -10,11 +10,11 @@ from typing import Any
 from crmctl.bulk.context import BulkContext
 from crmctl.errors import DeniedError, NotFoundError, UsageError
 from crmctl.mirror.activity_sync import sync_activities
-from crmctl.mirror.changes import CannotProve
+from crmctl.mirror.changes import CannotProve, most_asked_for
 from crmctl.mirror.columns import can_be_named, quoted
 from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, mirror_path, remove_mirror
 from crmctl.mirror.noun_tables import write_attributes, write_members, write_objects
-from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan, most_read_again
+from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan
 from crmctl.mirror.object_table import ObjectTable
 from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
 from crmctl.models import jsontext
@@ -253,7 +253,7 @@ class MirrorSync:
             for object_id, table, column in references_to(self._file, target):
                 if object_id not in synced:
                     continue
-                most = most_read_again(synced[object_id].state.records)
+                most = most_asked_for(synced[object_id].state.records)
                 rows = self._file.db.execute(
                     f"SELECT ?, id FROM {quoted(table)} WHERE _updated >= ? AND {quoted(column)} NOT IN "  # noqa: S608 - quoted
                     f"(SELECT id FROM {quoted(found.state.table_name)}) LIMIT ?",

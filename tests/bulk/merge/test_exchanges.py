@@ -4,7 +4,6 @@ name and nothing is written."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -15,16 +14,10 @@ import pytest
 from crmctl.bulk.dedupe.merge_plan import MergePlanFile, PlannedMerge, write_merge_plan
 from crmctl.bulk.dedupe.survivorship import MergedValue
 from crmctl.client.crm import Crm
-from tests.support.answeringapp import ORIGIN, answering_app, quick_folder
+from tests.support.answeringapp import ORIGIN
 from tests.support.merges import Crash, CrashingService, MergeContext, World, apply, resume, unmerge
 
 NUMBERS = count(1)
-
-
-@pytest.fixture(scope="module")
-def crm() -> Iterator[Crm]:
-    with quick_folder() as folder, answering_app(Path(folder) / "service") as client:
-        yield client
 
 
 class Trade:

@@ -13,16 +13,10 @@ import pytest
 
 from crmctl.bulk.merge.merge_journal import MergeJournal
 from crmctl.client.crm import Crm
-from tests.support.answeringapp import ORIGIN, answering_app, quick_folder
+from tests.support.answeringapp import ORIGIN
 from tests.support.merges import Crash, MergeContext, World, apply, newest_job, resume, unmerge
 
 ALL_KINDS = 28
-
-
-@pytest.fixture(scope="module")
-def crm() -> Iterator[Crm]:
-    with quick_folder() as folder, answering_app(Path(folder) / "service") as client:
-        yield client
 
 
 def crashes(act: Callable[[], Any], at: int) -> bool:

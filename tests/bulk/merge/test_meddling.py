@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,11 @@ from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.client.crm import Crm
 from crmctl.errors import NotFoundError, PartialError, RejectedError
 from crmctl.models.filters import Condition, Operator
-from tests.support.answeringapp import ORIGIN, answering_app, quick_folder
+from tests.support.answeringapp import ORIGIN
 from tests.support.merges import CrashingService, MergeContext, World, apply, unmerge
 
 ALL_KINDS = 28
 NUMBERS = count(1)
-
-
-@pytest.fixture(scope="module")
-def crm() -> Iterator[Crm]:
-    with quick_folder() as folder, answering_app(Path(folder) / "service") as client:
-        yield client
 
 
 class Somebody:
