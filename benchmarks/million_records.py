@@ -42,7 +42,7 @@ LISTS: list[tuple[str, list[tuple[str, str, str]], dict[str, Any], float | None]
     ("100 by updated_at, the middle", [], {"sort": "updated_at", "limit": 100, "offset": 0.5}, 0.03),
     ("100 by created_at, the middle", [], {"limit": 100, "offset": 0.5}, 0.03),
 ]
-_ID = {
+ROW_IDS = {
     "sqlite": "lower(hex(randomblob(4))||'-'||hex(randomblob(2))||'-4000-8000-'||hex(randomblob(6)))",
     "postgresql": "gen_random_uuid()::text",
 }
@@ -68,7 +68,7 @@ def multiply(tx: Tx, name: str, count: int) -> None:
         taken |= {each: f"{each} + {copy * 10**8}" for each in ("created_at", "updated_at")}
         taken |= {each: f"replace({each}, '@example.com', '.{copy}@example.com')" for each in ("data", email)}
         values = ", ".join(taken.values())
-        tx.execute(f"INSERT INTO {table} (id, {', '.join(taken)}) SELECT {_ID[name]}, {values} FROM {table} WHERE seq <= {SEED}")
+        tx.execute(f"INSERT INTO {table} (id, {', '.join(taken)}) SELECT {ROW_IDS[name]}, {values} FROM {table} WHERE seq <= {SEED}")
     tx.execute(f"INSERT INTO unique_value SELECT {numbers['email']}, {email}, id FROM {table} WHERE seq > {SEED}")
     tx.execute(f"UPDATE record_total SET total = {count} WHERE object_id = ?", (object_id,))
     for _, definition in indexes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
+from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import activities, record_labels
 from crmctl.service.store.tx import Tx
@@ -43,7 +43,7 @@ def _add_list_and_create(pages: Pages) -> None:
             fields = _typed(visit) | {"linkedRecords": _linked(tx, visit)}
             made = activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
         except BadRequest as error:
-            return _form(visit, None, {}, error.message)
+            return _form(visit, None, {}, error)
         return Redirect(f"/activities/{made['id']}", "activity-added")
 
 
@@ -60,9 +60,10 @@ def _add_changes(pages: Pages) -> None:
         if typed["activityDate"] is None or known["activityDate"].startswith(typed["activityDate"]):
             del typed["activityDate"]  # the field shows minutes, the time may have seconds
         try:
+            refuse_if_saved_meanwhile(visit, _changeable(known))
             activities.update_activity(tx, known["id"], typed, **visit.stamp())
-        except BadRequest as error:
-            return _form(visit, known, _links(tx, visit, [known]), error.message)
+        except (BadRequest, Conflict) as error:
+            return _form(visit, known, _links(tx, visit, [known]), error)
         return Redirect(f"/activities/{known['id']}", "activity-saved")
 
     @pages.get(PATH + "/delete", needs=MemberRole.MEMBER)
@@ -122,8 +123,12 @@ def _links(tx: Tx, visit: Visit, shown: Sequence[Mapping[str, Any]]) -> dict[str
     }
 
 
+def _changeable(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {"title": known["title"], "summary": known["summary"], "when": known["activityDate"]}
+
+
 def _form(
-    visit: Visit, known: Mapping[str, Any] | None, links: Mapping[str, list[tuple[str, str]]], error: str | None = None
+    visit: Visit, known: Mapping[str, Any] | None, links: Mapping[str, list[tuple[str, str]]], error: Fault | None = None
 ) -> ConsolePage:
     stored = {"title": known["title"], "summary": known["summary"], "date": known["activityDate"][:16]} if known and not error else {}
     values = {
@@ -131,6 +136,5 @@ def _form(
         "known": known,
         "links": links.get(known["id"], []) if known else [],
         "fields": {name: stored.get(name, visit.text(name)) for name in ("title", "summary", "date", "object", "record")},
-        "error": error,
     }
-    return ConsolePage("activity.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("activity.html", values | form_values(known and _changeable(known), error), form_status(error))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any
 
 from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.background import target_guard
 from crmctl.service.console.choices import BoxChoice
 from crmctl.service.console.deliveries import delivery_values
+from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.faults import BadRequest
+from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.outbound.guard import ForbiddenTargetError
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attempt_counts, deliveries, webhooks
@@ -64,8 +64,9 @@ def _add_list_and_forms(pages: Pages) -> None:
     def change_endpoint(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = webhooks.get_endpoint(tx, visit.id("endpointId"))
         try:
+            refuse_if_saved_meanwhile(visit, _changeable(known))
             webhooks.update_endpoint(tx, known["id"], _fields(visit), now=visit.now())
-        except BadRequest as error:
+        except (BadRequest, Conflict) as error:
             return _returned(visit, known, error)
         return Redirect(f"/webhooks/{known['id']}", "saved")
 
@@ -135,7 +136,7 @@ def _endpoint(tx: Tx, visit: Visit, secret: str | None = None) -> ConsolePage:
     return ConsolePage("endpoint.html", values | delivery_values(tx, visit, endpoint["id"]))
 
 
-def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], types: str, error: str | None = None) -> ConsolePage:
+def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], types: str, error: Fault | None = None) -> ConsolePage:
     """`types` is the answer to TYPES that is shown as chosen; none for a new endpoint."""
     values = {
         "section": "webhooks",
@@ -143,16 +144,19 @@ def _form(visit: Visit, known: dict[str, Any] | None, fields: dict[str, Any], ty
         "fields": fields,
         "types": types,
         "event_types": EVENT_TYPES,
-        "error": error,
         "development": visit.context.settings.development,
     }
-    return ConsolePage("endpoint_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("endpoint_form.html", values | form_values(known and _changeable(known), error), form_status(error))
 
 
-def _returned(visit: Visit, known: dict[str, Any] | None, error: BadRequest) -> ConsolePage:
+def _returned(visit: Visit, known: dict[str, Any] | None, error: Fault) -> ConsolePage:
     """The form once more, as it was filled in."""
     fields = {"url": visit.text("url"), "description": visit.text("description"), "eventTypes": visit.chosen("type")}
-    return _form(visit, known, fields, TYPES.shown(visit), error.message)
+    return _form(visit, known, fields, TYPES.shown(visit), error)
+
+
+def _changeable(known: dict[str, Any]) -> dict[str, Any]:
+    return {name: known[name] for name in ("url", "description", "eventTypes")}
 
 
 def _fields(visit: Visit) -> dict[str, Any]:

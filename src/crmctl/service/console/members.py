@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any
 
+from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.links import make_password_link
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.faults import BadRequest, Conflict, Forbidden
+from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden
 from crmctl.service.roles import MEANINGS, MemberRole, role_of
 from crmctl.service.store import members, passwords, sessions
 from crmctl.service.store.tx import Tx
@@ -39,7 +39,7 @@ def _add_inviting(pages: Pages) -> None:
             role = _role(visit)
             made = members.create_member(tx, name=visit.text("name"), email=visit.text("email"), role=role.label, **visit.stamp())
         except (BadRequest, Conflict) as error:
-            return _form(visit, error.message)
+            return _form(visit, error)
         return _link_page(tx, visit, made)
 
 
@@ -52,12 +52,13 @@ def _add_changes(pages: Pages) -> None:
     def change_member(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = _changeable(tx, visit)
         try:
+            refuse_if_saved_meanwhile(visit, _own(known))
             role = _role(visit)
             if role is not MemberRole.OWNER:
                 _keep_an_owner(tx, known)
             members.update_member(tx, known["id"], name=visit.text("name"), role=role.label, image=known["user"]["image"])
         except (BadRequest, Conflict) as error:
-            return _member(tx, visit, error.message)
+            return _member(tx, visit, error)
         return Redirect("/members", "saved")
 
     @pages.post("/members/{memberId:uuid}/link", needs=MemberRole.ADMIN)
@@ -111,20 +112,25 @@ def _keep_an_owner(tx: Tx, known: dict[str, Any]) -> None:
         raise Conflict("the organization needs an owner; make another member one first", {"field": "role"})
 
 
-def _form(visit: Visit, error: str | None = None) -> ConsolePage:
+def _form(visit: Visit, error: Fault | None = None) -> ConsolePage:
     fields = {name: visit.text(name) for name in ("name", "email", "role")}
     roles = {role.label: meaning for role, meaning in MEANINGS.items() if visit.may(role)}
-    values = {"section": "members", "known": None, "fields": fields, "roles": roles, "error": error}
-    return ConsolePage("member_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    values = {"section": "members", "known": None, "fields": fields, "roles": roles}
+    return ConsolePage("member_form.html", values | form_values(None, error), form_status(error))
 
 
-def _member(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+def _own(known: dict[str, Any]) -> dict[str, Any]:
+    return {"name": known["user"]["name"], "role": role_of(known["role"]).label}
+
+
+def _member(tx: Tx, visit: Visit, error: Fault | None = None) -> ConsolePage:
     known = _changeable(tx, visit)
-    fields = {"name": known["user"]["name"], "email": known["user"]["email"], "role": role_of(known["role"]).label}
+    typed = {name: visit.text(name) for name in ("name", "role")} if error else {}
+    fields = {"email": known["user"]["email"]} | _own(known) | typed
     roles = {role.label: meaning for role, meaning in MEANINGS.items() if visit.may(role)}
     access = passwords.access_of_members(tx, now=visit.now()).get(known["id"], "")
-    values = {"section": "members", "known": known | {"access": access}, "fields": fields, "roles": roles, "error": error}
-    return ConsolePage("member_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    values = {"section": "members", "known": known | {"access": access}, "fields": fields, "roles": roles}
+    return ConsolePage("member_form.html", values | form_values(_own(known), error), form_status(error))
 
 
 def _link_page(tx: Tx, visit: Visit, member: dict[str, Any]) -> ConsolePage:

@@ -7,8 +7,9 @@ from typing import Any
 
 from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition, Operator
+from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.faults import BadRequest, Conflict, Forbidden
+from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.attribute_removals import StillLeaving
@@ -75,9 +76,10 @@ def _add_object_changes(pages: Pages) -> None:
     def change_object(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         try:
             changes = {"pluralName": visit.text("plural"), "description": visit.text("description")}
+            refuse_if_saved_meanwhile(visit, _changeable(objects.get_object(tx, visit.id("objectId"))))
             objects.update_object(tx, visit.id("objectId"), changes, now=visit.now())
-        except BadRequest as error:
-            return _object(tx, visit, error.message)
+        except (BadRequest, Conflict) as error:
+            return _object(tx, visit, error)
         return Redirect(f"/objects/{visit.id('objectId')}", "saved")
 
     @pages.post(PATH + "/active")
@@ -103,7 +105,7 @@ def _add_attribute_changes(pages: Pages) -> None:
         try:
             attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
         except (BadRequest, Conflict, StillLeaving) as error:
-            return _object(tx, visit, error.message, is_attribute=True)
+            return _object(tx, visit, error, is_attribute=True)
         return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
 
     @pages.get(ATTRIBUTE)
@@ -112,10 +114,12 @@ def _add_attribute_changes(pages: Pages) -> None:
 
     @pages.post(ATTRIBUTE)
     def rename_attribute(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
         try:
-            attributes.update_attribute(tx, visit.id("objectId"), visit.id("attributeId"), name=visit.text("name"), now=visit.now())
-        except BadRequest as error:
-            return _attribute(tx, visit, error.message)
+            refuse_if_saved_meanwhile(visit, {"name": known["name"]})
+            attributes.update_attribute(tx, visit.id("objectId"), known["id"], name=visit.text("name"), now=visit.now())
+        except (BadRequest, Conflict) as error:
+            return _attribute(tx, visit, error)
         return Redirect(f"/objects/{visit.id('objectId')}", "saved")
 
     @pages.post(ATTRIBUTE + "/active")
@@ -172,8 +176,13 @@ def _counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-def _object(tx: Tx, visit: Visit, error: str | None = None, *, is_attribute: bool = False) -> ConsolePage:
+def _changeable(known: dict[str, Any]) -> dict[str, Any]:
+    return {"plural": known["pluralName"], "description": known["description"]}
+
+
+def _object(tx: Tx, visit: Visit, error: Fault | None = None, *, is_attribute: bool = False) -> ConsolePage:
     known = objects.get_object(tx, visit.id("objectId"))
+    own_error = None if is_attribute else error
     values = {
         "section": "objects",
         "object": known,
@@ -184,18 +193,19 @@ def _object(tx: Tx, visit: Visit, error: str | None = None, *, is_attribute: boo
         "total": records.count_records(tx, known["id"]),
         "fields": {name: visit.raw(name) for name in ("name", "slug", "type", "options", "target")},
         "flags": visit.chosen("flag"),
-        "error": None if is_attribute else error,
-        "attribute_error": error if is_attribute else None,
+        "changed": {name: visit.raw(name) if own_error else text for name, text in _changeable(known).items()},
+        "attribute_error": error.message if error and is_attribute else None,
     }
-    return ConsolePage("object.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("object.html", values | form_values(_changeable(known), own_error), form_status(error))
 
 
-def _attribute(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+def _attribute(tx: Tx, visit: Visit, error: Fault | None = None) -> ConsolePage:
+    known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
     values = {
         "section": "objects",
         "object": objects.get_object(tx, visit.id("objectId")),
-        "attribute": attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId")),
+        "attribute": known,
+        "name": visit.raw("name") if error else known["name"],
         "types": TYPES,
-        "error": error,
     }
-    return ConsolePage("attribute.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("attribute.html", values | form_values({"name": known["name"]}, error), form_status(error))

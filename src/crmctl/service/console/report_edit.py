@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any
 
 from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
 from crmctl.service.console.deletions import Deletable
+from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
 from crmctl.service.definitions.document import format_document
 from crmctl.service.definitions.entries import parse_entry, refuse_taken_name, report_entry, store_report
-from crmctl.service.faults import BadRequest, Conflict
+from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.reports.definition import FIELDS_OF_EVERY_RECORD, ReportDefinition
 from crmctl.service.roles import MemberRole
 from crmctl.service.shapes import check_shape
@@ -47,7 +47,7 @@ def _add_create(pages: Pages) -> None:
             refuse_taken_name(reports.list_reports(tx), wanted.name, None)
             store_report(tx, wanted, visit.session.member_id, **visit.stamp())
         except (BadRequest, Conflict) as error:
-            return _form(tx, visit, None, _typed(visit), error.message)
+            return _form(tx, visit, None, _typed(visit), error)
         made = next(each["id"] for each in reports.list_reports(tx) if each["name"] == wanted.name)
         return Redirect(f"/reports/{made}", "report-created")
 
@@ -62,13 +62,14 @@ def _add_change(pages: Pages) -> None:
     def change_report(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known_id = reports.get_report(tx, visit.id("reportId"))["id"]
         try:
+            refuse_if_saved_meanwhile(visit, report_entry(tx, known_id))
             wanted = _wanted(visit)
             refuse_taken_name(reports.list_reports(tx), wanted.name, known_id)
             reports.rename_report(tx, known_id, wanted.name)
             store_report(tx, wanted, **visit.stamp())
         except (BadRequest, Conflict) as error:
             # The new name must not stay when the rest does not.
-            raise TurnedBack(_form(tx, visit, known_id, _typed(visit), error.message)) from error
+            raise TurnedBack(_form(tx, visit, known_id, _typed(visit), error)) from error
         return Redirect(f"/reports/{known_id}", "saved")
 
 
@@ -101,9 +102,10 @@ def _typed(visit: Visit) -> dict[str, Any]:
     return entry
 
 
-def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], error: str | None = None) -> ConsolePage:
+def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], error: Fault | None = None) -> ConsolePage:
     is_yaml = visit.text("as") == "yaml" or visit.query.get("as") == "yaml"
     known = objects.find_object_by_slug(tx, str(entry.get("object", "")))
+    stored = report_entry(tx, known_id) if known_id else None
     found = attributes.list_attributes(tx, known["id"]) if known else []
     measures = [(each["function"], each.get("attribute", "")) for each in entry.get("measures", [])]
     values = {
@@ -119,9 +121,8 @@ def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], err
         "measures": [*measures, *[("", "")] * (MEASURES - len(measures))],
         "is_grouped": bool(entry.get("groupBy") or entry.get("measures")),
         "sortable": [*FIELDS_OF_EVERY_RECORD[1:], *(each["slug"] for each in found), *(_measure_name(*each) for each in measures)],
-        "error": error,
     }
-    return ConsolePage("report_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("report_form.html", values | form_values(stored, error), form_status(error))
 
 
 def _measure_name(function: str, slug: str) -> str:

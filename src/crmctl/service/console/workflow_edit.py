@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any, get_args
 
 from crmctl.service.console.action_form import TYPES, actions_of, blocks_for, typed_blocks
 from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
 from crmctl.service.console.deletions import Deletable
+from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
 from crmctl.service.definitions.document import format_document
 from crmctl.service.definitions.entries import parse_entry, refuse_taken_name, store_workflow, workflow_entry
-from crmctl.service.faults import BadRequest, Conflict
+from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.roles import MemberRole
 from crmctl.service.shapes import check_shape
 from crmctl.service.store import attributes, objects, workflows
@@ -44,7 +44,7 @@ def _add_create(pages: Pages) -> None:
             refuse_taken_name(workflows.list_workflows(tx), wanted.name, None)
             store_workflow(tx, wanted, visit.session.member_id, **visit.stamp())
         except (BadRequest, Conflict) as error:
-            return _form(tx, visit, None, _heading(visit), error.message)
+            return _form(tx, visit, None, _heading(visit), error)
         made = next(each["id"] for each in workflows.list_workflows(tx) if each["name"] == wanted.name)
         return Redirect(f"/workflows/{made}", "workflow-created")
 
@@ -59,13 +59,14 @@ def _add_change(pages: Pages) -> None:
         stored = workflow_entry(tx, visit.id("workflowId"))
         known_id = visit.id("workflowId")
         try:
+            refuse_if_saved_meanwhile(visit, stored)
             wanted = _wanted(visit, stored.get("actions", []))
             refuse_taken_name(workflows.list_workflows(tx), wanted.name, known_id)
             workflows.rename_workflow(tx, known_id, wanted.name)
             store_workflow(tx, wanted, **visit.stamp())
         except (BadRequest, Conflict) as error:
             # The new name must not stay when the rest does not.
-            raise TurnedBack(_form(tx, visit, known_id, _heading(visit), error.message)) from error
+            raise TurnedBack(_form(tx, visit, known_id, _heading(visit), error)) from error
         return Redirect(f"/workflows/{known_id}", "saved")
 
 
@@ -91,9 +92,10 @@ def _heading(visit: Visit) -> dict[str, Any]:
     return entry
 
 
-def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], error: str | None = None) -> ConsolePage:
+def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], error: Fault | None = None) -> ConsolePage:
     is_yaml = visit.text("as") == "yaml" or visit.query.get("as") == "yaml"
     known = objects.find_object_by_slug(tx, str(entry.get("object", "")))
+    stored = workflow_entry(tx, known_id) if known_id else None
     values = {
         "section": "workflows",
         "known_id": known_id,
@@ -106,6 +108,5 @@ def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], err
         "operators": OPERATORS,
         "types": TYPES,
         "blocks": typed_blocks(visit) if error and not is_yaml else blocks_for(entry.get("actions", [])),
-        "error": error,
     }
-    return ConsolePage("workflow_form.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("workflow_form.html", values | form_values(stored, error), form_status(error))

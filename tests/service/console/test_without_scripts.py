@@ -1,0 +1,159 @@
+"""All that the console does, done without scripts: every form is sent as a page shows it, and two people never overwrite each other."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.routing import compile_path
+
+from tests.service.console.conftest import Newcomer, link_to
+from tests.support.consolepages import furnish, page_tables
+from tests.support.plainpages import PlainReader
+from tests.support.service import RunningService
+
+pytestmark = pytest.mark.usefixtures("_cheap_passwords")
+PASSWORD = "correct horse battery"
+
+Reading = Callable[[], PlainReader]
+
+
+@pytest.fixture
+def reading(service: RunningService, newcomer: Newcomer) -> Reading:
+    """Makes readers who have not signed in."""
+    return lambda: PlainReader(newcomer(service).client)
+
+
+def link_of(reader: PlainReader) -> str:
+    return html.unescape(re.findall(r"http[^\s<\"]+/console/password\?code=[\w-]+", reader.text)[0])
+
+
+def come_and_go(operator: PlainReader, member: PlainReader) -> None:
+    operator.open("/console").follow("Members").follow("Invite")
+    operator.press("Invite", {"Name": "Ada", "Email": "ada@example.com", "Owner": True})
+    member.open(link_of(operator)).press("Set the password", {"Password": PASSWORD, "The same": PASSWORD})
+    assert "Overview" in member.text
+    member.press("Sign out")
+    member.open("/console/records/people").press("Sign in", {"Email": "ada@example.com", "Password": PASSWORD})
+    assert "/records/people" in str(member.answer.url), "what was asked for comes after signing in"
+    member.follow("Ada")
+    typed = {"Present password": PASSWORD, "New password": f"{PASSWORD} 2", "The same": f"{PASSWORD} 2"}
+    assert "The password is changed" in member.press("Change the password", typed).text
+
+
+def administer(reader: PlainReader) -> None:
+    reader.follow("Members").follow("Invite").press("Invite", {"Name": "Grace", "Email": "grace@example.com", "Viewer": True})
+    reader.open("/console/members").follow("Grace").press("Save", {"Member": True})
+    assert "/console/password?code=" in reader.follow("Grace").press("Make a link").text
+    reader.open("/console/members").follow("Grace").follow("Take access away").press("Take access away")
+    assert "cannot sign in any more" in reader.text
+    reader.follow("API keys").follow("Create a key").press("Create the key", {"Name": "ci", "Only these": True, "records:read": True})
+    assert re.search(r"crs_[\w-]{43}", reader.text)
+    assert "The key is revoked" in reader.open("/console/keys").follow("Revoke ci").press("Revoke the key").text
+
+
+def change_the_schema(reader: PlainReader) -> None:
+    reader.follow("Objects").follow("New object").press("Create the object", {"Name of many": "Projects", "Name of one": "Project"})
+    reader.press("Create the attribute", {"Name": "State", "Type": "One of some options", "Options": "open\nclosed"})
+    reader.follow("State").press("Save", {"Name": "Phase"})
+    assert "inactive" in reader.follow("Phase").press("Deactivate").text
+    assert "The attribute is deleted" in reader.follow("Phase").follow("Delete").press("Delete the attribute").text
+    assert "Saved" in reader.press("Save", {"Name of many": "Works"}).text
+    assert "The object is inactive" in reader.press("Deactivate the object").text
+    assert "The object is deleted" in reader.follow("Delete the object").press("Delete the object").text
+
+
+def work_with_records(reader: PlainReader) -> None:
+    for name in ("Acorn", "Acme"):
+        reader.follow("Companies").follow("New Company").press("Create", {"Name": name})
+    reader.follow("People").follow("New Person").press("Create", {"Company": "acme", "Job title": "Analyst"})
+    assert "Acme" in reader.text
+    reader.follow("Change").press("Save", {"Job title": "Engineer"})
+    assert "Analyst" in reader.text, "the history shows what was there"
+    reader.press("Add", {"Title": "Call", "Summary": "Wants a quote"})
+    assert "Engineer" in reader.follow("People").press("Filter", {"Attribute": "Job title", "Value": "engin"}).text
+    reader.follow("Import").press("Read its columns", upload=("people.csv", b"Job title,E-mail\nBoss,boss@example.com\n"))
+    assert "crmctl bulk import people" in reader.press("Show the commands").text
+    reader.follow("Activities").follow("Call").press("Save", {"Title": "Meeting"})
+    assert "The activity is deleted" in reader.follow("Delete").press("Delete the activity").text
+    reader.open("/console/activities/new").press("Add", {"Title": "Visit", "Object": "Companies", "Name of the record": "acorn"})
+    reader.follow("Acorn").follow("Delete").press("Delete the record")
+    reader.follow("Files").press("Upload", {"Bucket": "notes"}, upload=("note.txt", b"remember"))
+    assert reader.follow("note.txt").answer.content == b"remember"
+
+
+def automate(reader: PlainReader) -> None:
+    reader.open("/console/reports").follow("New report").press("Choose", {"Records of": "Companies"})
+    reader.press("Save", {"Name": "By industry", "Figures": True, "Groups by": "Industry", "Figure 1": "Number of records"})
+    reader.follow("Change").press("Save", {"Description": "Who is what"})
+    assert "completed" in reader.press("Run").text
+    assert reader.follow("CSV").text.startswith("\ufeffindustry")
+    reader.open("/console/reports").follow("By industry").follow("Delete").press("Delete the report")
+    assert "The report is deleted" in reader.text
+    reader.follow("Workflows").follow("New workflow")
+    reader.press("Save", {"Name": "Call them", "What it does": "Add an activity", "Title of the activity": "Call", "Object": "People"})
+    reader.press("Enable").press("Run", {"Data": "{}"})
+    reader.open("/console/workflows").follow("Call them").follow("Change").press("Save", {"Description": "Of late"})
+    assert "The workflow is deleted" in reader.follow("Delete").press("Delete the workflow").text
+
+
+def deliver(reader: PlainReader) -> None:
+    reader.follow("Webhooks").follow("Add an endpoint")
+    reader.press("Add the endpoint", {"Address": "http://127.0.0.1:9/", "All event types": True})
+    reader.follow("Change").press("Save", {"Description": "Orders"})
+    assert re.search(r"whsec_\S+", reader.press("Show the secret").text)
+    reader.follow("Rotate").press("Rotate the secret")
+    assert "webhook.test" in reader.press("Send a test").text
+    assert "is tried now" in reader.press("Try now").text
+    reader.open("/console/webhooks").follow("http://127.0.0.1:9/").follow("Replay several").press("Count them first")
+    assert "are meant by this" in reader.text
+    reader.press("Replay").press("Disable").follow("Delete").press("Delete the endpoint")
+    assert "The endpoint is deleted" in reader.text
+
+
+def test_every_form_of_the_console_is_sent_as_its_page_shows_it(service: RunningService, reading: Reading) -> None:
+    operator, member = reading().open(link_to(service)), reading()
+    come_and_go(operator, member)
+    for part in (administer, change_the_schema, work_with_records, automate, deliver):
+        part(member.open("/console"))
+    assert "curl" in member.open("/console/api").follow("Records").text
+    member.open("/console/account").press("End")
+    assert "Sign in" in member.open("/console").text
+    operator.open(link_to(service)).open("/console/sessions").follow("Sign out everywhere").press("Sign out everywhere")
+    sent = {path.removeprefix("/console") for reader in (operator, member) for method, path in reader.sent if method == "post"}
+    routes = [route.path for route in page_tables(service)[0].routes if route.method == "POST"]
+    assert [path for path in routes if not any(compile_path(path)[0].match(each) for each in sent)] == []
+
+
+EDITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("/activities/{activityId:uuid}", {"Title": "Theirs"}, {"Summary": "Mine"}),
+    ("/objects/{objectId:uuid}/attributes/{attributeId:uuid}", {"Name": "Theirs"}, {"Name": "Mine"}),
+    ("/members/{memberId:uuid}", {"Name": "Theirs"}, {"Member": True}),
+    ("/webhooks/{endpointId:uuid}/edit", {"Description": "Theirs"}, {"All event types": True}),
+    ("/reports/{reportId:uuid}/edit", {"Description": "Theirs"}, {"At most": "7"}),
+    ("/workflows/{workflowId:uuid}/edit", {"Description": "Theirs"}, {"Name": "Mine"}),
+]
+"""A page, what the one changes, what the other does."""
+
+
+def test_of_two_people_with_the_same_form_the_second_is_told(service: RunningService, reading: Reading) -> None:
+    furnished = furnish(service)
+    object_id = service.client.get("/api/v1/objects").json()["objects"][-1]["id"]
+    first, second = reading().open(link_to(service)), reading().open(link_to(service))
+    places = [(furnished.paths[page][0], theirs, mine) for page, theirs, mine in EDITS]
+    places.append((f"/objects/{object_id}", {"Description": "Theirs"}, {"Name of many": "Mine"}))
+    for path, theirs, mine in places:
+        first.open(f"/console{path}")
+        second.open(f"/console{path}")
+        assert first.press("Save", theirs).answer.status_code == 200, path
+        assert second.press("Save", mine).answer.status_code == 409, path
+        assert "somebody else saved this meanwhile" in second.text.lower(), path
+        assert re.search(r"What is saved now</h2><pre>[^<]*Theirs", second.text), path
+        assert "Theirs" in first.open(f"/console{path}").text, f"{path}: nothing is overwritten"
+        # Who has seen it may: what was filled in is still there.
+        assert second.press("Save").answer.status_code == 200, path
+        kept = [each for each in mine.values() if isinstance(each, str)]
+        assert all(each in first.open(f"/console{path}").text for each in kept), path

@@ -1,0 +1,189 @@
+"""Pages as a browser without scripts uses them: their forms, filled in by label and sent with what they hold, and nothing else.
+
+reader = PlainReader(client)
+reader.open("/console/keys/new")
+reader.press("Create the key", {"Name": "ci", "Full access": True})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urljoin
+
+import httpx
+
+TICKED = ("checkbox", "radio")
+
+
+@dataclass
+class PlainField:
+    """A control with a name; `chosen` is whether it is ticked, `options` those of a select by their text."""
+
+    name: str
+    kind: str
+    value: str = ""
+    is_required: bool = False
+    chosen: bool = False
+    id: str = ""
+    label: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class PlainForm:
+    """`buttons` are those that send it: text, name, value."""
+
+    action: str
+    method: str
+    is_multipart: bool
+    fields: list[PlainField] = field(default_factory=list)
+    buttons: list[list[str]] = field(default_factory=list)
+
+    def fill(self, typed: Mapping[str, Any]) -> None:
+        for label, value in typed.items():
+            found = [each for each in self.fields if each.label.startswith(label)]
+            assert found, f"no field is called {label!r} but {[each.label for each in self.fields]}"
+            one = found[0]
+            if one.kind in TICKED:
+                for other in self.fields:
+                    other.chosen = other.chosen and not (one.kind == "radio" and other.name == one.name)
+                one.chosen = bool(value)
+            else:
+                one.value = one.options[value] if one.kind == "select" else value
+
+    def sent(self) -> dict[str, list[str]]:
+        """What a browser sends, once it is content with what is filled in."""
+        pairs: dict[str, list[str]] = {}
+        for each in self.fields:
+            is_ticked = each.kind not in TICKED or each.chosen
+            group = [other for other in self.fields if other.name == each.name and other.chosen]
+            assert not each.is_required or (each.value and (each.kind != "radio" or group)), f"a browser wants {each.label!r}"
+            if is_ticked and each.kind != "file":
+                pairs.setdefault(each.name, []).append(each.value)
+        return pairs
+
+
+class _Page(HTMLParser):
+    """Forms, links and the labels of their fields."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.forms: list[PlainForm] = []
+        self.links: list[list[str]] = []
+        self._form: PlainForm | None = None
+        self._labels: dict[str, str] = {}
+        self._label: list[Any] | None = None
+        self._text: list[Any] | None = None
+        """What collects the text that follows, in its first place."""
+        self.feed(text)
+        for each in (each for form in self.forms for each in form.fields):
+            each.label = " ".join((each.label or (self._labels.get(each.id, "") if each.id else "")).split())
+            each.value = each.value.removeprefix("\n") if each.kind == "textarea" else each.value
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        said = {name: value or "" for name, value in attributes}
+        if tag == "form":
+            self._form = PlainForm(said["action"], said.get("method", "get"), said.get("enctype") == "multipart/form-data")
+            self.forms.append(self._form)
+        elif tag == "a" and "href" in said:
+            self.links.append(["", said["href"]])
+            self._text = self.links[-1]
+        elif tag == "label":
+            self._label = ["", said.get("for", ""), None]
+        elif self._form is not None:
+            self._control(tag, said)
+
+    def _control(self, tag: str, said: dict[str, str]) -> None:
+        assert self._form is not None
+        if tag in ("input", "select", "textarea"):
+            kind = said.get("type", "text") if tag == "input" else tag
+            found = PlainField(said["name"], kind, said.get("value", ""), "required" in said, "checked" in said, said.get("id", ""))
+            self._form.fields.append(found)
+            if self._label is not None:
+                self._label[2] = found
+        elif tag == "option":
+            select = self._form.fields[-1]
+            self._text = ["", said.get("value", ""), select]
+            if "selected" in said or not select.options:
+                select.value = said.get("value", "")
+            select.options[""] = select.options.get("", "")
+        elif tag == "button" and said.get("type", "submit") == "submit":
+            self._form.buttons.append(["", said.get("name", ""), said.get("value", "")])
+            self._text = self._form.buttons[-1]
+
+    def handle_data(self, data: str) -> None:
+        if self._text is not None:
+            self._text[0] += data
+        if self._label is not None:
+            self._label[0] += data
+        if self._form is not None and self._form.fields and self.get_starttag_text().startswith("<textarea"):  # type: ignore[union-attr]
+            self._form.fields[-1].value += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._form = None
+        elif tag == "label" and self._label is not None:
+            text, target, wrapped = self._label
+            self._labels.setdefault(target, text)
+            if wrapped is not None:
+                wrapped.label = text
+            self._label = None
+        elif tag == "option" and self._text is not None:
+            text, value, select = self._text
+            select.options[text.strip()] = value
+            self._text = None
+        elif tag in ("a", "button"):
+            self._text = None
+
+
+class PlainReader:
+    """Whoever reads with it; `sent` are the methods and paths of the forms that were sent."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+        self.sent: list[tuple[str, str]] = []
+        self.answer = httpx.Response(204)
+
+    @property
+    def text(self) -> str:
+        return self.answer.text
+
+    def open(self, path: str) -> PlainReader:
+        """A page, or where it leads at once."""
+        self.answer = self.client.get(path, follow_redirects=True)
+        if "refresh" in self.answer.headers and "url=" in self.answer.headers["refresh"]:
+            self.answer = self.client.get(self.answer.headers["refresh"].partition("url=")[2], follow_redirects=True)
+        return self
+
+    def follow(self, text: str) -> PlainReader:
+        """The first link whose text begins with this."""
+        links = _Page(self.text).links
+        found = [href for named, href in links if " ".join(named.split()).startswith(text)]
+        assert found, f"no link {text!r} but {[named for named, _ in links]}"
+        return self.open(urljoin(str(self.answer.url), found[0]))
+
+    def press(self, button: str, typed: Mapping[str, Any] | None = None, upload: tuple[str, bytes] | None = None) -> PlainReader:
+        """The first button whose text begins with this, with its form filled in."""
+        for form in _Page(self.text).forms:
+            for text, name, value in form.buttons:
+                if " ".join(text.split()).startswith(button):
+                    return self._send(form, typed or {}, (name, value), upload)
+        raise AssertionError(f"no button {button!r} on {self.answer.url}: {self.text}")
+
+    def _send(self, form: PlainForm, typed: Mapping[str, Any], button: tuple[str, str], upload: tuple[str, bytes] | None) -> PlainReader:
+        where = urljoin(str(self.answer.url), form.action)
+        files = [each for each in form.fields if each.kind == "file"]
+        for each in files:
+            each.value = upload[0] if upload else ""
+        form.fill(typed)
+        pairs = form.sent() | ({button[0]: [button[1]]} if button[0] else {})
+        self.sent.append((form.method, httpx.URL(where).path))
+        if form.method == "get":
+            self.answer = self.client.get(where, params=pairs, follow_redirects=True)
+            return self
+        parts = {each.name: upload for each in files if upload} if form.is_multipart else None
+        self.answer = self.client.post(where, data=pairs, files=parts, follow_redirects=True)
+        return self
