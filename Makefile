@@ -6,7 +6,7 @@ PROGRAM   := $(VENV)/.program
 INSTALLED := $(VENV)/.installed
 PIP       := $(BIN)/python -m pip -qq --disable-pip-version-check
 ARGS      ?=
-FLOOR     ?= 80
+FLOOR     ?= 95
 
 export PYTHON
 # A container may set this; it would compile crmctl anew for each of the thousands of processes that the tests start.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import socket
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from crmctl.client.http.transport import HttpxTransport, Request, Response
 from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError
+from tests.support.cli import uncounted
 from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
 from tests.support.patience import PATIENCE
 
@@ -229,4 +231,4 @@ prepare_httpx()
 assert "httpx" in sys.modules
 assert not {"httpx._main", "click", "rich", "pygments"} & set(sys.modules), sorted(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], env=uncounted(os.environ), check=True)
