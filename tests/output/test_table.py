@@ -6,6 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from crmctl.models.attributes import Attribute
+from crmctl.output.columns import aligned
 from crmctl.output.control_characters import clean
 from crmctl.output.times import local
 from crmctl.output.views import OBJECTS, record_view
@@ -185,3 +186,11 @@ def test_a_slug_named_like_a_field_of_the_record_does_not_hide_it() -> None:
 def test_times_are_local_to_the_minute(timestamp: str, shown: tuple[str, str] | None) -> None:
     with in_zone("Europe/Berlin"):
         assert local(timestamp) == shown
+
+
+def test_lines_below_each_other_count_cells_and_not_characters() -> None:
+    assert aligned([("LINE", "FILE", "RECORD"), ("2", "東京", "京都"), ("13", "Ada 👩‍💻", "x")]) == [
+        "LINE  FILE    RECORD",
+        "2     東京    京都",
+        "13    Ada 👩‍💻  x",
+    ]

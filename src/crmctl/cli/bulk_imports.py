@@ -122,21 +122,20 @@ _CHOICES_SHOWN, _VALUE_SHOWN = 20, 40
 def _choices_text(choices: Sequence[Mapping[str, Any]]) -> str:
     """A line for each value of which it had to be chosen whose counts."""
     from crmctl.models import jsontext
+    from crmctl.output.columns import aligned, cell_width, pad
     from crmctl.output.control_characters import clean
 
     def said(value: Any) -> str:
         text = "-" if value in (None, "") else clean(value if isinstance(value, str) else jsontext.dumps(value))
-        return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 1] + "…"
+        return pad(text, min(cell_width(text), _VALUE_SHOWN), False)
 
     rows = [("LINE", "ATTRIBUTE", "CHOICE", "BASE", "FILE", "RECORD")]
     for one in choices[:_CHOICES_SHOWN]:
         known = "known" if one["baseKnown"] else "unknown"
         choice = f"conflict: {one['choice']}" if one["conflict"] else one["choice"]
         rows.append((str(one["line"]), one["attribute"], choice, known, said(one["file"]), said(one["record"])))
-    widths = [max(len(row[place]) for row in rows) for place in range(6)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     more = len(choices) - _CHOICES_SHOWN
-    return "\n".join([*lines, *([f"and {more:,} more; -o json has them"] if more > 0 else [])]) + "\n"
+    return "\n".join([*aligned(rows), *([f"and {more:,} more; -o json has them"] if more > 0 else [])]) + "\n"
 
 
 _FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
@@ -170,6 +169,7 @@ def preview_text(preview: ImportPreview) -> str:
 
 
 def _plan_text(preview: PlanPreview) -> str:
+    from crmctl.output.columns import aligned
     from crmctl.output.progress import duration
 
     document = preview.to_document()
@@ -184,6 +184,5 @@ def _plan_text(preview: PlanPreview) -> str:
     if shown:
         rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
         rows += [(str(one.line), one.action, one.id or "", one.reason or ", ".join(one.changes or ())) for one in shown]
-        widths = [max(len(row[place]) for row in rows) for place in range(4)]
-        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += aligned(rows)
     return "\n".join([*lines, "nothing was sent"])

@@ -3,6 +3,7 @@ fewer columns before free text becomes hard to read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,3 +92,9 @@ def pad(text: str, width: int, right: bool) -> str:
         length = cell_width(text)
     blanks = " " * (width - length)
     return blanks + text if right else text + blanks
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts below each other, a line each."""
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(pad(cell, width, False) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
