@@ -144,7 +144,7 @@ class Bulk:
         return inspecting.inspect_file(self._context, request)
 
     def jobs(self) -> Sequence[JobInfo]:
-        """The import jobs of this machine, the newest first."""
+        """The bulk jobs of this machine, the newest first."""
         return listing.list_jobs(self._context).jobs
 
 

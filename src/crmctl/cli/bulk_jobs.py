@@ -11,9 +11,6 @@ from crmctl.cli.record_queries import FEW_REQUESTS
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from crmctl.bulk.usecases.recreate import Recreation
     from crmctl.bulk.usecases.repair import RepairRequest
     from crmctl.bulk.usecases.undo import Undo
@@ -52,8 +49,7 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
         removed = remove_job(context, reference, keep=runtime.dry_run)
         runtime.done({"removed": removed}, f"removed job {removed}")
     else:
-        document = find_job(context, reference).to_document()
-        runtime.emitter.emit_result(document, text=_job_text(document))
+        runtime.emitter.emit_result(find_job(context, reference).to_document())
 
 
 def _list(runtime: Runtime) -> None:
@@ -67,11 +63,6 @@ def _list(runtime: Runtime) -> None:
     if runtime.output_format == "table":
         rows = [{"host": urlsplit(row.pop("origin")).netloc, **row} for row in rows]
     runtime.emitter.emit_items(rows, generic_view(rows, "jobs", first=_JOB_COLUMNS))
-
-
-def _job_text(document: Mapping[str, Any]) -> str:
-    width = max(map(len, document))
-    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in document.items())
 
 
 def repair_job(runtime: Runtime, request: RepairRequest) -> None:

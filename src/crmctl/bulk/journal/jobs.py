@@ -1,4 +1,4 @@
-"""The import jobs of this machine: one folder each under the state directory. Making, listing, finding and removing them."""
+"""The bulk jobs of this machine: one folder each under the state directory. Making, listing, finding and removing them."""
 
 from __future__ import annotations
 

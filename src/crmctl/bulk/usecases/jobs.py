@@ -1,4 +1,4 @@
-"""The import jobs of this machine: listing them, showing one, removing one."""
+"""The bulk jobs of this machine: listing them, showing one, removing one."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SAMPLES = 20
 
 
 def store_of(context: BulkContext) -> JobStore:
-    """The import jobs of this machine."""
+    """The bulk jobs of this machine."""
     return JobStore(context.state, context.clock)
 
 

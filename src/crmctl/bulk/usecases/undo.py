@@ -1,4 +1,4 @@
-"""Taking back what an import did: created records are deleted, changed ones put back. What somebody has changed since stays."""
+"""Taking back what a job did: created records are deleted, changed ones put back. What somebody has changed since stays."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def resume_job(
     capture_ids: given.CaptureOption = False,
     lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
-    """Go on with an import that was interrupted.
+    """Go on with a job that was interrupted.
 
     Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
@@ -153,7 +153,7 @@ def show_jobs(
     job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this one.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete its journal and result files; asks first.")] = False,
 ) -> None:
-    """List the import jobs of this machine, the newest first."""
+    """List the bulk jobs of this machine, the newest first."""
     from crmctl.cli.bulk_jobs import show_jobs
 
     show_jobs(ctx.obj, job, remove=remove)
@@ -180,11 +180,12 @@ def repair_job(
 
 @app.command("undo", writes=True, examples=["crmctl bulk undo $(crmctl bulk jobs -q '[0].job' -o ids) --dry-run"])
 def undo_job(ctx: typer.Context, job: JobArgument) -> None:
-    """Take back what an import did; shows what it will do and asks.
+    """Take back what a job did; shows what it will do and asks.
 
     Records that it created are deleted. Records that it changed get back what they held before, where that was kept: by --key it is, by id
-    with bulk import --before-images yes. A record that somebody has changed since stays as it is and is reported. Interrupted, it can be
-    given again: what is undone stays undone.
+    with bulk import --before-images yes. Records that it deleted or merged are created again, with new ids, and what named them names
+    them again. A record that somebody has changed since stays as it is and is reported. Interrupted, it can be given again: what is undone
+    stays undone.
     """
     from crmctl.cli.bulk_jobs import undo_job
 
