@@ -33,6 +33,8 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
         return _report(runtime, error)
     except Exception as error:
         return _report(runtime, storage_error(error) or _unexpected(error, runtime))
+    finally:
+        runtime.end()
 
 
 def _unexpected(error: Exception, runtime: Runtime) -> CrmctlError:

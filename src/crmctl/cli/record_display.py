@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.record_queries import query_context
+from crmctl.cli.record_queries import shown_context
 from crmctl.cli.targets import known_attributes, record_columns
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RecordDisplay:
         dotted = any("." in name for name in self._names)
         is_table = runtime.output_format == "table" and not runtime.flags.get("query")
         self._attributes = (known_attributes(runtime, object_name) or []) if dotted or is_table else []
-        self._context = context or query_context(runtime)
+        self._context = context or shown_context(runtime)
         self._lookups = FieldLookups(self._context, self._attributes, self._names)
         self._labels = [_Labels(self._context, attribute) for attribute in self._labelled()] if is_table else []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.list_window import ORDERS, SeenPages, Window, one_of, show_found
 from crmctl.cli.record_display import RecordDisplay
-from crmctl.cli.record_queries import check_references, query_context
+from crmctl.cli.record_queries import check_references, shown_context
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReade
     from crmctl.client.queries.record_query import RecordQuery
     from crmctl.client.queries.sort_keys import list_order
 
-    reader = FilterReader(query_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
+    reader = FilterReader(shown_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
     order = list_order(asked.sort, asked.order, lambda: reader.attributes)
     wanted: RecordFilter = reader.read(asked.filters or ())
     if asked.text is not None:

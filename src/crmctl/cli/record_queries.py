@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from crmctl.cli.counted_words import counted
@@ -36,6 +37,17 @@ def query_context(runtime: Runtime, *, strict: bool = False, agreed: bool = Fals
         tell=runtime.messages.detail,
         strict=strict,
     )
+
+
+def shown_context(runtime: Runtime, *, strict: bool = False, agreed: bool = False) -> QueryContext:
+    """For what is only shown: what costs more than is agreed to comes from the mirror where there is one."""
+    from crmctl.cli.mirror_answers import MirrorAnswers
+
+    context = query_context(runtime, strict=strict, agreed=agreed)
+    mirror = MirrorAnswers(runtime, most=MOST_REQUESTS)
+    if not agreed:
+        context = replace(context, at_hand=mirror.at_hand)
+    return replace(context, named_at_hand=mirror.named_at_hand)
 
 
 def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | None, *, strict: bool = False) -> RecordFilter:

@@ -34,6 +34,16 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.flags: dict[str, Any] = {}
         self._warnings_left = True
+        self._endings: list[Callable[[], object]] = []
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        """Have this called when the run ends, however it does."""
+        self._endings.append(close)
+
+    def end(self) -> None:
+        """Close what the run has opened."""
+        while self._endings:
+            self._endings.pop()()
 
     @cached_property
     def paths(self) -> Paths:

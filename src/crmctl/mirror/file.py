@@ -131,12 +131,13 @@ class MirrorFile:
         return opened
 
     @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """Open for reading; None where there is none that this version knows. Raises StorageError."""
+    def read(cls, path: Path, patience: float = 60.0) -> Self | None:
+        """Open for reading; None where there is none that this version knows. Raises StorageError, also where others keep it locked for
+        longer than `patience` seconds."""
         if not path.is_file():
             return None
         with storage_errors(path):
-            opened = cls(path, connect_to_read(path, 60.0))
+            opened = cls(path, connect_to_read(path, patience))
             if opened._format() != FORMAT:
                 opened.close()
                 return None

@@ -4,7 +4,9 @@ but for a sync that was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from crmctl.bulk.context import BulkContext
@@ -25,6 +27,8 @@ CHUNK = 500
 
 _IN_COLUMNS = frozenset({AttributeType.TEXT, AttributeType.EMAIL, AttributeType.SELECT, AttributeType.DATE, AttributeType.REFERENCE})
 """Types whose columns hold what a record's data holds; keys of the others are read from the record itself."""
+
+Admits = Callable[[Record], bool]
 
 KeyTypes = Sequence[tuple[str, str | None]]
 """The attributes of a key by slug, with their types."""
@@ -49,7 +53,12 @@ class LocalCopy:
     @classmethod
     def find(cls, context: BulkContext) -> Self | None:
         """The mirror of the context's service, None where there is none."""
-        file = MirrorFile.read(mirror_path(context.state, context.profile, context.origin))
+        return cls.at(mirror_path(context.state, context.profile, context.origin))
+
+    @classmethod
+    def at(cls, path: Path, patience: float = 60.0) -> Self | None:
+        """The mirror in this file, None where there is none. Raises StorageError, also where it is locked for longer than `patience`."""
+        file = MirrorFile.read(path, patience)
         return None if file is None else cls(file)
 
     def __enter__(self) -> Self:
@@ -96,10 +105,37 @@ class LocalCopy:
             while rows := cursor.fetchmany(CHUNK):
                 yield [_record(row[0]) for row in rows]
 
+    def hold_still(self) -> None:
+        """From here on all that is read is of one moment, whatever a sync does meanwhile."""
+        with storage_errors(self.path):
+            self._db.execute("BEGIN")
+
+    def numbers(self, object_id: str, sort: str, *, is_descending: bool, admits: Admits | None = None) -> array[int]:
+        """The rows of the records that `admits` lets in (None: all), in order of their creation or change."""
+        direction = "DESC" if is_descending else "ASC"
+        column = {"created_at": "_created", "updated_at": "_updated"}[sort]
+        what = "_no" if admits is None else "_no, _data"
+        with storage_errors(self.path):
+            rows = self._db.execute(f"SELECT {what} FROM {self._table(object_id)} ORDER BY {column} {direction}, _no {direction}")
+            return array("q", (row[0] for row in rows if admits is None or admits(_record(row[1]))))
+
+    def numbered(self, object_id: str, numbers: Sequence[int]) -> list[Record]:
+        """The records of a few rows."""
+        marks = ", ".join("?" * len(numbers))
+        with storage_errors(self.path):
+            rows = self._db.execute(f"SELECT _no, _data FROM {self._table(object_id)} WHERE _no IN ({marks})", numbers)
+            found = {number: _record(wire) for number, wire in rows}
+        return [found[number] for number in numbers]
+
     def record(self, object_id: str, record_id: str) -> Record | None:
         with storage_errors(self.path):
             row = self._db.execute(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,)).fetchone()
         return None if row is None else _record(row[0])
+
+    def ids_with_capitals(self, object_id: str) -> list[str]:
+        """The ids that are not in lower case."""
+        with storage_errors(self.path):
+            return [row[0] for row in self._db.execute(f"SELECT id FROM {self._table(object_id)} WHERE id <> lower(id)")]
 
     def with_keys(self, object_id: str, types: KeyTypes, keys: Collection[str]) -> Iterator[Record]:
         """The records whose key is one of these, in the normal form of `record_match.key_of`: what an import by key compares."""

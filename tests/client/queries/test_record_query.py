@@ -10,7 +10,9 @@ import pytest
 
 from crmctl.client.queries.clauses import FilterReader, text_search
 from crmctl.client.queries.record_filter import ListOrder, RecordFilter
+from crmctl.client.queries.record_groups import Measures, RecordGroups
 from crmctl.client.queries.record_query import RecordQuery
+from crmctl.client.queries.record_sample import sample
 from crmctl.client.queries.references_checked import dangling_ids
 from crmctl.client.queries.sort_keys import list_order
 from crmctl.errors import UsageError
@@ -136,6 +138,10 @@ def test_the_answer_does_not_depend_on_the_habits_of_the_service(texts: tuple[st
         assert times == sorted(times, reverse=order != "asc")
         some = [record.id for page in ask(crm, Told(), *texts, order=ListOrder(sort, order)).pages(7, 3) for record in page.items]
         assert some == [record.id for record in found][3:10]
+    sorted_here = ask(crm, Told(), *texts, order=list_order("email", "asc", attributes)).pages(None)
+    assert [record.data["email"] for page in sorted_here for record in page.items] == sorted(
+        record.data["email"] for record in RECORDS["people"] if record.id in expected
+    )
     assert ask(crm, Told(), *texts).count() == len(expected)
 
 
@@ -185,6 +191,17 @@ def test_reading_more_than_is_shown_is_announced_with_its_price() -> None:
     assert valued == sorted(valued, reverse=True)
     assert scores[len(valued) :] == [None] * (340 - len(valued)), "nulls last"
     assert [cost.requests for cost in told.costs] == [3]
+
+
+def test_a_large_sample_and_a_count_by_many_options_say_their_price() -> None:
+    crm, told = MemoryCrm({"people": made(count=3000)["people"]}), Told()
+    assert len(sample(ask(crm, told), 40, seed=1)) == 40
+    assert [cost.requests for cost in told.costs] == [len(crm.asked) - 1]
+    options = [f"s{number}" for number in range(12)]
+    status = Attribute(id="4", slug="status", type="select", config={"options": options})
+    crm.asked.clear(), told.costs.clear()
+    RecordGroups(told.context(crm), "people", RecordFilter(), Measures("status"), {"status": status}).rows()
+    assert (told.costs[0].requests, len(crm.asked)) == (13, 44), "and all of them, since others than the options are there"
 
 
 def attributes() -> dict[str, Attribute]:

@@ -121,7 +121,8 @@ def count_records(
 ) -> None:
     """Count records, all together or by a value; add up amounts.
 
-    A record with a list of values counts for each of them. Sums and averages leave out records without a number.
+    A record with a list of values counts for each of them. Sums and averages leave out records without a number. What takes more than 50
+    requests comes from the mirror where there is one, and says as of when; --yes reads the service.
     """
     asked = Asked(object_name, filters, strict=strict)
     if by is None and not sums and not averages:

@@ -2,37 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
+from crmctl.client.shapes import Page
 from crmctl.errors import UsageError
+from crmctl.models.filters import Condition
+from crmctl.models.records import Record
 
 
 class ReadingCost(NamedTuple):
-    """Requests that a question takes beyond those that show its answer, and what for."""
+    """Requests that a question takes beyond those that show its answer, and what for; `of`: the object whose records they read."""
 
     requests: int
     purpose: str
+    of: str = ""
 
 
-def _nothing(_: object) -> None:
+class RecordLists(Protocol):
+    """Who is asked for records: the service, or a copy of it."""
+
+    def list_records(
+        self,
+        object_id: str,
+        *,
+        filters: Sequence[Condition] = (),
+        sort: str | None = None,
+        order: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page[Record]: ...
+
+    def search_records(
+        self,
+        object_id: str,
+        *,
+        filters: Sequence[Condition] = (),
+        sort: str | None = None,
+        order: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page[Record]: ...
+
+    def get_record(self, object_id: str, record_id: str) -> Record: ...
+
+
+def _nothing(*_: object) -> None:
     """Nobody listens."""
 
 
 @dataclass(frozen=True)
 class QueryContext:
-    """`approve` hears of a cost before it arises, and raises to avoid it. `warn` hears of what may be a mistake, `tell` of details."""
+    """`approve` hears of a cost before it arises, and raises to avoid it. `at_hand` gives a copy of an object to read instead, where it may
+    be read and there is one; `named_at_hand` the same for names that nobody asked for. `warn` hears of what may be a mistake, `tell` of
+    details."""
 
     crm: Crm
     directory: Directory
     now: float
     approve: Callable[[ReadingCost], None] = _nothing
+    at_hand: Callable[[ReadingCost], RecordLists | None] = _nothing
+    named_at_hand: Callable[[ReadingCost], RecordLists | None] = _nothing
     warn: Callable[[str], None] = _nothing
     tell: Callable[[str], None] = _nothing
     strict: bool = False
+
+    def agree(self, cost: ReadingCost) -> RecordLists | None:
+        """A copy to read at no cost, else None once the cost is agreed to. Raises what `approve` raises."""
+        copy = self.at_hand(cost)
+        if copy is None:
+            self.approve(cost)
+        return copy
 
     def doubt(self, text: str, hint: str | None = None) -> None:
         """Say that a condition can meet nothing. Raises UsageError where that is an error."""

@@ -8,9 +8,9 @@ from decimal import Context, Decimal
 from typing import Any
 
 from crmctl.client.queries.parts import parts_of
-from crmctl.client.queries.query_context import QueryContext
+from crmctl.client.queries.query_context import QueryContext, ReadingCost
 from crmctl.client.queries.record_filter import ListOrder, RecordFilter
-from crmctl.client.queries.record_query import RecordQuery
+from crmctl.client.queries.record_query import MANY_LISTS, RecordQuery
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType
@@ -110,6 +110,9 @@ class RecordGroups:
             return None
         total = self._count(())
         if -(-total // PAGE_LIMIT) <= len(by.options) + 1:
+            return None
+        requests = len(by.options) + 1
+        if requests > MANY_LISTS and self._context.agree(ReadingCost(requests, f"counting {self._object} by {by.slug}", self._object)):
             return None
         counts = {option: self._count((Condition(by.slug, Operator.EQUALS, option),)) for option in by.options}
         empty = self._count((Condition(by.slug, Operator.IS_EMPTY),))

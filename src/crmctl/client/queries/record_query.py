@@ -14,7 +14,7 @@ from crmctl.client.paging import iterate
 from crmctl.client.queries.composite_control import looks_into
 from crmctl.client.queries.list_reader import ListReader, merged
 from crmctl.client.queries.order_bisection import SortedList
-from crmctl.client.queries.query_context import QueryContext, ReadingCost
+from crmctl.client.queries.query_context import QueryContext, ReadingCost, RecordLists
 from crmctl.client.queries.record_filter import Admits, Bound, ListOrder, RecordFilter, micros_at
 from crmctl.client.record_lists import count_records
 from crmctl.client.shapes import Page
@@ -49,6 +49,13 @@ class RecordQuery:
         self.has_body = wanted.needs_body
         self._purpose = purpose
         self._trust = _Trust()
+        self._copy: RecordLists | None = None
+        """What is read instead of the service."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy is read instead of the service."""
+        return self._copy is not None
 
     def fetch(self, limit: int, offset: int) -> Page[Record]:
         """One page of a filter that is plain."""
@@ -76,8 +83,9 @@ class RecordQuery:
             return
         self._choose_lists()
         readers = self._readers(stop if self._is_in_order else None, on_shift)
-        self._agree(readers, stop)
-        found: Iterator[Record] = merged(readers, self.order)
+        if self._agree(readers, stop):
+            readers = self._readers(stop if self._is_in_order else None, on_shift)
+        found: Iterator[Record] = merged(readers, self._list_order)
         if self.wanted.bounds:
             found = self._within(found)
         if self._decides_here:
@@ -127,6 +135,13 @@ class RecordQuery:
         return bool(self.wanted.criteria or self.order.key is not None or (self.wanted.bounds and not self._trust.times))
 
     @property
+    def _list_order(self) -> ListOrder:
+        """The order in which lists are read: where they are sorted here, one that ends with the bounds."""
+        if self.order.key is None:
+            return self.order
+        return ListOrder(next((bound.name for bound in self.wanted.bounds), None))
+
+    @property
     def _is_in_order(self) -> bool:
         """The first records of the lists are the first of the answer."""
         sort = self.order.sort or "created_at"
@@ -148,11 +163,11 @@ class RecordQuery:
         return all(one.admits(record) for one in self.wanted.criteria)
 
     def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
-        crm = self.context.crm
-        call = crm.search_records if self.has_body else crm.list_records
-        sort, direction = (order.sort, order.order) if order.key is None else (None, None)
+        lists: RecordLists = self._copy or self.context.crm
+        call = lists.search_records if self.has_body else lists.list_records
         return self.context.directory.with_object(
-            self.object_name, lambda target: call(target, filters=conditions, sort=sort, order=direction, limit=limit, offset=offset)
+            self.object_name,
+            lambda target: call(target, filters=conditions, sort=order.sort, order=order.order, limit=limit, offset=offset),
         )
 
     def _choose_lists(self) -> None:
@@ -167,7 +182,17 @@ class RecordQuery:
         if pages is not None and pages < count:
             self.wanted = self.wanted.without_choices()
         else:
-            self.context.approve(ReadingCost(count, f"reading {self.object_name} {self._what}, a list for each of {count:,} values"))
+            self.agree(
+                ReadingCost(count, f"reading {self.object_name} {self._what}, a list for each of {count:,} values", self.object_name)
+            )
+
+    def agree(self, cost: ReadingCost) -> bool:
+        """Have a cost agreed to; True where a copy is read instead, in one list: all but what every service decides is decided here."""
+        self._copy = self.context.agree(cost)
+        if self._copy is not None:
+            self.wanted = self.wanted.without_choices()
+            self._trust = _Trust(times=False, parts=False)
+        return self._copy is not None
 
     def _combinations(self, trust: _Trust) -> list[tuple[Condition, ...]]:
         wanted = self.wanted
@@ -211,8 +236,9 @@ class RecordQuery:
         """The list with these conditions; without the service's help only the part of it within the bounds."""
 
         def fetch(limit: int, offset: int) -> Page[Record]:
-            return self._page(conditions, self.order, limit, offset)
+            return self._page(conditions, order, limit, offset)
 
+        order = self._list_order
         bound = next(iter(self.wanted.bounds), None) if not trust.times else None
         if bound is None:
             yield ListReader(fetch, stop=stop, on_shift=on_shift)
@@ -220,12 +246,12 @@ class RecordQuery:
         in_order = ListOrder(bound.name, "asc")
         ascending = SortedList(lambda limit, offset: self._page(conditions, in_order, limit, offset), bound)
         span = ascending.span()
-        if span is None or (self.order.key is None and (self.order.sort or "created_at") != bound.name):
+        if span is None or (order.sort or "created_at") != bound.name:
             yield ListReader(fetch, on_shift=on_shift)
         elif span[1] > span[0]:
             start, end = span
             length = ascending.total or 0
-            yield ListReader(fetch, start=length - end if self.order.is_descending else start, stop=end - start, on_shift=on_shift)
+            yield ListReader(fetch, start=length - end if order.is_descending else start, stop=end - start, on_shift=on_shift)
 
     def _heeds_times(self, readers: Sequence[ListReader]) -> bool:
         """Whether the answers show that the service filters by time; where they show nothing, whether it has left something out."""
@@ -269,18 +295,18 @@ class RecordQuery:
                 return span[1] - span[0]
         return sum(1 for _ in self.records())
 
-    def _agree(self, readers: Sequence[ListReader], stop: int | None) -> None:
-        """Say what reading costs beyond what is shown, before it does."""
-        left = sum(reader.requests_left for reader in readers)
+    def _agree(self, readers: Sequence[ListReader], stop: int | None) -> bool:
+        """Say what reading costs beyond what is shown, before it does; True where a copy is read instead."""
+        left = sum(reader.requests_left for reader in readers) if self._copy is None else 0
         if not left or not (self._decides_here or self._purpose):
-            return
+            return False
         if stop is not None and self.order.key is None:
-            held = merged([reader.first for reader in readers], self.order)
+            held = merged([reader.first for reader in readers], self._list_order)
             if sum(1 for record in self._within(held) if self._admits(record)) >= stop:
-                return
+                return False
         count = sum(reader.total or 0 for reader in readers)
         many = f"{count:,} records" if count else "records"
-        self.context.approve(ReadingCost(left, f"reading {many} of {self.object_name} {self._what}"))
+        return self.agree(ReadingCost(left, f"reading {many} of {self.object_name} {self._what}", self.object_name))
 
     @property
     def _what(self) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 
+from crmctl.client.queries.query_context import ReadingCost
 from crmctl.client.queries.record_filter import ListOrder
-from crmctl.client.queries.record_query import RecordQuery
+from crmctl.client.queries.record_query import MANY_LISTS, RecordQuery
 from crmctl.models.records import PAGE_LIMIT, Record
 
 
 def sample(query: RecordQuery, count: int, seed: int | None) -> list[Record]:
     """`count` records, each as likely as any other, oldest first; with a seed the same ones as long as nothing changes.
 
-    What the service decides alone takes at most one request more than records; else all that match are read, which is announced.
+    What the service decides alone takes at most one request more than records; else all that match are read. Many are announced.
     """
     chance = random.Random(seed)
     query.order = ListOrder("created_at", "asc")
@@ -25,14 +26,25 @@ def sample(query: RecordQuery, count: int, seed: int | None) -> list[Record]:
     query.total = total
     places = sorted(chance.sample(range(total), min(count, total)))
     found = [first.items[place] for place in places if place < len(first.items)]
-    rest = [place for place in places if place >= len(first.items)]
-    while rest:
-        start = rest[0]
-        inside = [place for place in rest if place < start + PAGE_LIMIT]
-        page = query.fetch(inside[-1] - start + 1, start)
-        found += [page.items[place - start] for place in inside if place - start < len(page.items)]
-        rest = rest[len(inside) :]
+    parts = _together([place for place in places if place >= len(first.items)])
+    cost = ReadingCost(len(parts), f"reading {count:,} of {total:,} records of {query.object_name}", query.object_name)
+    if len(parts) > MANY_LISTS and not query.is_copied and query.agree(cost):
+        return sample(query, count, seed)
+    for inside in parts:
+        page = query.fetch(inside[-1] - inside[0] + 1, inside[0])
+        found += [page.items[place - inside[0]] for place in inside if place - inside[0] < len(page.items)]
     return found
+
+
+def _together(places: list[int]) -> list[list[int]]:
+    """Sorted places in parts that a page can hold."""
+    parts: list[list[int]] = []
+    for place in places:
+        if parts and place < parts[-1][0] + PAGE_LIMIT:
+            parts[-1].append(place)
+        else:
+            parts.append([place])
+    return parts
 
 
 def _of_all(query: RecordQuery, count: int, chance: random.Random) -> list[Record]:

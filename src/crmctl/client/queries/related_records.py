@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from crmctl.client.paging import iterate
-from crmctl.client.queries.query_context import QueryContext, ReadingCost
+from crmctl.client.queries.query_context import QueryContext, ReadingCost, RecordLists
 from crmctl.errors import NotFoundError
 from crmctl.models.records import PAGE_LIMIT, Record
 
@@ -16,7 +16,8 @@ FEW = 2
 class RelatedRecords:
     """The records of one object. `expected`: how many references there will be in all, where that is known.
 
-    `most`: so many requests may be made at most; more are not made, and what is not known by then stays unknown.
+    `most`: so many requests may be made at most; more are not made, and what is not known by then stays unknown. Where a copy is read
+    instead, what it does not hold is asked for.
     """
 
     def __init__(self, context: QueryContext, target: str, slug: str, *, expected: int = 0, most: int | None = None) -> None:
@@ -28,6 +29,7 @@ class RelatedRecords:
         self._found: dict[str, Record | None] = {}
         self._total: int | None = None
         self._has_looked = False
+        self._copy: RecordLists | None = None
         self.left_out = 0
         """How many requests were not made because of `most`."""
 
@@ -40,15 +42,18 @@ class RelatedRecords:
 
     def read(self, ids: Collection[str]) -> None:
         """Get to know these records, as far as they are there. Raises what a request raises."""
+        self._take_copies(ids)
         missing = self._missing(ids)
         if len(missing) > FEW and not self._has_looked:
             self._look()
             missing = self._missing(ids)
         if not missing:
             return
-        pages = -(-((self._total or 0) - PAGE_LIMIT) // PAGE_LIMIT) if self._total is not None else None
-        as_a_whole = pages is not None and pages <= max(len(missing), min(self._expected, self._total or 0) - PAGE_LIMIT)
-        cost = pages if as_a_whole and pages is not None else len(missing)
+        cost, as_a_whole = self._cost(missing)
+        if self._is_at_hand(cost):
+            self._take_copies(missing)
+            missing = self._missing(ids)
+            cost, as_a_whole = len(missing), False
         if self._most is not None and cost > self._most:
             self.left_out += cost
             return
@@ -59,7 +64,26 @@ class RelatedRecords:
         if as_a_whole:
             self._read_all()
         for one in self._missing(ids):
-            self._found[one] = self._get(one)
+            self._found[one] = self._get(self._context.crm, one)
+
+    def _cost(self, missing: Sequence[str]) -> tuple[int, bool]:
+        """The requests it takes, and whether they read the whole object."""
+        pages = -(-((self._total or 0) - PAGE_LIMIT) // PAGE_LIMIT) if self._total is not None else None
+        as_a_whole = pages is not None and pages <= max(len(missing), min(self._expected, self._total or 0) - PAGE_LIMIT)
+        return pages if as_a_whole and pages is not None else len(missing), as_a_whole
+
+    def _is_at_hand(self, cost: int) -> bool:
+        """Whether there is a copy to read, for the first time, instead of so many requests."""
+        if self._copy is None and cost > (FEW if self._most is None else self._most):
+            asks = self._context.at_hand if self._most is None else self._context.named_at_hand
+            self._copy = asks(ReadingCost(cost, self._slug, self._target))
+            return self._copy is not None
+        return False
+
+    def _take_copies(self, ids: Collection[str]) -> None:
+        if self._copy is not None:
+            found = {one: self._get(self._copy, one) for one in self._missing(ids)}
+            self._found |= {one: record for one, record in found.items() if record is not None}
 
     def _missing(self, ids: Collection[str]) -> list[str]:
         return [one for one in dict.fromkeys(ids) if one not in self._found]
@@ -76,8 +100,8 @@ class RelatedRecords:
         ):
             self._found |= {record.id.lower(): record for record in page.items}
 
-    def _get(self, record_id: str) -> Record | None:
+    def _get(self, lists: RecordLists, record_id: str) -> Record | None:
         try:
-            return self._context.crm.get_record(self._target, record_id)
+            return lists.get_record(self._target, record_id)
         except NotFoundError:
             return None
