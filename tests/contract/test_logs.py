@@ -12,7 +12,7 @@ from crmctl.service.settings import Kept, Quotas
 from crmctl.service.store import audit_log, request_log
 from crmctl.service.store.request_log import RequestFilter
 from tests.support.cli import run_crmctl
-from tests.support.service import RunningService, running_service
+from tests.support.service import RunningService, running_service, service_process
 
 
 @pytest.fixture
@@ -88,6 +88,9 @@ def test_quotas_hold_for_files_and_for_results(tmp_path: Path, database: str) ->
         signed = service.client.post("/api/v1/files/upload-url", json={"path": "a.txt", "bucket": "files"}).json()["signedUrl"]
         refused = service.client.put(signed, content=b"x" * 1001)
         assert (refused.status_code, refused.json()["error"]) == (507, "quota_exceeded")
+        refused = service.client.put(signed, content=iter([b"x" * 600, b"x" * 600]))
+        assert (refused.status_code, refused.json()["error"]) == (507, "quota_exceeded"), "without a length, too"
+        assert [path for path in (tmp_path / "data" / "files").rglob("*") if path.is_file()] == []
         assert service.client.put(signed, content=b"x" * 500).status_code == 200
         people = service.object_id("people")
         service.client.post(f"/api/v1/objects/{people}/records", json={"data": {"email": "a" * 60 + "@example.com"}})
@@ -100,3 +103,25 @@ def test_quotas_hold_for_files_and_for_results(tmp_path: Path, database: str) ->
         assert 1 <= len(kept) < 6
         assert kept == made[::-1][: len(kept)]
         assert service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter())) == []
+
+
+def test_crmctl_says_what_there_is_no_room_for_and_uploads_it_when_there_is(tmp_path: Path, database: str) -> None:
+    """By the installed programs: a service with quotas, and whoever uploads and runs reports."""
+    data, (small, large) = tmp_path / "served", (tmp_path / "small.bin", tmp_path / "large.bin")
+    small.write_bytes(b"s" * 700_000)
+    large.write_bytes(b"l" * 500_000)
+    options = ["--database-url", database, "--quota", "files=1", "--quota", "results=1", "--rate-limit", "0"]
+    with service_process(data, *options) as service:
+        key = run_crmctl(
+            "service", "keys", "create", "--name", "ci", "--full-access", "--data", data, "--database-url", database, "-o", "json"
+        )
+        env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": key.ok().json()["key"]}
+        run_crmctl("files", "upload", small, "--bucket", "b", env=env).ok()
+        refused = run_crmctl("files", "upload", large, "--bucket", "b", "-o", "json", env=env).exits(7)
+        assert "over the quota of 1048576 bytes" in refused.err
+        kept = [path for path in (data / "files").rglob("*") if path.is_file()]
+        assert [path.stat().st_size > 700_000 for path in kept] == [True], "nothing half-written"
+        # The place of the first is what the second gets, once the service looks again.
+        small.write_bytes(b"")
+        run_crmctl("files", "upload", small, "--bucket", "b", env=env).ok()
+        run_crmctl("files", "upload", large, "--bucket", "b", env=env).ok()

@@ -53,6 +53,12 @@ class Forbidden(Fault):
     default_error = "forbidden"
 
 
+class OverQuota(Fault):
+    """There is no room for it until something goes, or the quota grows."""
+
+    default_error = "quota_exceeded"
+
+
 class Unavailable(Fault):
     """The storage did not answer in time; nothing was written and the same request may be sent again."""
 

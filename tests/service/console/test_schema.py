@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx
 
-from tests.service.console.conftest import Visitor
+from crmctl.service.settings import Quotas
+from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
-from tests.support.service import RunningService
+from tests.support.service import RunningService, running_service
 
 
 def test_an_object_and_its_attributes_from_creation_to_deletion(service: RunningService, visitor: Visitor) -> None:
@@ -73,3 +75,14 @@ def test_a_file_is_uploaded_as_it_is_and_listed(service: RunningService, visitor
     for refused in (upload("", b"x"), upload("x.png", b""), upload("x.png", bucket="-"), upload("x.png", folder="../..")):
         assert refused.status_code == 400
     assert visitor.client.post("/console/files", data=fields | {"token": "x"}, files={"file": ("y.png", b"y")}).status_code == 403
+
+
+def test_the_browser_uploads_no_more_than_all_files_may_have(tmp_path: Path, newcomer: Newcomer) -> None:
+    with running_service(tmp_path / "data", background=False, quotas=Quotas(files=1000)) as service:
+        visitor = newcomer(service)
+        visitor.enter()
+        fields = {"token": visitor.form_token(), "bucket": "uploads", "folder": ""}
+        refused = visitor.client.post("/console/files", data=fields, files={"file": ("x.txt", b"x" * 1001)})
+        assert refused.status_code == 507
+        assert "over the quota of 1000 bytes" in refused.text
+        assert visitor.client.post("/console/files", data=fields, files={"file": ("x.txt", b"x" * 800)}).status_code == 303

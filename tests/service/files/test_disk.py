@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.service.faults import OverQuota
+from crmctl.service.files import disk as disks
 from crmctl.service.files.disk import CHUNK, Disk
+
+MOST = 10 * CHUNK
 
 
 def put(disk: Disk, path: str, data: bytes) -> None:
     incoming = disk.receive("b", path, "text/plain")
-    incoming.write(data)
-    incoming.finish()
-    incoming.close()
+    try:
+        incoming.write(data)
+        incoming.finish()
+    finally:
+        incoming.close()
 
 
 def read(disk: Disk, path: str) -> bytes | None:
@@ -23,7 +29,7 @@ def read(disk: Disk, path: str) -> bytes | None:
 
 
 def test_a_file_is_seen_when_it_is_finished_and_not_before(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "files")
+    disk = Disk(tmp_path / "files", MOST)
     put(disk, "a", b"old")
     incoming = disk.receive("b", "a", "text/html")
     incoming.write(b"new")
@@ -34,7 +40,7 @@ def test_a_file_is_seen_when_it_is_finished_and_not_before(tmp_path: Path) -> No
 
 
 def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "files")
+    disk = Disk(tmp_path / "files", MOST)
     put(disk, "a", b"x" * (CHUNK + 1))
     stored = disk.open("b", "a")
     assert stored is not None
@@ -46,7 +52,7 @@ def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
 
 
 def test_an_upload_given_up_leaves_nothing(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "files")
+    disk = Disk(tmp_path / "files", MOST)
     incoming = disk.receive("b", "a", "text/plain")
     incoming.write(b"half")
     incoming.close()
@@ -54,8 +60,34 @@ def test_an_upload_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_all_files_together_keep_to_the_quota_and_room_that_is_freed_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disks, "REFUSAL_SECONDS", 0.0)
+    folder, heading = tmp_path / "files", 60
+    disk, beside = Disk(folder, 3000), Disk(folder, 3000)
+    put(disk, "a", b"x" * 1000)
+    first, second = disk.receive("b", "b", "text/plain"), beside.receive("b", "c", "text/plain")
+    first.write(b"x" * 800)
+    second.write(b"x" * 800)
+    with pytest.raises(OverQuota, match="over the quota of 3000 bytes"):
+        second.write(b"x" * 800)
+    second.close()
+    first.write(b"x" * 800)
+    first.finish()
+    assert read(disk, "c") is None
+    with pytest.raises(OverQuota):
+        disk.receive("b", "c", "text/plain", 500)
+    # What is replaced makes room for others, and so does what somebody deletes.
+    put(disk, "a", b"x" * 100)
+    put(disk, "c", b"x" * (1300 - 3 * heading - 100))
+    with pytest.raises(OverQuota):
+        put(disk, "d", b"x" * 500)
+    next(path for path in folder.glob("??/*") if path.stat().st_size > 1500).unlink()
+    put(disk, "d", b"x" * 500)
+    assert list((folder / "incoming").iterdir()) == []
+
+
 def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "files")
+    disk = Disk(tmp_path / "files", MOST)
     disk.sweep()
     abandoned, young = (disk.receive("b", name, "text/plain") for name in ("old", "young"))
     [first, second] = sorted((tmp_path / "files" / "incoming").iterdir())
@@ -73,4 +105,4 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match="Permission"):
-        Disk(tmp_path / "files").receive("b", "a", "text/plain")
+        Disk(tmp_path / "files", MOST).receive("b", "a", "text/plain")

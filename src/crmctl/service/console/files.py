@@ -5,8 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.faults import BadRequest
-from crmctl.service.files.disk import Disk
+from crmctl.service.faults import BadRequest, OverQuota, Unavailable
+from crmctl.service.files.disk import Disk, Incoming
 from crmctl.service.files.names import check_bucket, normalise_path
 from crmctl.service.files.storage import url_path
 from crmctl.service.roles import MemberRole
@@ -36,22 +36,29 @@ def add_pages(pages: Pages) -> None:
             path = normalise_path("/".join(part for part in (visit.text("folder").strip("/"), file.name) if part))
             if len(file.content) > min(LARGEST, visit.context.settings.file_limit):
                 raise BadRequest("the file is too large for this page", {"field": "file"})
+            _store(_disk(visit).receive(bucket, path, file.content_type, len(file.content)), file.content)
         except BadRequest as error:
             return _files(visit, error.message)
-        incoming = _disk(visit).receive(bucket, path, file.content_type)
-        try:
-            incoming.write(file.content)
-            incoming.finish()
-        finally:
-            incoming.close()
+        except OverQuota as error:
+            return _files(visit, error.message, HTTPStatus.INSUFFICIENT_STORAGE)
+        except OSError as error:
+            raise Unavailable(f"the file could not be stored: {error.strerror or 'input/output error'}") from error
         return Redirect("/files", "file-uploaded")
 
 
+def _store(incoming: Incoming, content: bytes) -> None:
+    try:
+        incoming.write(content)
+        incoming.finish()
+    finally:
+        incoming.close()
+
+
 def _disk(visit: Visit) -> Disk:
-    return Disk(visit.context.settings.data_dir / FILES_FOLDER)
+    return Disk(visit.context.settings.data_dir / FILES_FOLDER, visit.context.settings.quotas.files)
 
 
-def _files(visit: Visit, error: str | None = None) -> ConsolePage:
+def _files(visit: Visit, error: str | None = None, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> ConsolePage:
     is_local = visit.context.settings.files_s3 is None
     found = _disk(visit).list_files(MOST_SHOWN) if is_local else []
     values = {
@@ -63,4 +70,4 @@ def _files(visit: Visit, error: str | None = None) -> ConsolePage:
         "fields": {"bucket": visit.text("bucket") or "uploads", "folder": visit.text("folder")},
         "error": error,
     }
-    return ConsolePage("files.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("files.html", values, status if error else HTTPStatus.OK)

@@ -12,7 +12,7 @@ from crmctl.models.filters import Condition, Operator
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, Visit
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import cells_of, object_of, reference_target
-from crmctl.service.console.value_texts import LONGEST, value_text
+from crmctl.service.console.value_texts import shortened, value_text
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import activities, attributes, objects, record_labels, records
@@ -271,8 +271,8 @@ def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[st
     def text(slug: str, value: Any) -> str:
         of_type = kinds[slug]["type"] if slug in kinds else ""
         if of_type == AttributeType.REFERENCE and value:
-            return ", ".join(labels.get(each, str(each)) for each in _as_list(value))[:LONGEST]
-        return value_text(of_type, value)[:LONGEST]
+            return shortened(", ".join(labels.get(each, str(each)) for each in _as_list(value)))
+        return shortened(value_text(of_type, value))
 
     return [
         {

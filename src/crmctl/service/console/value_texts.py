@@ -26,6 +26,11 @@ class ShownValue:
     is_number: bool = False
 
 
+def shortened(text: str) -> str:
+    """Not much longer than LONGEST, and seen to be cut."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}…"
+
+
 def value_text(type: str, value: Any) -> str:
     """Of one value, or of a list of them."""
     if value is None:

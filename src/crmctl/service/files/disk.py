@@ -8,15 +8,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import heapq
+import math
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from crmctl.models import jsontext
+from crmctl.service.faults import OverQuota
 from crmctl.service.store.timestamps import to_micros, to_wire
 
 CHUNK = 256 * 1024
@@ -25,18 +29,68 @@ ABANDONED_SECONDS = 24 * 3600.0
 
 
 COUNT_SECONDS = 10.0
+"""Files that other processes add and remove are counted after this time; before anything is refused, after a second."""
+
+
+class Room:
+    """How many bytes the files of one folder have; what is being written counts from its first byte."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._stored = self._coming = 0
+        self._counted_at = -math.inf
+
+    def take(self, count: int, most: int) -> None:
+        """Raises OverQuota, and takes nothing, where all files together would have more than `most`."""
+        with self._lock:
+            self._require(count, most)
+            self._coming += count
+
+    def require(self, count: int, most: int) -> None:
+        """Raises OverQuota where there is no room for so many; takes none."""
+        with self._lock:
+            self._require(count, most)
+
+    def settle(self, count: int, stored: int = 0) -> None:
+        """What was taken is written, and so many bytes more are in the folder, or it is given up."""
+        with self._lock:
+            self._coming -= count
+            self._stored += stored
+
+    def _require(self, count: int, most: int) -> None:
+        for age in (COUNT_SECONDS, REFUSAL_SECONDS):
+            if time.monotonic() - self._counted_at >= age:
+                self._stored = sum(_size(each) for each in self._folder.glob("??/*"))
+                self._counted_at = time.monotonic()
+            if self._stored + self._coming + count <= most:
+                return
+        raise OverQuota(f"all uploaded files together would be over the quota of {most} bytes", {"limit": most})
+
+
+REFUSAL_SECONDS = 1.0
+
+
+@cache
+def room_in(folder: Path) -> Room:
+    """The one of this process."""
+    return Room(folder)
 
 
 class Incoming:
     """A file being written. Nothing of it can be seen before `finish`; closed without that, nothing remains."""
 
-    def __init__(self, place: Path, folder: Path, heading: bytes) -> None:
+    def __init__(self, place: Path, folder: Path, heading: bytes, most: int) -> None:
         self._place = place
+        self._most, self._room, self._taken = most, room_in(folder.parent), 0
         self._partial = folder / f"{uuid.uuid4()}.part"
         self._file = self._partial.open("xb")
         self._file.write(heading)
 
     def write(self, data: bytes) -> None:
+        """Raises OverQuota, OSError."""
+        self._room.take(len(data), self._most)
+        self._taken += len(data)
         self._file.write(data)
 
     def finish(self) -> None:
@@ -45,7 +99,9 @@ class Incoming:
         os.fsync(self._file.fileno())
         self._file.close()
         self._place.parent.mkdir(parents=True, exist_ok=True)
+        added = _size(self._partial) - _size(self._place)
         self._partial.replace(self._place)
+        self._settle(added)
         _sync_folder(self._place.parent)
 
     def close(self) -> None:
@@ -53,6 +109,11 @@ class Incoming:
         with contextlib.suppress(OSError):
             self._file.close()
         self._partial.unlink(missing_ok=True)
+        self._settle(0)
+
+    def _settle(self, added: int) -> None:
+        taken, self._taken = self._taken, 0
+        self._room.settle(taken, added)
 
 
 @dataclass(frozen=True)
@@ -94,24 +155,18 @@ class FileEntry:
 class Disk:
     """The files below one folder, which is made when the first one comes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most: int) -> None:
+        """`most`: how many bytes all files may have."""
         self._folder = folder
-        self._counted_at: float | None = None
-        self._used = 0
+        self._most = most
 
-    def used(self, now: float) -> int:
-        """Bytes of all files, counted anew now and then; `now` is on the monotonic clock."""
-        if self._counted_at is None or now - self._counted_at >= COUNT_SECONDS:
-            self._used = sum(each.stat().st_size for each in self._folder.glob("*/*") if each.is_file())
-            self._counted_at = now
-        return self._used
-
-    def receive(self, bucket: str, path: str, content_type: str) -> Incoming:
-        """Begin to write a file. Raises OSError."""
+    def receive(self, bucket: str, path: str, content_type: str, size: int = 0) -> Incoming:
+        """Begin to write a file; `size`, where it is known, is how long it will be. Raises OverQuota, OSError."""
+        room_in(self._folder).require(size, self._most)
         incoming = self._folder / "incoming"
         incoming.mkdir(parents=True, exist_ok=True)
         heading = jsontext.dumps({"bucket": bucket, "path": path, "contentType": content_type})
-        return Incoming(self._place(bucket, path), incoming, heading.encode() + b"\n")
+        return Incoming(self._place(bucket, path), incoming, heading.encode() + b"\n", self._most)
 
     def open(self, bucket: str, path: str) -> Stored | None:
         """None where there is no such file."""
@@ -148,6 +203,14 @@ class Disk:
     def _place(self, bucket: str, path: str) -> Path:
         name = hashlib.sha256(f"{bucket}/{path}".encode(errors="surrogatepass")).hexdigest()
         return self._folder / name[:2] / name
+
+
+def _size(path: Path) -> int:
+    """0 where there is no such file, or no longer."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _sync_folder(folder: Path) -> None:

@@ -19,7 +19,7 @@ from crmctl.service.files.local import permitted_size
 from crmctl.service.files.storage import url_path
 from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.endpoints import body_chunks
-from crmctl.service.http.errors import bad_request, storage_full
+from crmctl.service.http.errors import bad_request
 from crmctl.service.settings import FILES_FOLDER
 
 DEFAULT_TYPE = "application/octet-stream"
@@ -34,17 +34,15 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 def router(context: Context) -> APIRouter:
     """`PUT` and `GET /files/BUCKET/PATH`."""
     routes = APIRouter(include_in_schema=False)
-    disk = Disk(context.settings.data_dir / FILES_FOLDER)
+    disk = Disk(context.settings.data_dir / FILES_FOLDER, context.settings.quotas.files)
     disk.sweep()
 
     @routes.put("/files/{bucket}/{path:path}")
     async def upload(request: Request, bucket: str, path: str) -> Response:
         limit = await run_in_threadpool(_permitted_size, context, request, bucket, path)
-        if disk.used(context.clock.monotonic()) + _declared(request) > context.settings.quotas.files:
-            raise storage_full(context.settings.quotas.files)
         content_type = _content_type(request)
         try:
-            size = await _receive(context, request, limit, lambda: disk.receive(bucket, path, content_type))
+            size = await _receive(context, request, limit, lambda: disk.receive(bucket, path, content_type, _declared(request)))
         except OSError as error:
             raise Unavailable(f"the file could not be stored: {error.strerror or 'input/output error'}") from error
         public_url = f"{context.settings.address}/files/{url_path(bucket, path)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, PreconditionFailed, Unavailable
+from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, OverQuota, PreconditionFailed, Unavailable
 from crmctl.service.http.answers import JsonAnswer
 
 
@@ -52,11 +52,6 @@ def body_too_large(limit: int) -> Refusal:
         f"the request body is over the limit of {limit} bytes",
         details={"limit": limit},
     )
-
-
-def storage_full(limit: int) -> Refusal:
-    message = f"all uploaded files together would be over the quota of {limit} bytes"
-    return Refusal(HTTPStatus.INSUFFICIENT_STORAGE, "quota_exceeded", message, details={"limit": limit})
 
 
 def body_too_slow() -> Refusal:
@@ -126,6 +121,7 @@ _FAULTS: dict[type, HTTPStatus] = {
     Conflict: HTTPStatus.CONFLICT,
     Forbidden: HTTPStatus.FORBIDDEN,
     PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
+    OverQuota: HTTPStatus.INSUFFICIENT_STORAGE,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
