@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from crmctl.bulk.usecases.matching_tables import (
+    ALSO_NAMES,
     BY_TYPE,
     BY_WORD,
     FORMS,
     GLUED_FORMS,
     LEGAL_FORMS,
     MEASURES,
+    NO_DATES,
+    NO_VALUES,
+    ROLE_MAILBOXES,
     STREET_WORDS,
     SURVIVOR_RULES,
     TITLES,
@@ -31,6 +35,7 @@ def matching_page() -> HelpPage:
                     ("website:domain", "in another normal form"),
                     ("first+last:name~0.9", "several attributes as one text"),
                     ("address.city", "a part of a value"),
+                    ("born~0.6?", "with ?: only where both have a value does it have to hold"),
                 ],
             ),
             Section("Normal forms", [(form.name, f"{form.about}{_used_for(form.name)}") for form in FORMS.values()]),
@@ -45,9 +50,19 @@ def matching_page() -> HelpPage:
                     ("streets", " ".join(f"{word}={read}" for word, read in sorted(STREET_WORDS.items()))),
                 ],
             ),
+            Section(
+                "What is no sign that two are one (but in the form exact)",
+                [
+                    ("words", f"{', '.join(sorted(NO_VALUES))}; 000, 999999"),
+                    ("but names", ", ".join(sorted(ALSO_NAMES))),
+                    ("dates", " ".join(f"{day[:4]}-{day[4:6]}-{day[6:]}" for day in sorted(NO_DATES))),
+                    ("mailboxes", f"{' '.join(sorted(ROLE_MAILBOXES))}; test@test.com"),
+                ],
+            ),
         ],
         examples=[
             "crmctl bulk dedupe people --match email --plan duplicates.jsonl",
+            "crmctl bulk dedupe people --match 'name~0.9,phone,born?' --plan duplicates.jsonl",
             "crmctl bulk dedupe people --match 'name~0.92,company' --keep most-complete --keep phone=newest --review",
         ],
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from crmctl.bulk.dedupe.match_rules import MatchRule
 from crmctl.bulk.dedupe.normal_forms import NormalForm
@@ -20,7 +19,8 @@ NUMBER_BITS = 28
 """Of a place in a block the last bits are the record's number, those before them a hash of the block: blocks that share one by chance are
 compared as one, which costs a little time and changes nothing."""
 
-_HASH = (1 << (62 - NUMBER_BITS)) - 1
+_HASH = (1 << (60 - NUMBER_BITS)) - 1
+_BLOCK = _HASH << NUMBER_BITS
 
 EQUAL, ALONE, CROSSED = "equal", "alone", "crossed"
 """Kinds of schemes."""
@@ -33,11 +33,13 @@ MOST_WORDS = 5
 
 MOST_BONES = 3
 
+REMEMBERED = 100_000
+"""Of so many words the skeletons are remembered."""
+
 _SOUNDS = str.maketrans("bfpvcgjkqsxzdtlmnr", "bbbbccccccccttlmmr")
 _SOUNDED = {**_SOUNDS, **dict.fromkeys(map(ord, "aeiouyhw"))}
 
 
-@lru_cache(maxsize=100_000)
 def skeleton(word: str) -> str:
     """The first letter and the next different consonants, those that sound alike as one: what typing errors mostly leave as it is."""
     found, last = word[:1], word[:1].translate(_SOUNDS)
@@ -60,18 +62,30 @@ def word_keys(text: str) -> tuple[str, ...]:
     return tuple(f"{bones[i]} {words[j][0]}" for i in range(len(words)) for j in range(len(words)) if i != j)
 
 
+class _Bones(dict[str, int]):
+    """The blocks of words by their skeletons, remembered."""
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= REMEMBERED:
+            self.clear()
+        block = self[word] = _block(skeleton(word))
+        return block
+
+
+def _block(key: object) -> int:
+    return (hash(key) & _HASH) << NUMBER_BITS
+
+
+_bones = _Bones()
+
+
 def word_bones(text: str) -> tuple[int, ...]:
-    """The skeletons of the longest words."""
+    """The skeletons of the longest words, as blocks."""
     words = text.split()
     if len(words) > MOST_BONES:
         words.sort(key=len)
         words = words[-MOST_BONES:]
-    return tuple({_bone(word) for word in words})
-
-
-@lru_cache(maxsize=100_000)
-def _bone(word: str) -> int:
-    return hash(skeleton(word))
+    return tuple(set(map(_bones.__getitem__, words)))
 
 
 def code_keys(text: str) -> tuple[str, ...]:
@@ -90,12 +104,15 @@ KEYS: Mapping[str, Callable[[str], tuple[str, ...]]] = {"words": word_keys, "cod
 """The blocks of a value that is alone in its rule."""
 
 
-def _hashes(keys: Callable[[str], tuple[str, ...]]) -> Callable[[str], tuple[int, ...]]:
-    return lambda text: tuple([hash(key) for key in keys(text)])
+def _blocks(keys: Callable[[str], tuple[str, ...]]) -> Callable[[str], tuple[int, ...]]:
+    return lambda text: tuple(map(_block, keys(text)))
 
 
-BONES: Mapping[str, Callable[[str], tuple[int, ...]]] = {"words": word_bones, "code": _hashes(code_keys), "email": _hashes(email_keys)}
-"""What makes blocks together with as much of another value, hashed."""
+BONES: Mapping[str, Callable[[str], tuple[int, ...]]] = {"words": word_bones, "code": _blocks(code_keys), "email": _blocks(email_keys)}
+"""What makes blocks together with as much of another value."""
+
+Column = Sequence[str | None]
+"""The normal forms of one term, of many records."""
 
 
 class Scheme:
@@ -108,36 +125,42 @@ class Scheme:
         self.kind = kind
         self.places = tuple(places)
         self.rules: list[int] = []
-        self._makers = [_hashes(KEYS[form.keys]) if kind == ALONE else BONES[form.keys] for form in forms]
+        self._makers = [_blocks(KEYS[form.keys]) if kind == ALONE else BONES[form.keys] for form in forms]
 
     @property
     def is_equality(self) -> bool:
         return self.kind == EQUAL
 
-    def record_places(self, number: int, forms: Sequence[str | None], known: dict[int, tuple[int, ...]]) -> list[int]:
-        """The places of a record in its blocks, none when a value is blank. `known` remembers what its values are made of."""
-        for at in self.places:
-            if forms[at] is None:
-                return []
+    def record_places(self, first: int, columns: Sequence[Column], known: dict[int, list[tuple[int, ...]]]) -> list[int]:
+        """The places in their blocks of the records from number `first` on, none of a record with a blank value. `known` remembers what
+        values are made of."""
+        used = [columns[at] for at in self.places]
         if self.kind == EQUAL:
-            return [(hash(tuple([forms[at] for at in self.places])) & _HASH) << NUMBER_BITS | number]
+            return [_block(forms) | number for number, forms in enumerate(zip(*used, strict=True), first) if None not in forms]
         if self.kind == ALONE:
-            return [(one & _HASH) << NUMBER_BITS | number for one in self._makers[0](forms[self.places[0]] or "")]
-        for at, make in zip(self.places, self._makers, strict=True):
+            make = self._makers[0]
+            return [block | number for number, text in enumerate(used[0], first) if text is not None for block in make(text)]
+        for at, column, make in zip(self.places, used, self._makers, strict=True):
             if at not in known:
-                known[at] = make(forms[at] or "")
-        first = known[self.places[0]]
-        return [
-            ((one ^ 3 * (other + at)) & _HASH) << NUMBER_BITS | number for at in self.places[1:] for other in known[at] for one in first
-        ]
+                known[at] = [make(text) if text is not None else () for text in column]
+        found, (one, *others) = [], self.places
+        for other in others:
+            # Not as they are: a word that is in both would make one block of all records with such a word.
+            numbered = [
+                [3 * (block + (other << NUMBER_BITS)) & _BLOCK | number for block in blocks]
+                for number, blocks in enumerate(known[other], first)
+            ]
+            found += [a ^ b for blocks, more in zip(known[one], numbered, strict=True) for b in more for a in blocks]
+        return found
 
 
 def schemes_of(rules: Sequence[MatchRule], readings: Sequence[str]) -> list[Scheme]:
     """The ways of making blocks for these rules; rules with the same way share it. `readings`: the normal forms of a record."""
     found: dict[tuple[str, tuple[int, ...]], Scheme] = {}
     for number, rule in enumerate(rules):
-        equal = [term for term in rule.terms if term.least is None]
-        terms = equal or rule.terms
+        needed = [term for term in rule.terms if not term.optional]
+        equal = [term for term in needed if term.least is None]
+        terms = equal or needed
         kind = EQUAL if equal else ALONE if len(terms) == 1 else CROSSED
         places = tuple(readings.index(term.reading) for term in terms)
         scheme = found.setdefault((kind, places), Scheme(len(found), kind, places, [term.form for term in terms]))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any, NamedTuple
 
 from crmctl.bulk.dedupe.blocks import HUGE, LARGE, NUMBER_BITS, Scheme, neighbours, schemes_of
-from crmctl.bulk.dedupe.match_rules import MatchRule
+from crmctl.bulk.dedupe.match_rules import MatchRule, sort_words
 from crmctl.bulk.dedupe.similarity import TextMeasure, measures
 from crmctl.bulk.spill import Spill
 from crmctl.models import jsontext
@@ -22,6 +22,9 @@ HELD_KEYS = 400_000
 AT_ONCE = 200_000
 """So many different pairs are compared together."""
 
+TOGETHER = 500
+"""So many records are taken in together, term by term."""
+
 _NUMBER = (1 << NUMBER_BITS) - 1
 _APART = "\x1f"
 
@@ -30,6 +33,10 @@ CREATE TABLE candidate (no INTEGER PRIMARY KEY, id TEXT NOT NULL, record TEXT NO
 CREATE TABLE place (scheme INTEGER NOT NULL, place INTEGER NOT NULL);
 CREATE TABLE pair (a INTEGER NOT NULL, b INTEGER NOT NULL, rule INTEGER NOT NULL, score REAL NOT NULL, PRIMARY KEY (a, b)) WITHOUT ROWID;
 """
+
+
+Forms = Sequence[str | None]
+"""The normal forms of a record, one of each term."""
 
 
 class Pair(NamedTuple):
@@ -56,37 +63,54 @@ class MatchCandidates(Spill):
         self.crowded = 0
         self.compared = 0
         self.windowed = 0
-        terms = {term.reading: term for rule in rules for term in rule.terms}
-        self._readings = list(terms)
-        self._readers = [term.reader() for term in terms.values()]
+        self._terms = {term.reading: term for rule in rules for term in rule.terms}
+        self._readings = list(self._terms)
         self._schemes = schemes_of(rules, self._readings)
-        self._first: list[list[str | None]] = []
-        self._cached: dict[int, list[str | None]] = {}
-        self._rows: list[tuple[int, str, str, str]] = []
+        self._first: list[Forms] = []
+        self._cached: dict[int, Forms] = {}
+        self._waiting: list[tuple[str, Mapping[str, Any], Any]] = []
         self._places: list[list[int]] = [[] for _ in self._schemes]
         self._held_places = 0
+        self._settled: set[int] = set()
 
     def add(self, record_id: str, data: Mapping[str, Any], kept: Any = None) -> None:
         """Take a record in; `kept` is any JSON value that comes back with it."""
-        number = self.count
         self.count += 1
-        forms = [read(data) for read in self._readers]
-        if number < HELD:
-            self._first.append(forms)
-            told = ""
-        else:
-            told = _APART.join([form or "" for form in forms])
-        self._rows.append((number, record_id, "null" if kept is None else jsontext.dumps(kept), told))
-        known: dict[int, tuple[int, ...]] = {}
+        self._waiting.append((record_id, data, kept))
+        if len(self._waiting) == TOGETHER:
+            self._take()
+
+    def _take(self) -> None:
+        """The records that wait get their normal forms and their places in blocks."""
+        ids, records, kept = zip(*self._waiting, strict=True) if self._waiting else ((), (), ())
+        self._waiting.clear()
+        first = self.count - len(ids)
+        columns = self._columns(records)
+        forms = list(zip(*columns, strict=True))
+        held = max(0, HELD - first)
+        self._first += forms[:held]
+        told = chain([""] * min(held, len(forms)), (_APART.join([form or "" for form in row]) for row in forms[held:]))
+        documents = ("null" if one is None else jsontext.dumps(one) for one in kept)
+        rows = zip(range(first, self.count), ids, documents, told, strict=True)
+        self._db.executemany("INSERT INTO candidate VALUES (?, ?, ?, ?)", rows)
+        known: dict[int, list[tuple[int, ...]]] = {}
         for scheme, places in zip(self._schemes, self._places, strict=True):
-            places += scheme.record_places(number, forms, known)
-        if len(self._rows) >= 2_000:
-            self._flush()
+            places += scheme.record_places(first, columns, known)
+        if sum(map(len, self._places)) > HELD_KEYS:
+            self._spill_places()
+
+    def _columns(self, records: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
+        """The normal forms of records, term by term."""
+        read: dict[str, list[str | None]] = {}
+        for term in self._terms.values():
+            if term.source not in read:
+                read[term.source] = term.read(records)
+        return [list(map(sort_words, read[term.source])) if term.sorts else read[term.source] for term in self._terms.values()]
 
     def compare(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Find all pairs that a rule holds for; `progress` is told of pairs compared. Raises UsageError where a rule needs what is not
         installed."""
-        self._flush()
+        self._take()
         functions = measures() if any(term.least is not None for rule in self.rules for term in rule.terms) else {}
         for scheme in self._schemes:
             tests = [_Test(number, self.rules[number], self._readings, functions) for number in scheme.rules]
@@ -98,11 +122,9 @@ class MatchCandidates(Spill):
                 else:
                     pairs.update(self._pairs_of(scheme, members, tests))
                 if len(pairs) > AT_ONCE:
-                    self._compare_pairs(pairs, tests)
-                    progress(len(pairs))
+                    progress(self._compare_pairs(pairs, tests))
                     pairs.clear()
-            self._compare_pairs(pairs, tests)
-            progress(len(pairs))
+            progress(self._compare_pairs(pairs, tests))
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs that match, each once, with the rule that fits best."""
@@ -119,27 +141,24 @@ class MatchCandidates(Spill):
         row = self._db.execute("SELECT id, record FROM candidate WHERE no = ?", (number,)).fetchone()
         return row[0], jsontext.loads(row[1])
 
-    def forms(self, number: int) -> list[str | None]:
+    def forms(self, number: int) -> Forms:
         """Its normal forms."""
         if number < HELD:
             return self._first[number]
         forms = self._cached.get(number)
         if forms is None:
             told = self._db.execute("SELECT forms FROM candidate WHERE no = ?", (number,)).fetchone()[0]
-            forms = [form or None for form in told.split(_APART)]
+            forms = tuple([form or None for form in told.split(_APART)])
             if len(self._cached) >= HELD:
                 self._cached.clear()
             self._cached[number] = forms
         return forms
 
-    def _flush(self) -> None:
-        self._db.executemany("INSERT INTO candidate VALUES (?, ?, ?, ?)", self._rows)
-        self._rows.clear()
-        if sum(map(len, self._places)) > HELD_KEYS:
-            for scheme, places in zip(self._schemes, self._places, strict=True):
-                self._db.executemany(f"INSERT INTO place VALUES ({scheme.number}, ?)", ((place,) for place in places))  # noqa: S608
-                self._held_places += len(places)
-                places.clear()
+    def _spill_places(self) -> None:
+        for scheme, places in zip(self._schemes, self._places, strict=True):
+            self._db.executemany(f"INSERT INTO place VALUES ({scheme.number}, ?)", ((place,) for place in places))  # noqa: S608
+            self._held_places += len(places)
+            places.clear()
 
     def _sorted_places(self, scheme: Scheme) -> Iterable[int]:
         """The places of a scheme, those of one block together; sorted on disk where they are many."""
@@ -186,22 +205,33 @@ class MatchCandidates(Spill):
             for a, b in neighbours(members, lambda number: test.sort_key(self.forms(number))):  # noqa: B023
                 yield min(a, b) << NUMBER_BITS | max(a, b)
 
-    def _compare_pairs(self, pairs: Collection[int], tests: Sequence[_Test]) -> None:
+    def _compare_pairs(self, pairs: set[int], tests: Sequence[_Test]) -> int:
+        """How many pairs were compared: not those that a rule before has settled."""
+        pairs -= self._settled
         forms = self._first.__getitem__ if self.count <= HELD else self.forms
         found = []
         scores = [(test.rule, test.score) for test in tests]
         for pair in sorted(pairs) if self.count > HELD else pairs:
             a, b = pair >> NUMBER_BITS, pair & _NUMBER
             one, other = forms(a), forms(b)
+            best, fits = 0.0, -1
             for rule, score in scores:
-                if (alike := score(one, other)) > 0.0:
-                    found.append((a, b, rule, alike))
+                if (alike := score(one, other)) > best:
+                    best, fits = alike, rule
+                    if alike == 1.0:
+                        # The first rule of its blocks comes before all rules of later blocks, of which none can fit better.
+                        if rule == tests[0].rule and len(self._settled) < AT_ONCE:
+                            self._settled.add(pair)
+                        break
+            if best:
+                found.append((a, b, fits, best))
         self.compared += len(pairs)
         self._db.executemany(
             "INSERT INTO pair VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET rule = excluded.rule, score = excluded.score "
             "WHERE excluded.score > score OR (excluded.score = score AND excluded.rule < rule)",
             found,
         )
+        return len(pairs)
 
 
 class _Test:
@@ -211,22 +241,32 @@ class _Test:
         self.rule = number
         self.is_equality = rule.is_equality
         terms = [(readings.index(term.reading), term) for term in rule.terms]
-        self._equal = [at for at, term in terms if term.least is None]
-        self._alike = [(at, partial(functions[term.form.measure], score_cutoff=term.least)) for at, term in terms if term.least is not None]
+        self._equal = [at for at, term in terms if term.least is None and not term.optional]
+        self._not_unequal = [at for at, term in terms if term.least is None and term.optional]
+        self._alike = [
+            (at, partial(functions[term.form.measure], score_cutoff=term.least), term.optional)
+            for at, term in terms
+            if term.least is not None
+        ]
 
-    def score(self, a: Sequence[str | None], b: Sequence[str | None]) -> float:
+    def score(self, a: Forms, b: Forms) -> float:
         """0 where the rule does not hold."""
         for at in self._equal:
             if a[at] is None or a[at] != b[at]:
                 return 0.0
+        for at in self._not_unequal:
+            if a[at] != b[at] and a[at] is not None and b[at] is not None:
+                return 0.0
         lowest = 1.0
-        for at, measure in self._alike:
+        for at, measure, is_optional in self._alike:
             # Of two texts that are less alike than they have to be, and of None, a measure gives 0.
             if not (alike := measure(a[at], b[at])):
+                if is_optional and (a[at] is None or b[at] is None):
+                    continue
                 return 0.0
             if alike < lowest:
                 lowest = alike
         return lowest
 
-    def sort_key(self, forms: Sequence[str | None]) -> str:
-        return " ".join([str(forms[at]) for at, _ in self._alike])
+    def sort_key(self, forms: Forms) -> str:
+        return " ".join([str(forms[at]) for at, *_ in self._alike])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from crmctl.bulk.dedupe.normal_forms import FORMS, NormalForm, usual_form
@@ -15,7 +14,7 @@ from crmctl.models.attributes import Attribute
 from crmctl.models.composites import fold
 from crmctl.models.nearest import suggestion
 
-_TERM = re.compile(r"\s*(?P<fields>[^:~,\s][^:~,]*?)\s*(?::\s*(?P<form>[\w-]+)\s*)?(?:~\s*(?P<least>[^,~:]*?)\s*)?")
+_TERM = re.compile(r"\s*(?P<fields>[^:~,?\s][^:~,?]*?)\s*(?::\s*(?P<form>[\w-]+)\s*)?(?:~\s*(?P<least>[^,~:?]*?)\s*)?(?P<unless>\?\s*)?")
 HINT = "for example --match email, --match 'name~0.92,company', --match 'website:domain'; crmctl help matching"
 LEAST = 0.5
 """Texts that are less alike have nothing to do with each other; a rule that says so is a mistake."""
@@ -32,22 +31,26 @@ class Field:
     def said(self) -> str:
         return f"{self.slug}.{self.part}" if self.part else self.slug
 
-    def value(self, data: Mapping[str, Any]) -> Any:
-        """What a record holds of it."""
-        value = data.get(self.slug)
+    def values(self, records: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """What records hold of it."""
+        slug = self.slug
+        values = [data.get(slug) for data in records]
         if self.part is None:
-            return value
+            return values
         wanted = fold(self.part)
-        return next((item for key, item in value.items() if fold(key) == wanted), None) if isinstance(value, Mapping) else None
+        return [next((item for key, item in value.items() if fold(key) == wanted), None) if isinstance(value, Mapping) else None
+                for value in values]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class MatchTerm:
-    """One field, or several as one text, in a normal form: equal, or alike by `least` (0 to 1)."""
+    """One field, or several as one text, in a normal form: equal, or alike by `least` (0 to 1). Where a value is blank it does not hold,
+    an `optional` one does: of that only values that are there and differ say no."""
 
     fields: tuple[Field, ...]
     form: NormalForm
     least: float | None = None
+    optional: bool = False
 
     @property
     def source(self) -> str:
@@ -57,48 +60,37 @@ class MatchTerm:
     @property
     def said(self) -> str:
         """As it is written, with its form."""
-        return self.source + (f"~{self.least:g}" if self.least is not None else "")
+        return self.source + (f"~{self.least:g}" if self.least is not None else "") + ("?" if self.optional else "")
 
     @property
     def reading(self) -> str:
-        """What `reader` makes: terms that read the same share it."""
-        return f"{self.source}, words sorted" if self._sorts else self.source
-
-    def reader(self) -> Callable[[Mapping[str, Any]], str | None]:
-        """Gives the normal form of what a record holds; None for nothing. Words that are compared in any order are
-        sorted."""
-        read = self.form.read if not self._sorts else self._read_sorted
-        if len(self.fields) == 1 and self.fields[0].part is None:
-            slug = self.fields[0].slug
-
-            def read_one(data: Mapping[str, Any]) -> str | None:
-                value = data.get(slug)
-                return None if value is None or value == "" else read(value)
-
-            return read_one
-        if any(field.part for field in self.fields):
-            getters = [field.value for field in self.fields]
-        else:
-            getters = [partial(_value, field.slug) for field in self.fields]
-
-        def read_all(data: Mapping[str, Any]) -> str | None:
-            values = [value for get in getters if (value := get(data)) is not None and value != ""]
-            if not values:
-                return None
-            try:
-                return read(" ".join(values))
-            except TypeError:
-                return read(values[0] if len(values) == 1 else values)
-
-        return read_all
+        """The source, and whether its words are sorted: terms that read the same share what is read."""
+        return f"{self.source}, words sorted" if self.sorts else self.source
 
     @property
-    def _sorts(self) -> bool:
+    def sorts(self) -> bool:
+        """Whether words are compared in any order: `sort_words`."""
         return self.least is not None and self.form.measure == WORDS
 
-    def _read_sorted(self, value: Any) -> str | None:
-        text = self.form.read(value)
-        return " ".join(sorted(text.split())) if text and " " in text else text
+    def read(self, records: Sequence[Mapping[str, Any]]) -> list[str | None]:
+        """The normal forms of what records hold of it; None for nothing."""
+        read, columns = self.form.read, [field.values(records) for field in self.fields]
+        values = columns[0] if len(columns) == 1 else map(_joined, zip(*columns, strict=True))
+        return [None if value is None or value == "" else read(value) for value in values]
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Several values as one text; where not all are texts as a list."""
+    there = [value for value in values if value is not None and value != ""]
+    try:
+        return " ".join(there)
+    except TypeError:
+        return there[0] if len(there) == 1 else there
+
+
+def sort_words(text: str | None) -> str | None:
+    """A normal form with its words in alphabetical order."""
+    return " ".join(sorted(text.split())) if text and " " in text else text
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,11 @@ def parse_rules(texts: Sequence[str], attributes: Sequence[Attribute], object_sl
     known = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
     if not texts:
         raise UsageError("say what makes two records the same: --match", hint=HINT, code="no_rule")
-    return tuple(MatchRule(text, tuple(_term(one, text, known, object_slug) for one in text.split(","))) for text in texts)
+    rules = tuple(MatchRule(text, tuple(_term(one, text, known, object_slug) for one in text.split(","))) for text in texts)
+    for rule in rules:
+        if all(term.optional for term in rule.terms):
+            raise UsageError(f"--match {rule.text}: a term without ? has to hold", hint=HINT, code="malformed_rule")
+    return rules
 
 
 def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str) -> MatchTerm:
@@ -142,11 +138,7 @@ def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str)
                 code="unknown_form",
             )
         form = FORMS[wanted]
-    return MatchTerm(fields, form, _least(found["least"], text))
-
-
-def _value(slug: str, data: Mapping[str, Any]) -> Any:
-    return data.get(slug)
+    return MatchTerm(fields, form, _least(found["least"], text), found["unless"] is not None)
 
 
 def _field(name: str, text: str, known: Mapping[str, Attribute]) -> Field:

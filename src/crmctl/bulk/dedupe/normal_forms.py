@@ -54,6 +54,29 @@ STREET_WORDS: Mapping[str, str] = {
 DOTLESS_MAIL = {"gmail.com": "gmail.com", "googlemail.com": "gmail.com"}
 """Mail services to which dots before the @ mean nothing, and the name they go by."""
 
+ROLE_MAILBOXES = _words(
+    "info office contact hello hi mail email team admin service support help helpdesk sales orders order purchasing booking bookings "
+    "billing accounts accounting finance invoices hr jobs careers marketing press media enquiries enquiry inquiries reception secretary "
+    "kontakt buero vertrieb verkauf einkauf buchhaltung service-desk webmaster postmaster hostmaster abuse privacy legal "
+    "noreply no-reply donotreply nobody noemail nomail none na n/a unknown"
+)
+"""What stands before the @ of a mailbox that several people read, or nobody: no sign that two people are one."""
+
+NO_VALUES = frozenset(
+    ("n a", "na", "nan", "none", "null", "nil", "unknown", "not known", "not available", "not applicable", "not provided", "no name",
+     "tbd", "tba", "xxx", "unbekannt", "keine angabe", "k a", "inconnu", "desconocido", "sconosciuto")
+)  # fmt: skip
+"""Words that stand for nothing where they are all of a value: no sign that two records are one."""
+
+ALSO_NAMES = _words("na nan null nil tba")
+"""Those of them that are names of people, and count as such."""
+
+NO_DATES = _words("00000000 00010101 11111111 18991230 18991231 19000101 19700101 99991231")
+"""Days that programs and people write when they know none."""
+
+FILLED_UP = 6
+"""A sign that is repeated so often stands for no value: 999999; three times is enough for 000."""
+
 PHONE_DIGITS = 9
 """So many last digits tell a phone number: what comes before is a country or a trunk code, which people leave out."""
 
@@ -78,6 +101,8 @@ SILENT_SIGNS = "'’.`"
 """Signs inside words; other signs separate words."""
 
 _SIGNS_APART = {ord(sign): "" if sign in SILENT_SIGNS else " " for sign in map(chr, range(128)) if not sign.isalnum()}
+_ASCII_APART = bytes(ord(sign.lower() if sign.isalnum() else " ") for sign in map(chr, range(128))).ljust(256)
+_ASCII_SILENT = SILENT_SIGNS.encode("ascii", "ignore")
 _LETTERS_APART = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "ı": "i"})
 
 
@@ -95,9 +120,10 @@ class NormalForm:
 
 def words_of(text: str) -> list[str]:
     """The words of a text in lower case, without accents and signs."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKD", text.casefold().translate(_LETTERS_APART).translate(_UNSEEN))
-        text = unicodedata.normalize("NFC", "".join(map(_letter, text)))
+    if text.isascii():
+        return text.encode().translate(_ASCII_APART, _ASCII_SILENT).decode().split()
+    text = unicodedata.normalize("NFKD", text.casefold().translate(_LETTERS_APART).translate(_UNSEEN))
+    text = unicodedata.normalize("NFC", "".join(map(_letter, text)))
     return text.lower().translate(_SIGNS_APART).split()
 
 
@@ -130,15 +156,30 @@ def said(value: Any, order: tuple[str, ...] = ()) -> str:
     return jsontext.dumps(value)
 
 
+def _telling(text: str) -> str | None:
+    """A text that says something; None for one that is blank or stands for nothing."""
+    if not text or text in NO_VALUES:
+        return None
+    is_filled_up = text[0] == text[-1] and len(set(text)) == 1 and len(text) >= (3 if text[0] == "0" else FILLED_UP)
+    return None if is_filled_up else text
+
+
 def read_exact(value: Any) -> str | None:
     return unicodedata.normalize("NFC", said(value).strip()) or None
 
 
 def read_text(value: Any) -> str | None:
-    return plain_words(said(value)) or None
+    return _telling(plain_words(said(value)))
 
 
 def read_email(value: Any) -> str | None:
+    """The address of somebody: neither `info@acme.com` nor `test@test.com` is."""
+    whole = read_any_email(value)
+    local, _, host = (whole or "").rpartition("@")
+    return None if local in ROLE_MAILBOXES or local == host.partition(".")[0] else whole
+
+
+def read_any_email(value: Any) -> str | None:
     """The first address in it; what has none is no address: `n/a` is nothing that two people share."""
     text = said(value)
     if not text.isascii():
@@ -175,6 +216,10 @@ def read_digits(value: Any) -> str | None:
     return text if text.isdecimal() else "".join([letter for letter in text if letter.isdecimal()]) or None
 
 
+def read_code(value: Any) -> str | None:
+    return _telling(read_digits(value) or "")
+
+
 def read_phone(value: Any) -> str | None:
     if isinstance(value, Mapping):
         known = {fold(str(key)): item for key, item in value.items()}
@@ -201,7 +246,10 @@ def read_name(value: Any) -> str | None:
     words = words_of(value if isinstance(value, str) else said(value, ("first", "middle", "last")))
     if words and all(map(_TOGETHER.fullmatch, words)):
         return "".join(words)
-    return " ".join(sorted([word for word in words if word not in TITLES] or words)) or None
+    if not TITLES.isdisjoint(words):
+        words = [word for word in words if word not in TITLES] or words
+    text = " ".join(words)
+    return " ".join(sorted(words)) if text in ALSO_NAMES or _telling(text) else None
 
 
 def read_company(value: Any) -> str | None:
@@ -213,7 +261,7 @@ def read_company(value: Any) -> str | None:
     left = [word for word in words if word not in LEGAL_FORMS]
     while left[-1:] == ["and"]:
         left.pop()
-    return " ".join(left or words) or None
+    return _telling(" ".join(left or words))
 
 
 def _joined(words: list[str]) -> list[str]:
@@ -232,11 +280,11 @@ def _joined(words: list[str]) -> list[str]:
 def read_address(value: Any) -> str | None:
     text = value if isinstance(value, str) else said(value, tuple(PART_NAMES[AttributeType.ADDRESS]))
     words = words_of(text.replace("#", " apt ") if "#" in text else text)
-    return " ".join([street_word(word) for word in words]) or None
+    return _telling(" ".join(map(_street_word, words)))
 
 
 @lru_cache(maxsize=100_000)
-def street_word(word: str) -> str:
+def _street_word(word: str) -> str:
     """A word of an address as it is read."""
     if (house := _HOUSE_LETTER.fullmatch(word)) is not None:
         return f"{house[1]} {house[2]}"
@@ -246,7 +294,7 @@ def street_word(word: str) -> str:
 def read_domain(value: Any) -> str | None:
     """What has no dot is no host: `n/a` is nothing that two companies share."""
     text = said(value).strip().casefold()
-    place = text.partition("//")[2] if "//" in text else read_email(text) or text
+    place = text.partition("//")[2] if "//" in text else read_any_email(text) or text
     place = re.split(r"[/?#\s]", place, maxsplit=1)[0].rpartition("@")[2].partition(":")[0]
     host = _WEB_HOST.sub("", read_host(place), count=1) if place.startswith("www") else read_host(place)
     return host if "." in host else None
@@ -254,7 +302,7 @@ def read_domain(value: Any) -> str | None:
 
 def read_date(value: Any) -> str | None:
     digits = read_digits(said(value)[:10])
-    return digits or read_text(value)
+    return None if digits in NO_DATES else digits or read_text(value)
 
 
 def read_number(value: Any) -> str | None:
@@ -273,7 +321,10 @@ def read_id(value: Any) -> str | None:
 
 
 _TABLE = (
-    NormalForm("email", "the address in it, without case; of Ada <ada@x.com> what is in brackets; n/a is none", read_email, keys="email"),
+    NormalForm(
+        "email", "the address in it, without case; of Ada <ada@x.com> what is in brackets; info@ is nobody's", read_email, keys="email"
+    ),
+    NormalForm("any-email", "as email, info@ too", read_any_email, keys="email"),
     NormalForm("mailbox", "as email, without +tag; at gmail.com also without dots", read_mailbox, keys="email"),
     NormalForm(
         "phone",
@@ -286,7 +337,7 @@ _TABLE = (
     NormalForm("domain", "the host of a web or e-mail address, without www; other subdomains count", read_domain),
     NormalForm("text", "words without accents, case and signs", read_text, measure="words", keys="words"),
     NormalForm("exact", "outer blanks and the composition of letters aside, as it is", read_exact),
-    NormalForm("digits", "digits only", read_digits),
+    NormalForm("digits", "digits only", read_code),
     NormalForm("date", "year, month, day", read_date),
     NormalForm("number", "the value, however it is written", read_number),
     NormalForm("id", "the id of a record", read_id),
@@ -308,7 +359,7 @@ BY_TYPE: Mapping[str, str] = {
     AttributeType.LIST: "text",
     AttributeType.TEXT: "text",
 }
-"""How an attribute is read when its type is all that is known."""
+"""How an attribute is read when its type is all that is known; an e-mail address of companies as `any-email`."""
 
 BY_WORD: Mapping[str, str] = {
     "email": "email", "mail": "email", "phone": "phone", "mobile": "phone", "telephone": "phone", "fax": "phone",
@@ -322,12 +373,11 @@ BY_WORD: Mapping[str, str] = {
 def usual_form(attribute: Attribute, object_slug: str) -> NormalForm:
     """The form in which values of an attribute are compared when none is said."""
     kind = attribute.type or AttributeType.TEXT
-    if kind != AttributeType.TEXT:
-        return FORMS[BY_TYPE.get(kind, "text")]
+    form = word_form(attribute.slug) if kind == AttributeType.TEXT else BY_TYPE.get(kind, "text")
     singular = f"{object_slug[:-3]}y" if object_slug.endswith("ies") else object_slug.removesuffix("s")
-    if attribute.slug == "name" and BY_WORD.get(singular) == "company":
-        return FORMS["company"]
-    return FORMS[word_form(attribute.slug)]
+    if BY_WORD.get(singular) == "company":
+        form = "company" if attribute.slug == "name" and kind == AttributeType.TEXT else "any-email" if form == "email" else form
+    return FORMS[form]
 
 
 @lru_cache(maxsize=512)
