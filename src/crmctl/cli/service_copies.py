@@ -44,7 +44,7 @@ def backup(
             from crmctl.service.backup.remote import RemotePlace
 
             place = RemotePlace(target)
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(prefix="crmctl-backup-") as folder:
                 made = make_backup(engine, settings, Path(folder) / "backup", runtime.clock)
                 place.put(Path(folder) / "backup")
         else:
@@ -77,7 +77,7 @@ def restore(
     if not _is_remote(what) and not Path(what).is_file():
         raise UsageError(f"there is no backup {what}", hint=f"for the records of an object: crmctl service restore {what} --as-of MOMENT")
     runtime.guard_read_only()
-    with service_libraries(), tempfile.TemporaryDirectory() as folder:
+    with service_libraries(), tempfile.TemporaryDirectory(prefix="crmctl-restore-") as folder:
         from crmctl.service.backup.archive import unpack
         from crmctl.service.backup.backup import restore_backup
 
