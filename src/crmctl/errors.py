@@ -203,7 +203,36 @@ _JSON_PROBLEMS = {
 
 def json_words(found: str) -> str:
     """What a parser of JSON says is wrong, in our words."""
-    return _sentence(_JSON_PROBLEMS.get(found, found))
+    return "an escape that JSON has not" if "escape" in found else _sentence(_JSON_PROBLEMS.get(found, found))
+
+
+_TOO_DEEP = "arrays, objects or other parts stand too deep in each other"
+_ODD_KIND = "something in it is of another kind than expected"
+_WORDS_OF_KINDS = {
+    "BadZipFile": "it is no zip file, or a damaged one",
+    "BadGzipFile": "it is damaged",
+    "EOFError": "it ends too early",
+    "KeyError": "a part of it is missing",
+    "IndexError": "a part of it is missing",
+    "AttributeError": _ODD_KIND,
+    "TypeError": _ODD_KIND,
+    "RecursionError": _TOO_DEEP,
+    "UnicodeEncodeError": "half a character (a lone surrogate), which no text holds",
+    "ArrowInvalid": "it is no Parquet file, or a damaged one",
+    "ReaderError": "a character that no text holds",
+    "InvalidOperation": "it is no number",
+}
+"""By the exception's class, where its text is about the inside of a library: zip, gzip, Python itself, YAML."""
+_WORDS_OF_DATABASES = {
+    "SQLITE_FULL": "no space is left on its disk",
+    "SQLITE_NOTADB": "it is no database",
+    "SQLITE_CORRUPT": "it is damaged",
+    "SQLITE_CANTOPEN": "it cannot be opened",
+    "SQLITE_BUSY": "another process keeps it busy",
+    "SQLITE_LOCKED": "another process keeps it busy",
+    "SQLITE_READONLY": "it may not be written",
+    "SQLITE_IOERR": "the disk failed",
+}
 
 
 def reason(error: BaseException) -> str:
@@ -211,24 +240,42 @@ def reason(error: BaseException) -> str:
 
     Of what the system, a parser or a library says, without its numbers, brackets and class names.
     """
+    if isinstance(error, CrmctlError):
+        return error.message
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start + 1:,} is not {error.encoding.upper()}"
     found, mark = getattr(error, "msg", None), getattr(error, "problem_mark", None)
     if isinstance(found, str) and hasattr(error, "colno"):
         return f"line {error.lineno}, column {error.colno}: {json_words(found)}"  # type: ignore[attr-defined]
     if mark is not None:
-        return f"line {mark.line + 1}, column {mark.column + 1}: {_sentence(getattr(error, 'problem', None) or 'it ends here')}"
+        problem = _SYMBOL.sub(r"the \1", getattr(error, "problem", None) or "it ends here")
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_sentence(problem)}"
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
+        if isinstance(cause, OSError) and cause.strerror and type(cause).__name__ not in _WORDS_OF_KINDS:
             return _sentence(cause.strerror)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return _sentence(str(error) or "no reason was given")
+    return _known_words(error) or _sentence(str(error) or "no reason was given")
+
+
+def _known_words(error: BaseException) -> str | None:
+    database, kind = getattr(error, "sqlite_errorname", None), type(error)
+    if database is not None:
+        return next((words for name, words in _WORDS_OF_DATABASES.items() if str(database).startswith(name)), None)
+    if isinstance(error, SyntaxError) or (kind.__module__, kind.__name__) == ("zlib", "error"):
+        return "it is damaged"
+    if (kind.__module__, kind.__name__) == ("_csv", "Error"):
+        return "a quote does not end where its cell does, or a cell is too long"
+    return _WORDS_OF_KINDS.get(kind.__name__)
+
+
+_SYMBOL = re.compile(r"'?<([a-z ]+)>'?")
+"""How a parser of YAML writes what it came upon: `'<stream end>'`."""
 
 
 def _sentence(text: str) -> str:
     text = " ".join(_DECORATION.sub("", text).split()).rstrip(".")
-    return f"{text[:1].lower()}{text[1:]}"
+    return f"{text[:1].lower()}{text[1:]}" if text.partition(" ")[0][1:].islower() or text[1:2] == " " else text
 
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EFBIG, *((errno.EDQUOT,) if hasattr(errno, "EDQUOT") else ())})

@@ -38,6 +38,8 @@ def _say(text: str) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        os.write(2, f"error: cannot write the output: {error.strerror}\n".encode())
+        from crmctl.errors import reason
+
+        os.write(2, f"error: cannot write the output: {reason(error)}\n".encode())
         return 2
     return 0

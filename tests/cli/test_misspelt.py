@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,7 +91,18 @@ def test_an_option_that_the_command_does_not_have_is_not_suggested(words: tuple[
     assert hint == f"crmctl {words[0]} {words[1]} --help"
 
 
-LIBRARIES = ("[Errno", "Input should be", "Expecting", "Traceback", "Error(", "codec can't", "pydantic", "invalid literal", "tomlkit")
+LIBRARIES = (
+    "[Errno",
+    "Input should be",
+    "Expecting",
+    "Traceback",
+    "Error(",
+    "codec can't",
+    "pydantic",
+    "invalid literal",
+    "tomlkit",
+    "a bug",
+)
 
 ODD = [
     (*LIST, "--limit", "many"),
@@ -116,10 +129,29 @@ ODD = [
     ("webhooks", "verify", "absent", "--secret", "whsec_AAAA", "--id", "1", "--timestamp", "x", "--signature", "y"),
     ("-p", "nobody", *LIST),
     ("--ca-bundle", "absent.pem", *LIST),
+    ("--ca-bundle", "broken.json", *LIST),
+    ("bulk", "import", "people", "sheet.xlsx"),
+    ("bulk", "import", "people", "cut.csv.gz"),
+    ("bulk", "import", "people", "huge.json"),
+    ("bulk", "import", "people", "huge.jsonl"),
+    ("bulk", "import", "people", "binary.csv", "--encoding", "idna"),
+    ("bulk", "import", "people", "binary.csv", "--encoding", "utf-7"),
+    ("bulk", "import", "people", "huge.json", "--map-file", "date.yaml"),
+    ("bulk", "apply", "odd.plan", "--yes"),
+    ("schema", "diff", "date.yaml"),
+    ("records", "create", "people", "--set", f"score:={'9' * 5000}"),
+    ("--base-url", "http://a:port", *LIST),
+    ("--base-url", "http://a..\u00fc", *LIST),
+    ("--timeout", "1e26", *LIST),
+    (*LIST, "--limit", "9" * 5000),
+    ("members", "list", "-q", "[?id > `1`]"),
+    ("members", "list", "-q", "[::0]"),
+    ("api", "GET", "http://[x"),
+    ("api", "GET", "/\udcff"),
 ]
 
 
-@pytest.mark.parametrize("words", ODD, ids=" ".join)
+@pytest.mark.parametrize("words", ODD, ids=lambda words: ascii(" ".join(words))[:60])
 def test_no_library_speaks_to_the_user(
     service_here: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -127,6 +159,14 @@ def test_no_library_speaks_to_the_user(
     (tmp_path / "binary.csv").write_bytes(b"email\n\xff\xfe\x00\x81\n")
     for name in ("broken.json", "broken.xlsx", "broken.yaml"):
         (tmp_path / name).write_text('{"a": [1, \n: }')
+    (tmp_path / "date.yaml").write_text("email: 2026-99-99\n")
+    (tmp_path / "huge.json").write_text(f'[{{"score": {"9" * 5000}}}]')
+    (tmp_path / "huge.jsonl").write_text(f'{{"score": {"9" * 5000}}}\n')
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"email\n" * 9)[:-9])
+    (tmp_path / "odd.plan").write_text('{"kind": "crmctl merge plan", "format": 1, "object": 5}\n')
+    with zipfile.ZipFile(tmp_path / "sheet.xlsx", "w") as book:
+        book.writestr("[Content_Types].xml", "<a")
+        book.writestr("xl/workbook.xml", "<")
     done = run_here(*words)
     assert done.code in (2, 9)
     assert done.error()["message"]

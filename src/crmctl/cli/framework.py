@@ -86,6 +86,8 @@ _EXPECTED = (
 def _expected(message: str) -> str:
     """What the library that reads values says of a bad one, in our words."""
     _, found, rest = message.partition("Input should be ")
+    if "exceeded maximum size" in message:
+        return "a number of fewer digits is expected"
     if not found:
         return message.rstrip(".")
     for start, words in _EXPECTED:

@@ -34,6 +34,10 @@ def parse_bool(value: Any) -> bool:
     raise ValueError("must be true or false")
 
 
+_LONGEST = 1e9
+"""Seconds. No clock of a system counts much further."""
+
+
 def _seconds(value: Any, *, zero: bool) -> float:
     try:
         if isinstance(value, bool):
@@ -41,6 +45,8 @@ def _seconds(value: Any, *, zero: bool) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
+    if number > _LONGEST and math.isfinite(number):
+        raise ValueError("must be at most 1,000,000,000 seconds")
     if math.isfinite(number) and (number > 0 or (zero and number == 0)):
         return number
     raise ValueError("must be a number of seconds, 0 or more" if zero else "must be a number of seconds above 0")
@@ -84,7 +90,7 @@ def parse_base_url(value: Any) -> str:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"is not a URL: {error}") from error
+        raise ValueError("must be a URL that names a host and at most a port between 1 and 65535") from error
     if _UNPRINTABLE.search(text) or parts.scheme not in _DEFAULT_PORTS or not parts.hostname or port == 0:
         raise ValueError("must be a URL that begins with https:// or http:// and names a host")
     if parts.username is not None or parts.password is not None:
@@ -103,7 +109,7 @@ def origin_of(url: str) -> str:
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError as error:
-            raise ValueError(f"is not a valid host name: {error}") from error
+            raise ValueError("must be a URL with a host name whose parts have at most 63 letters and digits each") from error
     bracketed = f"[{host}]" if ":" in host else host
     port = "" if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
     return f"{parts.scheme}://{bracketed}{port}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.config.keys import KEYS, TOP_LEVEL_ONLY, find_key, parse_profile_name
-from crmctl.errors import ConfigError, reason
+from crmctl.errors import ConfigError, reason, storage_error
 from crmctl.models.nearest import suggestion
 
 if TYPE_CHECKING:
@@ -157,6 +157,6 @@ def write_private(path: Path, text: str) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-        raise ConfigError(
+        raise storage_error(error, path) or ConfigError(
             f"cannot write {path}: {reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"
         ) from error

@@ -12,9 +12,9 @@ from queue import Empty, Full, Queue
 from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.errors import PendingError, UsageError, storage_error
+from crmctl.errors import PendingError, UsageError, reason, storage_error
 from crmctl.mirror.columns import clean_text, quoted
-from crmctl.mirror.file import connect_to_read
+from crmctl.mirror.file import connect_to_read, storage_errors
 
 STEPS = 2_000
 """Instructions of SQLite between two looks at the clock."""
@@ -110,7 +110,8 @@ def _answer(path: Path, statement: str, parameters: Mapping[str, Any], limit: _L
         except sqlite3.Error as error:
             raise _explained(error, path, limit) from error
         except (ValueError, OverflowError) as error:
-            raise UsageError(f"SQL: {error}", code="bad_sql") from error
+            problem = "a whole number of more than 64 bits" if isinstance(error, OverflowError) else reason(error)
+            raise UsageError(f"SQL: {problem}", code="bad_sql") from error
 
 
 class _Limit:
@@ -133,8 +134,9 @@ _HINT = "crmctl mirror sync is what changes a mirror"
 
 
 def _open(path: Path, limit: _Limit) -> sqlite3.Connection:
-    db = connect_to_read(path, 10.0)
-    db.execute("PRAGMA query_only = ON")
+    with storage_errors(path):
+        db = connect_to_read(path, 10.0)
+        db.execute("PRAGMA query_only = ON")
     db.execute("PRAGMA temp_store = FILE")
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
     db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)

@@ -23,6 +23,10 @@ _HALF = re.compile("[\ud800-\udfff]")
 _MARKED = re.compile(f'"{_MARK}([^"]*)"')
 
 
+class NotJsonError(ValueError):
+    """What is no JSON for another reason than its syntax; the text says which."""
+
+
 def _exact_number(text: str) -> float | Decimal:
     number = float(text)
     if math.isfinite(number) and Decimal(repr(number)) == Decimal(text):
@@ -31,14 +35,14 @@ def _exact_number(text: str) -> float | Decimal:
 
 
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
+    raise NotJsonError(f"{text} is not JSON")
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
         repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {repeated!r} is there twice")
+        raise NotJsonError(f"the key {repeated!r} is there twice")
     return document
 
 
@@ -51,18 +55,24 @@ def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
     pairs_hook = _unique_pairs if unique_keys else None
     try:
         return json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=pairs_hook)
-    except RecursionError:
-        raise ValueError("arrays or objects are nested too deeply") from None
-    except ArithmeticError:
-        raise ValueError("a number is beyond all reason") from None
+    except (RecursionError, ArithmeticError, ValueError) as error:
+        raise _in_our_words(error) from None
 
 
 def scan(text: str, start: int = 0, *, unique_keys: bool = False) -> tuple[Any, int]:
-    """Parse the one JSON value that begins exactly at `start`; gives it and the position after it.
+    """Parse the one JSON value that begins exactly at `start`; gives it and the position after it. Raises as `loads` does."""
+    try:
+        return (_UNIQUE if unique_keys else _PLAIN).raw_decode(text, start)
+    except (RecursionError, ArithmeticError, ValueError) as error:
+        raise _in_our_words(error) from None
 
-    Raises as `loads` does, but RecursionError for nesting and ArithmeticError for numbers beyond all reason.
-    """
-    return (_UNIQUE if unique_keys else _PLAIN).raw_decode(text, start)
+
+def _in_our_words(error: Exception) -> Exception:
+    if isinstance(error, RecursionError):
+        return NotJsonError("arrays or objects are nested too deeply")
+    if isinstance(error, ArithmeticError) or type(error) is ValueError:  # of integers with thousands of digits
+        return NotJsonError("a number is beyond all reason")
+    return error
 
 
 _PLAIN = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_constant)

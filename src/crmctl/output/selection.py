@@ -70,7 +70,7 @@ def compile_query(expression: str) -> Callable[[Any], Any]:
 
 def _why(error: Exception) -> str:
     """What is wrong with an expression, and where. The library's own texts repeat it, and print the whole value that does not fit."""
-    from jmespath.exceptions import ArityError, IncompleteExpressionError, JMESPathTypeError, LexerError, ParseError
+    from jmespath.exceptions import ArityError, IncompleteExpressionError, JMESPathError, JMESPathTypeError, LexerError, ParseError
 
     if isinstance(error, JMESPathTypeError):
         wanted = " or ".join(error.expected_types)
@@ -82,7 +82,9 @@ def _why(error: Exception) -> str:
         return f"{_cut(str(error.message), SHOWN_VALUE)}, at character {error.lexer_position + 1}"
     if isinstance(error, ParseError) and not isinstance(error, ArityError):
         return f"unexpected {_cut(str(error.token_value), SHOWN_VALUE)!r} at character {error.lex_position + 1}"
-    return _cut(" ".join(str(error).split()), SHOWN_EXPRESSION)
+    if isinstance(error, JMESPathError):
+        return _cut(" ".join(str(error).split()), SHOWN_EXPRESSION)
+    return "values of different kinds are compared" if isinstance(error, TypeError) else "a number that nothing can be done with"
 
 
 def _as_json(value: Any) -> str:

@@ -108,9 +108,10 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
     try:
         return SchemaDocument.model_validate(dict(value))
     except ValidationError as error:
-        problems = [f"{_place(value, problem['loc'])}: {_said(problem['type'], problem['msg'])}" for problem in error.errors()]
+        problems = [{"place": _place(value, one["loc"]), "problem": _said(one["type"], one["msg"])} for one in error.errors()]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise RejectedError(f"{name}: {problems[0]}{more}", hint=_HINT, code="invalid_schema", details=problems) from error
+        said = f"{name}: {problems[0]['place']}: {problems[0]['problem']}{more}"
+        raise RejectedError(said, hint=_HINT, code="invalid_schema", details=problems) from error
 
 
 def _yaml(text: str) -> Any:
@@ -120,6 +121,8 @@ def _yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(reason(error)) from error
+    except ValueError as error:
+        raise ValueError("a date that does not exist") from error
 
 
 _PROBLEMS = {

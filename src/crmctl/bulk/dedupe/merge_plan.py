@@ -126,8 +126,10 @@ class MergePlanFile:
                 object=document["object"], object_id=document["objectId"], origin=document["origin"], version=document["version"],
                 created_at=document["createdAt"], match=document["match"], keep=document["keep"], as_of=document["asOf"],
             )  # fmt: skip
+            if not all(isinstance(text, str) for text in (self.header.object, self.header.object_id, self.header.origin)):
+                raise TypeError
         except (KeyError, TypeError) as error:
-            raise UsageError(f"{path}, line 1: {error} is missing", code="not_a_plan") from error
+            raise UsageError(f"{path}, line 1: {_odd(error)}", code="not_a_plan") from error
 
     def merges(self, attributes: Sequence[Attribute]) -> Iterator[PlannedMerge]:
         """Every group, with what follows from how its line was edited. Raises UsageError that names the line for one that means nothing."""
@@ -136,6 +138,10 @@ class MergePlanFile:
             for number, line in enumerate(file, 2):
                 if line.strip():
                     yield _Line(self.path, number, attributes).read(_parsed(self.path, number, line))
+
+
+def _odd(error: Exception) -> str:
+    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else "something is of another kind than it was"
 
 
 @dataclass(frozen=True)
@@ -148,8 +154,7 @@ class _Line:
         try:
             merge = self._as_written(document)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else f"something is of another kind than it was ({error})"
-            raise self._wrong(what) from error
+            raise self._wrong(_odd(error)) from error
         for record in merge.records:
             if fingerprint(record.data) != document["records"][record.id].get("hash"):
                 raise self._wrong(f"what record {record.id} looked like was edited")

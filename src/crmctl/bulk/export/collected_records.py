@@ -52,8 +52,10 @@ class Staging:
                 self._db.executescript(_SCHEMA)
                 unless_ready.pop_all()
         except (OSError, sqlite3.Error) as error:
-            if "locked" in str(error):
+            if getattr(error, "sqlite_errorname", None) in ("SQLITE_BUSY", "SQLITE_LOCKED"):
                 raise UsageError(f"another export is working on {path}", code="export_running") from error
+            if path is not None and path.is_file() and not path.stat().st_size:
+                path.unlink()  # a disk without any room
             failure = storage_error(error, path) or UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file")
             raise failure from error
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from crmctl.bulk.journal.states import BatchState, RowState
-from crmctl.errors import StorageError, storage_error
+from crmctl.errors import StorageError, reason, storage_error
 from crmctl.models import jsontext
 
 BUGS = (sqlite3.ProgrammingError, sqlite3.InterfaceError)
@@ -31,9 +31,9 @@ class OneAtATime:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._lock.release()
         if isinstance(error, ValueError):
-            raise damaged(self._path, str(error)) from error
+            raise damaged(self._path, reason(error)) from error
         if isinstance(error, sqlite3.Error) and not isinstance(error, BUGS):
-            raise storage_error(error, self._path) or error
+            raise storage_error(error, self._path) or error from error
 
 
 def damaged(path: Path, why: str) -> StorageError:

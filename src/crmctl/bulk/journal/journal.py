@@ -21,7 +21,7 @@ from crmctl.bulk.journal.tables import FORMAT, TABLES
 from crmctl.bulk.journal.verdicts import Verdict
 from crmctl.bulk.rows.batches import Batch
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, StorageError, UsageError
+from crmctl.errors import CrmctlError, StorageError, UsageError, reason
 from crmctl.models import jsontext
 
 FILE_NAME = "journal.sqlite"
@@ -107,11 +107,11 @@ class Journal(JournalSends):
                 try:
                     self.header = Header(**jsontext.loads(self._one("SELECT header FROM job")))
                 except TypeError as error:
-                    raise damaged(path, str(error)) from error
+                    raise damaged(path, reason(error)) from error
         except BaseException as error:
             self._db.close()
             if isinstance(error, StorageError):
-                raise UsageError(f"cannot read {path}: {error.__cause__ or error}", code="damaged_job") from error
+                raise UsageError(f"cannot read {path}: {reason(error.__cause__ or error)}", code="damaged_job") from error
             raise
 
     @classmethod

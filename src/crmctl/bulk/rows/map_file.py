@@ -57,8 +57,9 @@ def _document(path: Path, text: str, *, is_json: bool) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {reason(error)}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        why = reason(error) if isinstance(error, yaml.YAMLError) else "a date that does not exist"
+        raise UsageError(f"{path} is not YAML: {why}") from error
 
 
 def _csv_pairs(path: Path, text: str, delimiter: str) -> list[tuple[Any, Any]]:

@@ -92,8 +92,6 @@ class _Elements:
                 value, end = jsontext.scan(self.buffer, self.pos, unique_keys=True)
             except json.JSONDecodeError as error:
                 failure = error
-            except RecursionError as error:
-                raise self._error("nested too deeply", self.pos) from error
             except ValueError as error:
                 problem, end = error, self._end_of_flawed(error)
             # A number may go on in the next block, so only an element that is followed by something is complete.

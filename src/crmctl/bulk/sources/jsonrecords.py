@@ -36,10 +36,10 @@ def json_problem(error: Exception) -> Finding:
     """The finding for a text that is not one JSON value, or that names a key twice."""
     column = getattr(error, "colno", None)
     if column is None:
-        code = "duplicate_key" if "twice" in str(error) else "invalid_json"
-        return Finding(code, f"{error}", hint="keep one of them" if code == "duplicate_key" else None)
-    reason = getattr(error, "msg", str(error))
-    return Finding("invalid_json", f"not JSON: {json_words(reason)} at character {column}", hint="JSONL holds one whole object per line")
+        twice = "twice" in str(error)
+        return Finding("duplicate_key" if twice else "invalid_json", str(error), hint="keep one of them" if twice else None)
+    words = json_words(getattr(error, "msg", ""))
+    return Finding("invalid_json", f"not JSON: {words} at character {column}", hint="JSONL holds one whole object per line")
 
 
 def header_of(rows: list[Row]) -> list[str]:

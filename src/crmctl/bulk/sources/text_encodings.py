@@ -42,6 +42,9 @@ class Encoding:
     bom: bool
 
 
+_NOT_OF_FILES = ("idna", "punycode", "undefined")
+
+
 def find_encoding(start: bytes, declared: str | None) -> Encoding:
     """The encoding of a file that begins with `start`: as declared, else by byte order mark, else UTF-8.
 
@@ -54,6 +57,8 @@ def find_encoding(start: bytes, declared: str | None) -> Encoding:
         return Encoding(marked or "utf-8", marked is not None)
     try:
         name = codecs.lookup(declared).name
+        if name in _NOT_OF_FILES:
+            raise LookupError
         io.TextIOWrapper(io.BytesIO(), encoding=name).close()
     except (LookupError, ValueError):
         raise UsageError(
@@ -157,9 +162,9 @@ def undecodable(path: Path, name: str, encoding: Encoding, *, compressed: bool) 
                 offset = fed - len(error.object) + error.start
                 line += count_lines(error.object[: error.start].decode(encoding.name, errors="ignore"))
                 return _decode_error(name, encoding, error, _Place(offset, line, compressed))
-            except UnicodeError as error:
+            except UnicodeError:
                 return UsageError(
-                    f"{name} cannot be decoded as {encoding.name}: {error}",
+                    f"{name} cannot be decoded as {encoding.name} from line {line:,} on",
                     hint="say which encoding it has: --encoding X",
                     code="undecodable",
                 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Callable[[]
 
 
 def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[TableRow]:
-    with closing(_open(path, name, values=True)) as book:
+    with _as_workbook(name), closing(_open(path, name, values=True)) as book:
         if not formulas:
             for number, cells in enumerate(book[sheet].iter_rows(), 1):
                 yield number, [_value(cell.value) for cell in cells], _problem(cells, None)
@@ -52,12 +53,19 @@ def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[Tabl
 
 def _open(path: Path, name: str, *, values: bool) -> Any:
     openpyxl = require_files_extra("openpyxl")
+    with _as_workbook(name), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of styles and extensions, which have nothing to do with values
+        return openpyxl.load_workbook(path, read_only=True, data_only=values)
+
+
+@contextmanager
+def _as_workbook(name: str) -> Iterator[None]:
+    """Raises UsageError for what the library stumbles over; SyntaxError is that of XML."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of styles and extensions, which have nothing to do with values
-            return openpyxl.load_workbook(path, read_only=True, data_only=values)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{name} cannot be read as an Excel workbook: {reason(error)}", code="unreadable_file") from error
+        yield
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, SyntaxError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        hint = "open it in Excel and save it again, or as CSV (UTF-8)"
+        raise UsageError(f"{name} cannot be read as an Excel workbook: {reason(error)}", hint=hint, code="unreadable_file") from error
 
 
 def _has_formulas(path: Path) -> bool:

@@ -103,6 +103,12 @@ def _target(method: str, path: str | None) -> tuple[str, str]:
         raise UsageError(f"{method!r} is not a method", hint=f"methods: {', '.join(METHODS)}")
     if path is None and address.upper() in METHODS:
         raise UsageError("the path is missing", hint=f"for example: crmctl api {address.upper()} objects")
+    from urllib.parse import urlsplit
+
+    try:
+        urlsplit(address.encode().decode())
+    except ValueError as error:
+        raise UsageError(f"{address!r} is no path", hint="for example: crmctl api objects") from error
     return verb, address
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from crmctl.clock import Clock
-from crmctl.errors import RateLimitedError, reason
+from crmctl.errors import RateLimitedError, reason, storage_error
 
 if TYPE_CHECKING:
     from crmctl.client.rate_limit.ledger import Ledger, Wait
@@ -197,9 +197,8 @@ class SharedBudget:
     def _alone(self, error: Exception) -> Ledger:
         from crmctl.client.rate_limit.ledger import Ledger
 
-        self._note(
-            f"the shared rate budget cannot be used ({reason(error)}); other crmctl processes with this key are not taken into account"
-        )
+        why = reason(storage_error(error, self._path) or error)
+        self._note(f"the shared rate budget cannot be used ({why}); other crmctl processes with this key are not taken into account")
         return Ledger(None)
 
 

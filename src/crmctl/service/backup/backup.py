@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, UsageError, reason
+from crmctl.errors import CrmctlError, UsageError, reason, storage_error
 from crmctl.service.backup.archive import ArchiveWriter, unpack
 from crmctl.service.settings import DATABASE_FILE, FILES_FOLDER, ServiceSettings
 from crmctl.service.store.engine import Engine, load_copy
@@ -47,8 +48,11 @@ def make_backup(engine: Engine, settings: ServiceSettings, target: Path, clock: 
             unpack(folder / "archive", None)
             (folder / "archive").replace(target)
             _sync(target.parent)
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {reason(error)}", hint="a place with room for all of the service's data") from error
+    except (OSError, sqlite3.Error) as error:
+        full = storage_error(error, target)
+        raise full or UsageError(
+            f"cannot write {target}: {reason(error)}", hint="a place with room for all of the service's data"
+        ) from error
     return backup
 
 
@@ -69,8 +73,8 @@ def restore_backup(source: Path, settings: ServiceSettings) -> Backup:
                     each.unlink(missing_ok=True)
                 raise
             _sync(data)
-    except OSError as error:
-        raise UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR") from error
+    except (OSError, sqlite3.Error) as error:
+        raise storage_error(error, data) or UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR") from error
     described = {name: manifest[name] for name in ("records", "files")}
     return Backup(manifest["database"]["engine"], manifest["createdAt"], **described, bytes=source.stat().st_size)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from crmctl.errors import ServiceError, UsageError
+from crmctl.errors import ServiceError, UsageError, reason
 from crmctl.service.files.s3 import open_client
 from crmctl.service.settings import S3Settings
 
@@ -37,7 +36,7 @@ class RemotePlace:
             for piece in iter(lambda: body.read(CHUNK), b""):
                 stored.update(piece)
         except self._errors() as error:
-            raise ServiceError(f"cannot write {self.url}: {_said(error)}", hint="the bucket must exist and be writable") from error
+            raise ServiceError(f"cannot write {self.url}: {reason(error)}", hint="the bucket must exist and be writable") from error
         with path.open("rb") as file:
             if stored.digest() != hashlib.file_digest(file, "sha256").digest():
                 raise ServiceError(f"what {self.url} gives back is not what was written")
@@ -54,13 +53,9 @@ class RemotePlace:
         try:
             self._client.download_file(self.bucket, self.key, str(path))
         except self._errors() as error:
-            raise ServiceError(f"cannot read {self.url}: {_said(error)}") from error
+            raise ServiceError(f"cannot read {self.url}: {reason(error)}") from error
 
     def _errors(self) -> tuple[type[Exception], ...]:
         from boto3.exceptions import Boto3Error  # type: ignore[import-untyped]
 
         return (*self._failures, Boto3Error)
-
-
-def _said(error: Any) -> str:
-    return str(error) or type(error).__name__

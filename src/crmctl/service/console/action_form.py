@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.service.console.visits import Visit
 from crmctl.service.faults import BadRequest
@@ -100,7 +101,7 @@ def _read(block: ActionBlock, before: ActionBlock, kept: Mapping[str, Any]) -> d
     try:
         return {"url": block.url} | ({"body": jsontext.loads(block.body, unique_keys=True)} if block.body.strip() else {})
     except ValueError as error:
-        raise ValueError(f"the body is not JSON: {error}") from None
+        raise ValueError(f"the body is not JSON: {reason(error)}") from None
 
 
 def _data(text: str) -> dict[str, Any]:

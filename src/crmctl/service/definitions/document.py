@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from crmctl.errors import reason
 from crmctl.service.faults import BadRequest
 from crmctl.service.reports.definition import ReportDefinition
 from crmctl.service.shapes import Body, check_shape
@@ -56,7 +57,7 @@ def load_yaml(text: str) -> Any:
         raw = yaml.load(text, _plain_loader())  # noqa: S506 - a SafeLoader
         _check_plain(raw, "")
     except yaml.YAMLError as error:
-        raise BadRequest("the file is not YAML: " + " ".join(str(error).split())) from None
+        raise BadRequest(f"the file is not YAML: {reason(error)}") from None
     except RecursionError:
         raise BadRequest("the file is nested too deeply") from None
     return raw

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from crmctl.errors import reason
 from crmctl.service.context import Context
 from crmctl.service.faults import NotFound, Unavailable
 from crmctl.service.files.disk import CHUNK, Disk, Incoming, Stored
@@ -44,7 +45,7 @@ def router(context: Context) -> APIRouter:
         try:
             size = await _receive(context, request, limit, lambda: disk.receive(bucket, path, content_type, _declared(request)))
         except OSError as error:
-            raise Unavailable(f"the file could not be stored: {error.strerror or 'input/output error'}") from error
+            raise Unavailable(f"the file could not be stored: {reason(error)}") from error
         public_url = f"{context.settings.address}/files/{url_path(bucket, path)}"
         return JsonAnswer({"publicUrl": public_url, "contentType": content_type, "size": size})
 

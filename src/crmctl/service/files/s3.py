@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from crmctl.errors import ConfigError, UsageError
+from crmctl.errors import ConfigError, UsageError, reason
 from crmctl.service.faults import Unavailable
 from crmctl.service.files.storage import UPLOAD_SECONDS, Upload
 from crmctl.service.settings import S3Settings
@@ -44,7 +44,7 @@ def open_client(settings: S3Settings) -> tuple[Any, tuple[type[Exception], ...]]
             ),
         )
     except failures as error:
-        raise ConfigError(f"S3 cannot be used: {error}", hint="--files-s3-endpoint URL, --files-s3-region REGION") from error
+        raise ConfigError(f"S3 cannot be used: {reason(error)}", hint="--files-s3-endpoint URL, --files-s3-region REGION") from error
     return client, failures
 
 

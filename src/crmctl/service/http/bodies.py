@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.service.http.errors import bad_request
 from crmctl.service.shapes import Body, check_shape
@@ -40,7 +41,7 @@ def parse_json(raw: bytes) -> Any:
     except RecursionError:
         raise bad_request(f"the request body is nested deeper than {DEEPEST} levels") from None
     except ValueError as error:
-        raise bad_request(f"the request body is not JSON: {error}") from None
+        raise bad_request(f"the request body is not JSON: {reason(error)}") from None
     return document
 
 

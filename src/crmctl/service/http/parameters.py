@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
+from crmctl.errors import reason
 from crmctl.models.filters import Operator
 from crmctl.models.records import PAGE_LIMIT
 from crmctl.service.http.errors import bad_request
@@ -135,7 +136,7 @@ def _pairs(query_string: bytes) -> list[tuple[str, str]]:
         if any("\0" in name or "\0" in text for name, text in pairs):
             raise ValueError("a NUL character is not allowed")
     except ValueError as error:
-        raise bad_request(f"the query string cannot be read: {error}") from None
+        raise bad_request(f"the query string cannot be read: {reason(error)}") from None
     return pairs
 
 

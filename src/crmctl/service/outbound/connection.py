@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import httpcore
 
+from crmctl.errors import reason
+
 
 class Deadline:
     """A moment by which everything must be done."""
@@ -94,4 +96,4 @@ def _named(deadline: Deadline, late: type[Exception], broken: type[Exception]) -
     except ssl.SSLCertVerificationError as error:
         raise broken(f"the certificate is refused: {error.verify_message}") from error
     except OSError as error:
-        raise broken(str(error)) from error
+        raise broken(reason(error)) from error

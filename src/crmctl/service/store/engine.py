@@ -126,7 +126,7 @@ def _open_postgres(address: str) -> Engine:
     try:
         from crmctl.service.store.postgres import PostgresEngine
     except ImportError as error:
-        raise ConfigError(f"PostgreSQL needs a library that is not installed: {error}", hint="pip install 'crmctl[postgres]'") from error
+        raise ConfigError("PostgreSQL needs a library that is not installed", hint="pip install 'crmctl[postgres]'") from error
     return PostgresEngine(address)
 
 

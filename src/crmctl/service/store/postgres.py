@@ -20,7 +20,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, reason
 from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store import postgres_copy
 from crmctl.service.store.dialect import PostgresDialect
@@ -306,7 +306,7 @@ def _check_server(arguments: dict[str, Any]) -> None:
             encoding = connection.info.parameter_status("server_encoding")
     except psycopg.Error as error:
         where = f"{arguments.get('host', 'this machine')}, database {arguments.get('dbname', '')}"
-        raise ConfigError(f"cannot open the database on {where}: {str(error).strip()}") from error
+        raise ConfigError(f"cannot open the database on {where}: {reason(error)}") from error
     if version < _OLDEST:
         raise ConfigError(f"PostgreSQL {version} is too old, the service needs {_OLDEST} or newer")
     if encoding != "UTF8":

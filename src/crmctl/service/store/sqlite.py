@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, reason
 from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.dialect import SqliteDialect
 from crmctl.service.store.rates import DatabaseRateWindows, FallingBack, RateWindows, create_tables
@@ -113,7 +113,7 @@ class SqliteEngine:
             self._create_private_file()
             self._writer = self._connect()
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"cannot open the database {self.path}: {error}") from error
+            raise ConfigError(f"cannot open the database {self.path}: {reason(error)}") from error
 
     def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False) -> T:
         connection = self._take_reader()
@@ -292,5 +292,5 @@ def _rates_engine(path: Path) -> SqliteEngine:
         engine.write(prepare)
     except (sqlite3.Error, Unavailable) as error:
         engine.close()
-        raise ConfigError(f"cannot open {path}: {error}") from error
+        raise ConfigError(f"cannot open {path}: {reason(error)}") from error
     return engine

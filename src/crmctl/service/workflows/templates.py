@@ -96,7 +96,14 @@ def render(value: Any, scope: Mapping[str, Any], where: str) -> Any:
     except BadRequest as fault:
         raise BadRequest(f"{where}: {fault.message}", {"field": where}) from None
     except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as problem:
-        raise BadRequest(f"{where}: {problem}", {"field": where}) from None
+        raise BadRequest(f"{where}: {_why(problem)}", {"field": where}) from None
+
+
+def _why(problem: Exception) -> str:
+    """The library's own errors name what is missing; Python's tell of its inside."""
+    if isinstance(problem, TemplateError):
+        return str(problem)
+    return "a division by zero" if isinstance(problem, ZeroDivisionError) else "what is written there cannot be done with these values"
 
 
 def _render(text: str, scope: Mapping[str, Any]) -> Any:
@@ -127,7 +134,7 @@ def _compiled(text: str) -> str | None:
         if strange is None:
             _ENVIRONMENT.from_string(text)
     except (TemplateError, RecursionError) as problem:
-        raise BadRequest(f"the template cannot be read: {problem}") from None
+        raise BadRequest(f"the template cannot be read: {_why(problem)}") from None
     if strange is not None:
         raise BadRequest(f"a template takes simple expressions only, not {type(strange).__name__.lower()}")
     match = _ONE_EXPRESSION.fullmatch(text)
