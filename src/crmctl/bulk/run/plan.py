@@ -23,7 +23,7 @@ from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.sources.bytestream import BUFFER_SIZE
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Source, SourceOptions
-from crmctl.errors import UsageError, reason
+from crmctl.errors import CrmctlError, UsageError, reason
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES, Merger, learn_form
 
@@ -186,10 +186,15 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
     }
     pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
     options = replace(plan.mapping, map_pairs=pairs)
-    mapping = build_mapping(source.header, Names(attributes, plan.values.samples), options, header_complete=source.header_complete)
-    if source.header_complete:
-        slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
-        plan.values.check_columns([*source.header, *slugs])
+    try:
+        mapping = build_mapping(source.header, Names(attributes, plan.values.samples), options, header_complete=source.header_complete)
+        if source.header_complete:
+            slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
+            plan.values.check_columns([*source.header, *slugs])
+    except CrmctlError as error:
+        if error.details is None or isinstance(error.details, dict):
+            error.details = {"line": source.dialect.header_line, **(error.details or {})}
+        raise
     return PlannedInput(source, mapping, attributes, plan.values, plan)
 
 

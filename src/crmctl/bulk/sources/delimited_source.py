@@ -49,7 +49,10 @@ class DelimitedSource:
             )
         if header.problem is not None:
             raise RejectedError(
-                f"{name}: the header cannot be read: {header.problem.message}", hint=header.problem.hint, code=header.problem.code
+                f"{name}: the header cannot be read: {header.problem.message}",
+                hint=header.problem.hint,
+                code=header.problem.code,
+                details={"line": header.first_line},
             )
         self.header_text = header.raw
         self._width = len(header.cells)
@@ -63,7 +66,7 @@ class DelimitedSource:
                 f"--pad-short would shift the columns that a result file adds: {name} has a column {RESULT_MARK}",
                 hint="add the missing cells in the file",
             )
-        self.dialect = replace(dialect, header=self.header)
+        self.dialect = replace(dialect, header=self.header, header_line=header.first_line)
 
     def rows(self) -> Iterator[Row]:
         width, named = self._width, len(self.header)

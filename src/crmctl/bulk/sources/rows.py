@@ -79,6 +79,7 @@ class Dialect:
     delimiter: str | None = None
     quote: str | None = None
     header: list[str] = field(default_factory=list)
+    header_line: int = 1
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -38,7 +38,8 @@ class FindingReport:
 
     def add_error(self, error: CrmctlError) -> None:
         """What kept the file from being checked at all."""
-        self.add(Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL))
+        line = error.details.get("line") if isinstance(error.details, dict) else None
+        self.add(Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL, first_line=line))
 
     def text(self, title: str, sentence: str) -> Iterator[str]:
         """The report in pieces; `title` says what was checked, `sentence` how that ended."""
@@ -87,7 +88,7 @@ def _case(file: str, finding: Finding) -> str:
     name = f"line {line}" + (f", column {finding.column}" if finding.column is not None else "")
     said = _xml(_said(finding))
     inner = (
-        f"<failure type={_attribute(finding.code)} message={_attribute(said)}>{escape(f'{file}:{line}: {said}')}</failure>"
+        f"<failure type={_attribute(finding.code)} message={_attribute(said)}>{escape(_xml(f'{file}:{line}: {said}'))}</failure>"
         if finding.rejects
         else f"<system-out>{escape(said)}</system-out>"
     )
