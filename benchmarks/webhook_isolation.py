@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.receiver import ByteReceiver, Received, Receiver, drip  # noqa: E402
+from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Received, Receiver, drip  # noqa: E402
 from tests.support.service import service_process  # noqa: E402
 
 from crmctl.clock import SystemClock  # noqa: E402
@@ -29,7 +29,15 @@ from crmctl.service.store.engine import open_engine  # noqa: E402
 
 EVENTS = 40
 TARGET = 1.5
-KINDS = ("alone", "one that hangs", "one that drips a byte every 5 s", "one that is dead", "18 that hang")
+KINDS = (
+    "alone",
+    "one that hangs",
+    "one that drips a byte every 5 s",
+    "one that is dead",
+    "one that drips its TLS handshake",
+    "one that redirects",
+    "18 that hang",
+)
 
 
 @contextmanager
@@ -45,6 +53,10 @@ def neighbours(kind: str) -> Iterator[list[str]]:
         stack.callback(leaving.set)
         if kind == "one that drips a byte every 5 s":
             yield [stack.enter_context(ByteReceiver(drip(b"HTTP/1.1 200 OK\r\nx: ", b"a", 5))).url]
+        elif kind == "one that drips its TLS handshake":
+            yield [stack.enter_context(ByteReceiver(drip(*SLOW_HANDSHAKE, 5))).url.replace("http:", "https:")]
+        elif kind == "one that redirects":
+            yield [stack.enter_context(Receiver(lambda _request, _number: 302)).url]
         elif kind == "one that is dead":
             yield ["http://127.0.0.1:9/hook"]
         else:

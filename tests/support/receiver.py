@@ -140,6 +140,10 @@ class ByteReceiver:
             self._speak(connection, self._stopping)
 
 
+SLOW_HANDSHAKE = (b"\x16\x03\x03\x40\x00", b"\x02")
+"""What a TLS server begins with, and drips on with."""
+
+
 def drip(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket, threading.Event], None]:
     """What sends `start` at once and then `drop` after every `pause` seconds, 500 times; whoever is still there then sees the line cut."""
 

@@ -20,7 +20,7 @@ from crmctl.service.store.engine import open_engine
 from tests.support.authority import Authority
 from tests.support.deliveries import Bench
 from tests.support.patience import PATIENCE, wait_until
-from tests.support.receiver import ByteReceiver, Receiver, drip
+from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Receiver, drip
 from tests.support.service import service_process
 
 Speak = Callable[[socket.socket, threading.Event], None]
@@ -74,7 +74,7 @@ def test_the_deadline_covers_the_sending(tmp_path: Path) -> None:
         caller(seconds=0.3).post(receiver.url, {}, b"x" * 20_000_000)
 
 
-@pytest.mark.parametrize("speak", [silent, drip(b"\x16\x03\x03\x40\x00", b"\x02")])
+@pytest.mark.parametrize("speak", [silent, drip(*SLOW_HANDSHAKE)])
 def test_the_deadline_covers_the_tls_handshake(authority: Authority, speak: Speak) -> None:
     with ByteReceiver(speak) as receiver, pytest.raises(CallFailedError, match=r"ConnectTimeout: not done within 0\.3 seconds"):
         caller(authority, seconds=0.3).post(receiver.url.replace("http:", "https:"), {}, b"{}")

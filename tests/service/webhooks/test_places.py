@@ -18,7 +18,7 @@ from crmctl.service.store.engine import open_engine
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Lane
 from tests.support.deliveries import Bench
 from tests.support.patience import PATIENCE
-from tests.support.receiver import ByteReceiver, Received, Receiver, drip
+from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Received, Receiver, drip
 
 
 @contextmanager
@@ -51,13 +51,16 @@ def hanging(release: threading.Event) -> Any:
     return answer
 
 
-def test_forty_events_reach_an_endpoint_beside_others_that_hang_drip_or_are_dead(bench: Bench) -> None:
+def test_forty_events_reach_an_endpoint_beside_others_that_hang_drip_redirect_or_are_dead(bench: Bench) -> None:
     release = threading.Event()
     with ExitStack() as stack:
         slow = [stack.enter_context(Receiver(hanging(release))) for _ in range(18)]
         dripping = stack.enter_context(ByteReceiver(drip(b"HTTP/1.1 200 OK\r\nx: ", b"a", 1)))
+        shaking = stack.enter_context(ByteReceiver(drip(*SLOW_HANDSHAKE, 1)))
+        redirecting = stack.enter_context(Receiver(lambda request, number: 302))
         healthy = stack.enter_context(Receiver())
-        for url in [*(each.url for each in slow), dripping.url, "http://127.0.0.1:9/dead"]:
+        slow_tls = shaking.url.replace("http:", "https:")
+        for url in [*(each.url for each in slow), dripping.url, slow_tls, redirecting.url, "http://127.0.0.1:9/dead"]:
             bench.endpoint(url)
         bench.endpoint(healthy.url)
         for number in range(40):
@@ -67,7 +70,10 @@ def test_forty_events_reach_an_endpoint_beside_others_that_hang_drip_or_are_dead
             received = healthy.wait_for(40)
             release.set()
             dripping.__exit__()
+            shaking.__exit__()
         assert len({request.headers["webhook-id"] for request in received}) == 40
+        assert shaking.accepted >= 1
+        assert redirecting.received
 
 
 def make_proven(bench: Bench, endpoint: dict[str, Any], receiver: Receiver) -> None:
