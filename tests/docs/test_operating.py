@@ -17,13 +17,14 @@ import httpx
 import pytest
 
 from crmctl.models import jsontext
+from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.figures import FIGURES
 from tests.support.authority import Authority
-from tests.support.cli import CRMCTL, run_crmctl
+from tests.support.cli import CRMCTL, run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.postgres import Server
 from tests.support.programs import find_program
-from tests.support.service import service_process
+from tests.support.service import ServiceProcess, service_process
 from tests.support.sources import ROOT
 
 PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
@@ -117,15 +118,43 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_container_says_nothing_that_serve_does_not_know() -> None:
-    [text] = blocks("dockerfile", "FROM")
-    said = dict(re.findall(r"(CRMCTL_SERVE_\w+)=(\S+)", text))
-    assert said
-    command = jsontext.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[0])
+    text, said, command = container()
     wrong = run_crmctl(*command[1:], "--port", "-1", env=said).exits(2)
     assert "is no option" not in wrong.err
     assert "--port" in wrong.error()["message"]
     extras = set(re.findall(r"'crmctl\[([\w,]+)\]'", text)[0].split(","))
     assert extras <= tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+
+
+def container() -> tuple[str, dict[str, str], list[str]]:
+    """The container file, the variables it sets, and its command."""
+    [text] = blocks("dockerfile", "FROM")
+    said = dict(re.findall(r"(CRMCTL_SERVE_\w+)=(\S+)", text))
+    assert said
+    return text, said, jsontext.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[0])
+
+
+def test_the_container_serves_as_its_user_from_its_volume_and_ends_when_it_is_told(tmp_path: Path) -> None:
+    """Its folder is made by its own line and its command run with its variables; another is the place, the user and the port."""
+    text, said, command = container()
+    steps = [line.partition(" ")[::2] for line in text.splitlines()]
+    kinds, user = [kind for kind, _ in steps], dict(steps)["USER"]
+    ran = [shlex.split(each) for kind, line in steps if kind == "RUN" for each in line.split(" && ")]
+    assert ["useradd", "--create-home", user] in ran
+    [made] = [words for words in ran if words[0] == "install"]
+    assert (f"--owner={user}" in made, made[-1]) == (True, said["CRMCTL_SERVE_DATA"]), "who serves can write to the volume"
+    assert kinds.index("USER") > max(place for place, kind in enumerate(kinds) if kind == "RUN"), "only its user is made by root"
+    assert dict(steps)["VOLUME"] == made[-1]
+    data = tmp_path / "data"
+    subprocess.run([*(words for words in made[:-1] if not words.startswith("--owner")), str(data)], check=True)
+    env = said | {"CRMCTL_SERVE_DATA": str(data), "CRMCTL_SERVE_PORT": "0"}
+    process = start_crmctl(*command[1:], env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    with ServiceProcess(process, jsontext.loads(process.stdout.readline()), command, tmp_path) as service:
+        assert httpx.get(f"{service.base_url}/readyz", trust_env=False).status_code == 200
+        assert service.stop() == 0
+    assert (data / "service.db").exists()
+    assert dict(steps)["EXPOSE"] == str(ServiceSettings().port)
 
 
 def test_the_commands_of_backup_and_restore_do_what_they_say(tmp_path: Path) -> None:
