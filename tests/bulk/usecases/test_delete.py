@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from crmctl.bulk.undo.recreate import Recreated
 from crmctl.bulk.undo.referrers import link_referrers
 from crmctl.bulk.usecases.recreate import Recreation
 from crmctl.client.shapes import Page
+from crmctl.clock import SystemClock
 from crmctl.errors import RejectedError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import BulkResult, Record
+from tests.support.inprocess import run_here
 from tests.support.mishaps import STEPS, Mishaps, deadly
 from tests.support.service import RunningService, running_service
 
@@ -205,6 +208,45 @@ def test_a_service_that_finds_nothing_by_reference_is_read_whole() -> None:
     link_referrers(service, {"deals": [contact]}, {"ab": "new"}, done)  # type: ignore[arg-type]
     assert service.written == [{"id": "d007", "data": {"contact": "new"}}]
     assert (done.references, done.unreferenced) == (1, 0)
+
+
+class Hasty(SystemClock):
+    """Sleeps no longer than it takes to say so."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.slept
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+def test_an_undo_in_which_nothing_is_lost_waits_for_nothing(
+    service: RunningService, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both of its phases: records that refer to each other; one of them is refused, since its address is taken meanwhile."""
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+    monkeypatch.chdir(tmp_path)
+    object_id = service.object_id("people")
+    definition = {"name": "Boss", "slug": "boss", "type": "reference", "config": {"allowed_object_id": object_id}}
+    made = service.client.post(f"/api/v1/objects/{object_id}/attributes", json=definition).raise_for_status().json()
+    people(client, 4)
+    found = list(client.records("people").list())
+    for one, other in pairwise(found):
+        service.client.patch(f"/api/v1/objects/{object_id}/records/{one.id}", json={"data": {"boss": other.id}}).raise_for_status()
+    clock = Hasty()
+    run_here("bulk", "delete", "people", "--filter", "score>=0", "--yes", clock=clock).ok()
+    service.client.post(f"/api/v1/objects/{object_id}/records", json={"data": {"email": "p3@acme.com", "score": 9}}).raise_for_status()
+    result = run_here("bulk", "undo", "last", "--yes", "-o", "json", clock=clock)
+    assert (result.code, clock.slept < 2.0) == (10, True), (result, clock.slept)
+    assert len(held(client)) == 4
+    service.client.delete(f"/api/v1/objects/{object_id}/attributes/{made['id']}").raise_for_status()
 
 
 def test_what_keeps_it_from_beginning_deletes_nothing(client: Client, tmp_path: Path) -> None:
