@@ -115,3 +115,62 @@ def test_a_place_for_results_is_looked_at_before_the_first_request(crm: RunningS
     refused = run_crmctl("bulk", "import", "companies", tmp_path / "firms.csv", env={"CRMCTL_STATE_DIR": str(tmp_path / "state")}).exits(2)
     assert str(tmp_path / "state") in refused.error()["message"]
     assert not crm.log
+
+
+@pytest.fixture
+def known(crm: RunningService) -> list[str]:
+    """The names of 250 companies that the service has."""
+    run_crmctl("bulk", "import", "companies", "-", input=firms("k")).ok()
+    return sorted(firms("k").split()[1:])
+
+
+@pytest.mark.parametrize(("room", "file"), [(0, "all.csv"), (16_384, "all.xlsx"), (90_000, "all.jsonl.gz")])
+def test_an_export_leaves_nothing_under_its_name_and_goes_on_with_room(known: list[str], disk: Path, room: int, file: str) -> None:
+    with left(disk, room):
+        ended = run_crmctl("bulk", "export", "companies", "-O", disk / file)
+        assert_said(ended, has_job=False)
+        assert str(disk / file) in ended.error()["message"]
+        assert not (disk / file).exists()
+    assert run_crmctl("bulk", "export", "companies", "-O", disk / file).ok().json()["rows"] == len(known)
+    assert sorted(one.name for one in disk.iterdir()) == [file, f"{file}.manifest.json"]
+
+
+def test_a_mirror_that_has_no_room_to_grow_is_as_it_was(crm: RunningService, disk: Path) -> None:
+    env = {"CRMCTL_STATE_DIR": str(disk / "state")}
+    with left(disk, 0):
+        assert_said(run_crmctl("mirror", "sync", "companies", env=env), has_job=False)
+    run_crmctl("mirror", "sync", "companies", env=env).ok()
+    run_crmctl("bulk", "import", "companies", "-", input=firms("m" * 400)).ok()
+    with left(disk, 0):
+        assert_said(run_crmctl("mirror", "sync", "companies", env=env), has_job=False)
+    run_crmctl("mirror", "sync", "companies", env=env).ok()
+    asked = run_crmctl("mirror", "sql", "SELECT count(*) AS n FROM companies", env=env).ok().json()
+    assert asked == [{"n": ROWS}]
+
+
+def test_what_is_to_be_kept_is_kept_before_anything_is_changed(known: list[str], crm: RunningService, disk: Path) -> None:
+    """The copy of what is deleted, a plan, a setting, a key, a backup of a service: named, and nothing half-written."""
+    (disk / "ids").write_text(run_crmctl("records", "list", "companies", "--all", "-o", "ids").ok().out)
+    run_crmctl("mirror", "sync", "companies").ok()
+    config = {"CRMCTL_CONFIG_DIR": str(disk / "config")}
+    run_crmctl("config", "set", "output", "json", env=config).ok()
+    before = (disk / "config" / "config.toml").read_text()
+    commands: list[tuple[tuple[str | Path, ...], dict[str, str]]] = [
+        (("bulk", "delete", "companies", "--ids", disk / "ids", "--yes", "--backup", disk / "backup.jsonl"), {}),
+        (("bulk", "delete", "companies", "--ids", disk / "ids", "--yes"), {"CRMCTL_STATE_DIR": str(disk / "state")}),
+        (("bulk", "update", "companies", "--ids", disk / "ids", "--set", "name=x", "--yes"), {"CRMCTL_STATE_DIR": str(disk / "state")}),
+        (("bulk", "import", "companies", disk / "firms.csv", "--plan", disk / "import.plan"), {}),
+        (("bulk", "dedupe", "companies", "--match", "name~0.5", "--max-group", "1000", "--plan", disk / "merge.plan"), {}),
+        (("config", "set", "timeout", "5"), config),
+        (("service", "backup", disk / "service.backup", "--data", crm.data_dir), {}),
+    ]
+    (disk / "firms.csv").write_text(firms("n"))
+    with left(disk, 0):
+        for words, env in commands:
+            assert_said(run_crmctl(*words, env=env), has_job=False)
+        listed = run_crmctl("records", "list", "companies", "--limit", "1", env={"CRMCTL_STATE_DIR": str(disk / "state")}).ok()
+        assert "the shared rate budget cannot be used (no space left on the disk of " in listed.err
+        run_crmctl("records", "list", "companies", "--limit", "1", env={"CRMCTL_CACHE_DIR": str(disk / "cache")}).ok()
+    assert names(crm) == known
+    assert (disk / "config" / "config.toml").read_text() == before
+    assert {one.name for one in disk.iterdir()} <= {"ids", "config", "firms.csv", "state", "cache"}

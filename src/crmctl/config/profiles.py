@@ -157,6 +157,9 @@ def write_private(path: Path, text: str) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-        raise storage_error(error, path) or ConfigError(
-            f"cannot write {path}: {reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"
+        full = storage_error(error, path)
+        raise ConfigError(
+            full.message if full else f"cannot write {path}: {reason(error)}",
+            hint=full.hint if full else "set CRMCTL_CONFIG_DIR to a directory that can be written",
+            code=full.code if full else None,
         ) from error
