@@ -135,7 +135,7 @@ def undo_merges(runtime: Runtime, reference: str) -> bool:
 
     def approve(plan: UnmergeResult) -> None:
         runtime.emitter.check_result(plan.to_document())
-        takes = _takes(plan.expected, plan.seconds, " ({})")
+        takes = _takes(plan.expected, plan.seconds, " ({})", "at most")
         runtime.confirm(f"Make {counted(plan.losers, 'record')} of {plan.object} again, and so undo job {plan.job}{takes}")
 
     result = unmerge_records(context, job, approve, dry_run=runtime.dry_run)
@@ -158,11 +158,11 @@ def _merge_question(preview: MergePreview) -> str:
     return f"Merge {counted(preview.losers, 'record')} of {preview.object} into {into}, and delete them{takes}"
 
 
-def _takes(requests: int, seconds: float, form: str) -> str:
+def _takes(requests: int, seconds: float, form: str, how: str = "about") -> str:
     """How long it takes, where that is worth a word."""
     from crmctl.output.progress import duration
 
-    return form.format(f"about {counted(requests, 'request')}, {duration(seconds)} at the rate of the service") if seconds >= 1 else ""
+    return form.format(f"{how} {counted(requests, 'request')}, {duration(seconds)} at the rate of the service") if seconds >= 1 else ""
 
 
 def _merged_text(result: MergeResult) -> str:
@@ -180,7 +180,7 @@ def _merged_text(result: MergeResult) -> str:
 def _unmerge_text(result: UnmergeResult) -> str:
     document = result.to_document()
     if not result.carried_out:
-        takes = _takes(result.expected, result.seconds, "; {}")
+        takes = _takes(result.expected, result.seconds, "; {}", "at most")
         return f"job {result.job}: {counted(result.losers, 'record')} to make again in {counted(result.groups, 'group')}{takes}"
     parts = [f"job {result.job}: {counted(document['undone'], 'group')} taken apart, {document['recreated']:,} made again with new ids"]
     parts += [f"{document[name]:,} {name} put back" for name in ("survivors", "references", "activities") if document[name]]

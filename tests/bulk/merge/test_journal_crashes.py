@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from crmctl.bulk.merge.merge_journal import MergeJournal
+from crmctl.bulk.usecases.unmerge_records import unmerge_records
 from crmctl.client.crm import Crm
 from tests.support.answeringapp import ORIGIN
 from tests.support.merges import Crash, MergeContext, World, apply, newest_job, resume, unmerge
@@ -65,3 +66,15 @@ def test_a_crash_at_any_write_of_the_journal(crm: Crm, tmp_path: Path, undoing: 
         if not came:
             assert at > 10
             return
+
+
+@pytest.mark.parametrize(("seed", "number"), [(4, 2), (5, 4), (2, 1), (21, 6)])
+def test_an_undo_says_beforehand_how_many_requests_it_takes_at_most(crm: Crm, tmp_path: Path, seed: int, number: int) -> None:
+    context, path = MergeContext(crm, ORIGIN, tmp_path / "state"), tmp_path / "plan"
+    world, chance = World.make(crm, f"f{seed}"), random.Random(seed)
+    world.plan(chance, world.fill(chance, number), path, ORIGIN)
+    assert apply(context, path).error is None
+    said = list[int]()
+    done = unmerge_records(context, newest_job(context), lambda plan: said.append(plan.expected))
+    assert done.error is None
+    assert done.requests <= said[0] <= 2 * done.requests

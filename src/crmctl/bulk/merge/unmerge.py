@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from crmctl.bulk.match.reference_values import ids_only, replace_ids
+from crmctl.bulk.match.reference_values import ids_only, moved_references, replace_ids
 from crmctl.bulk.merge.current_records import CurrentRecords
 from crmctl.bulk.merge.merge_journal import EXCHANGING, GroupEntry, GroupState, LostRecord, MergeJournal
 from crmctl.bulk.merge.remake import Remaker
@@ -18,7 +18,9 @@ from crmctl.bulk.merge.step_status import StepStanding, data_standing, differing
 from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind, StepState
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.linked_activities import swap_links
+from crmctl.bulk.read.records_by_id import FEW
 from crmctl.errors import NotFoundError, RejectedError
+from crmctl.models.records import BULK_LIMIT
 
 OPEN = (GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING, GroupState.UNDONE)
 """Groups of which something may be left to undo."""
@@ -50,6 +52,33 @@ def undoable(journal: MergeJournal) -> Iterator[GroupEntry]:
             yield group
 
 
+def most_requests(journal: MergeJournal) -> int:
+    """So many an undo takes at most, where nobody has changed anything since and nothing is refused."""
+    waves = _undoable_waves(journal)
+    gone = {lost.id: "" for wave in waves for group in wave for lost in journal.lost_records(group.number)}
+    count, looks = 1, Counter[str]()  # since when records are made again
+    turns = 0
+    for wave in waves:
+        steps = [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
+        deleted, lost = _deleted(steps), [one for group in wave for one in journal.lost_records(group.number)]
+        count += sum(one.new_id is None and one.id in deleted for one in lost)
+        count += sum(step.kind is StepKind.DELETE and step.state is StepState.SENDING for step in steps)
+        count += 2 * sum(step.kind is StepKind.ACTIVITY for step in steps)
+        again = sum(bool(moved_references(one.data, gone)) for one in lost)
+        count += again + -(-again // BULK_LIMIT)
+        for kinds in ((StepKind.SURVIVOR, StepKind.CLAIM), (StepKind.FREE,), (StepKind.REFERENCE,)):
+            for part in _last_first(step for step in _written(steps) if step.kind in kinds):
+                # Each record is looked at; what is written travels in common.
+                sizes = Counter(step.object_id for step in part)
+                looks, turns = looks + sizes, turns + 1
+                count += sum(-(-size // BULK_LIMIT) for size in sizes.values())
+    # An object that is read as a whole costs no more than its looks, the words before and after, and in each turn what has changed.
+    return count + looks.total() + (turns + WHOLE) * sum(size > FEW for size in looks.values())
+
+
+WHOLE = 5
+"""Requests around the reading of a whole object."""
+
 AT_ONCE = 100
 """So many groups are taken apart together: what they write travels in common requests."""
 
@@ -67,7 +96,7 @@ class Unmerge:
     def run(self) -> Unmerged:
         """Raises what ends it early; what was done until then is in the journal."""
         journal = self.sender.journal
-        waves = list(_waves(list(undoable(journal))[::-1], journal.recall(EXCHANGING) or ()))
+        waves = _undoable_waves(journal)
         remaker = Remaker(self.sender, self.schema, journal.survivors())
         for group in (group for wave in waves for group in wave):
             for step in _written(journal.steps(group.number, StepState.DONE, StepState.SENDING)):
@@ -224,6 +253,10 @@ class Unmerge:
                     # None of the journal's steps; each has a number of its own all the same, by which the sender tells them apart.
                     steps.append(MergeStep(StepKind.REFERENCE, self.schema.object_id, lost.new_id, mine, number=-1 - len(steps)))
         self.sender.write(steps, back=True)
+
+
+def _undoable_waves(journal: MergeJournal) -> list[list[GroupEntry]]:
+    return list(_waves(list(undoable(journal))[::-1], journal.recall(EXCHANGING) or ()))
 
 
 def _waves(groups: Sequence[GroupEntry], exchanging: Iterable[Sequence[int]]) -> Iterator[list[GroupEntry]]:

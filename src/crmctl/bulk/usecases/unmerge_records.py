@@ -12,8 +12,7 @@ from crmctl.bulk.journal.jobs import JobInfo, refuse_running
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.merge.current_records import CurrentRecords
 from crmctl.bulk.merge.merge_journal import MODE, GroupState, MergeJournal
-from crmctl.bulk.merge.steps import StepKind, StepState
-from crmctl.bulk.merge.unmerge import Unmerge, Unmerged, undoable
+from crmctl.bulk.merge.unmerge import Unmerge, Unmerged, most_requests, undoable
 from crmctl.bulk.usecases.merge_records import merge_schema, seconds_for, sending
 from crmctl.bulk.usecases.resume import check_service
 from crmctl.errors import CrmctlError, PartialError, UsageError
@@ -23,8 +22,8 @@ LISTED = 1000
 
 @dataclass
 class UnmergeResult:
-    """What an undo of merges would do, or did. `expected`: so many requests or so it takes, and `seconds`, where they are many, at the rate
-    of the service."""
+    """What an undo of merges would do, or did. `expected`: so many requests it takes at most, where nobody has changed anything, and
+    `seconds`, where they are many, at the rate of the service."""
 
     job: str
     object: str
@@ -75,14 +74,6 @@ class UnmergeResult:
         return PartialError("not everything that was merged is taken apart", details={**left, "rows": document["rows"]}) if left else None
 
 
-def _requests(journal: MergeJournal, losers: int) -> int:
-    """About how many an undo takes: one makes a loser again, one looks at a record that was written and two at an activity; what is
-    written to records is common."""
-    done = {kind: count for (kind, state), count in journal.step_counts().items() if state is StepState.DONE}
-    looked_at = sum(done.get(kind, 0) for kind in (StepKind.SURVIVOR, StepKind.CLAIM, StepKind.REFERENCE))
-    return losers + looked_at + 2 * done.get(StepKind.ACTIVITY, 0)
-
-
 def unmerge_records(
     context: BulkContext, job: JobInfo, approve: Callable[[UnmergeResult], None], *, dry_run: bool = False
 ) -> UnmergeResult:
@@ -93,7 +84,7 @@ def unmerge_records(
     with closing(MergeJournal(job.folder, context.clock)) as journal, journal.hold():
         groups = list(undoable(journal))
         losers = sum(len(group.losers) for group in groups)
-        expected = _requests(journal, losers) if groups else 0
+        expected = most_requests(journal) if groups else 0
         result = UnmergeResult(job.id, job.header.object, len(groups), losers, expected, seconds_for(context, expected))
         if not groups:
             if journal.group_counts()[GroupState.UNDONE]:
