@@ -118,6 +118,10 @@ def sqlite_database() -> Iterator[Database]:
         yield Database(f"{folder}/crm.db", plain, "?", table, reads, size)
 
 
+ORDINARY = {"autovacuum": "on", "shared_buffers": "128MB"}
+"""Settings of PostgreSQL as a package installs them, where those of the tests are others."""
+
+
 @contextlib.contextmanager
 def postgres_database() -> Iterator[Database]:
     import psycopg
@@ -125,7 +129,7 @@ def postgres_database() -> Iterator[Database]:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from tests.support.postgres import private_server
 
-    with private_server(autovacuum="on") as server, psycopg.connect(server.create_database(), autocommit=True) as plain:
+    with private_server(**ORDINARY) as server, psycopg.connect(server.create_database(), autocommit=True) as plain:
         table = "CREATE TABLE record (seq BIGSERIAL PRIMARY KEY, id TEXT NOT NULL UNIQUE, data TEXT NOT NULL)"
         reads = {
             "truth": r"(data::jsonb ->> '\1') = 'true'",

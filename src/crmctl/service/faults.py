@@ -67,3 +67,7 @@ class Unavailable(Fault):
 
 class Busy(Unavailable):
     """Too much was asked at once, or for too long: there was no turn, no lock, or not enough time. The storage itself is well."""
+
+
+class Held(Busy):
+    """Somebody has a lock that the transaction needs, such as whoever reads a table that is to get another column."""

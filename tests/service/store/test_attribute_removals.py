@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Busy
+from crmctl.service.jobs import removals
 from crmctl.service.jobs.removals import Pieces, Removals, after_removal
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import attribute_removals, attributes, objects, record_history, records
@@ -185,6 +187,39 @@ def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_
             while job.run_once():
                 pass
             assert not store.read(attribute_removals.is_waiting)
+    finally:
+        postgres.drop_database(url)
+
+
+@pytest.mark.needs("initdb", "postgres")
+def test_a_table_that_a_backup_reads_is_changed_after_it_and_nobody_waits_behind(
+    postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removals, "AGAIN_SECONDS", 0.1)
+    url = postgres.create_database(postgres_template)
+    try:
+        for store in _opened(url):
+            things = store.object("things")
+            store.create(things)
+            new = NewAttribute(name="Code", type="text")
+            steps = (
+                lambda tx: attributes.create_attribute(tx, things, new, ids=new_id, now=store.clock.now()),  # noqa: B023
+                lambda tx: objects.delete_object(tx, things),  # noqa: B023
+            )
+            with ThreadPoolExecutor() as pool:
+                for step in steps:
+
+                    def read_long(tx: Any, step: Any = step) -> Future[Any]:
+                        records.list_records(tx, things)  # noqa: B023
+                        with pytest.raises(Busy):
+                            after_removal(store.engine, step, within=0.5)  # noqa: B023
+                        later = pool.submit(after_removal, store.engine, step, within=60)  # noqa: B023
+                        store.create(things)  # noqa: B023
+                        assert not later.done()
+                        return later
+
+                    store.read(read_long).result(60)
+            assert store.read(lambda tx: objects.find_object_by_slug(tx, "things")) is None
     finally:
         postgres.drop_database(url)
 

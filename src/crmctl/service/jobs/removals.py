@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from crmctl.service.context import Context
-from crmctl.service.faults import Busy
+from crmctl.service.faults import Busy, Held
 from crmctl.service.store import attribute_removals
 from crmctl.service.store.attribute_removals import StillLeaving
 from crmctl.service.store.engine import Engine
@@ -20,7 +20,7 @@ FIRST_PIECE, LEAST_PIECE, LARGEST_PIECE = 500, 10, 20_000
 """Records of one piece; how many that are follows from how long the last piece took."""
 
 AGAIN_SECONDS = 5.0
-"""Until an index is tried again whose table somebody reads."""
+"""Until a table is tried again that somebody reads: everybody else waits behind a try."""
 
 _PAUSE = 0.01
 
@@ -68,18 +68,24 @@ class Pieces:
 
 
 def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: str | None = None) -> T:
-    """`engine.write(fn)`, where `fn` may want the slug of an attribute that was just deleted: as soon as its values are gone.
+    """`engine.write(fn)`, where `fn` changes a table and may want the slug of an attribute that was just deleted: as soon as its values are
+    gone, and nobody reads the table for long, such as a backup.
 
-    Raises StillLeaving where that takes longer than `within` seconds.
+    Raises StillLeaving or Held where that takes longer than `within` seconds.
     """
     end, pieces = time.monotonic() + within, Pieces(engine)
     while True:
         try:
             return engine.write(fn, within=max(0.001, end - time.monotonic()), by=by)
-        except StillLeaving:
-            if time.monotonic() > end:
+        except (StillLeaving, Held) as error:
+            left = end - time.monotonic()
+            if left <= 0:
                 raise
-        _take_some(pieces, end)
+            is_held = isinstance(error, Held)
+        if is_held:
+            time.sleep(min(AGAIN_SECONDS, left))
+        else:
+            _take_some(pieces, end)
 
 
 def _take_some(pieces: Pieces, end: float) -> None:

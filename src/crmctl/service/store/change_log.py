@@ -7,14 +7,14 @@ by going back from what it holds now; so a creation, the most frequent change, c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from crmctl.clock import SystemClock
 from crmctl.models import jsontext
 from crmctl.service.store.timestamps import to_micros
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, insert_columns
 
 CREATED, UPDATED, DELETED = "record.created", "record.updated", "record.deleted"
 
@@ -102,18 +102,21 @@ def listeners(tx: Tx) -> Listeners:
     return Listeners(organisation, None if wants_all else frozenset(types))
 
 
-def append(tx: Tx, known: Listeners, entries: Iterable[LoggedChange], *, ids: Ids, now: float) -> None:
+def append(tx: Tx, known: Listeners, entries: Sequence[LoggedChange], *, ids: Ids, now: float) -> None:
     """Add entries, in order; those that somebody wants wait to be handed over."""
-    at, rows = to_micros(now), []
-    for entry in entries:
-        wanted = entry.payload is not None and known.want(entry.event_type)
-        event = (ids(), entry.payload.encode(), 1) if wanted and entry.payload is not None else (None, None, 0)
-        rows.append((at, entry.event_type, entry.object_number, entry.subject, tx.by, entry.before, *event))
-    tx.execute_many(
-        "INSERT INTO change_log (at, type, object_number, subject, actor, before, event_id, payload, waiting) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
-    )
+    payloads = [entry.payload if entry.payload is not None and known.want(entry.event_type) else None for entry in entries]
+    columns: dict[str, list[Any]] = {
+        "at": [to_micros(now)] * len(entries),
+        "type": [entry.event_type for entry in entries],
+        "object_number": [entry.object_number for entry in entries],
+        "subject": [entry.subject for entry in entries],
+        "actor": [tx.by] * len(entries),
+        "before": [entry.before for entry in entries],
+        "event_id": [None if payload is None else ids() for payload in payloads],
+        "payload": [None if payload is None else payload.encode() for payload in payloads],
+        "waiting": [int(payload is not None) for payload in payloads],
+    }
+    insert_columns(tx, "change_log", columns)
 
 
 def overwritten(data: Mapping[str, Any], changes: Mapping[str, Any]) -> str:

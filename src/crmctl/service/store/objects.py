@@ -134,6 +134,8 @@ def delete_object(tx: Tx, object_id: str) -> None:
             "other objects refer to this one; delete these reference attributes first: " + ", ".join(each["slug"] for each in referring),
             {"attributes": [{"objectId": each["objectId"], "attributeId": each["id"], "slug": each["slug"]} for each in referring]},
         )
+    if tx.dialect.impatience:
+        tx.execute(tx.dialect.impatience)
     record_tables.drop_table(tx, schema.number)
     attribute_removals.forget_object(tx, schema.number)
     tx.execute("DELETE FROM unique_value WHERE attribute IN (SELECT number FROM attribute WHERE object_id = ?)", (schema.object_id,))

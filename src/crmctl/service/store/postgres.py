@@ -21,7 +21,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from crmctl.errors import ConfigError, reason
-from crmctl.service.faults import Busy, Unavailable
+from crmctl.service.faults import Busy, Held, Unavailable
 from crmctl.service.store import postgres_copy
 from crmctl.service.store.dialect import PostgresDialect
 from crmctl.service.store.rates import DatabaseRateWindows, RateWindows
@@ -188,7 +188,7 @@ class PostgresEngine:
                     raise Unavailable("the connection to the database was lost; try again") from error
                 self._pool.check()
             except errors.LockNotAvailable as error:
-                raise Busy("the database is busy; nothing was done, try again") from error
+                raise Held("the database is busy; nothing was done, try again") from error
             except errors.QueryCanceled as error:
                 raise Busy(_TOO_LONG) from error
             except (errors.DiskFull, errors.ReadOnlySqlTransaction) as error:
@@ -290,6 +290,8 @@ def _connection_arguments(url: str) -> dict[str, Any]:
         "client_connection_check_interval": "1s",
         # Plans are made for the values given: how many rows a filter finds decides how to find them.
         "plan_cache_mode": "force_custom_plan",
+        # Compiling a statement takes longer than it saves where a page of a large list is wanted.
+        "jit": "off",
         "timezone": "UTC",
     }
     options = [f"-c {name}={value}" for name, value in ours.items()]

@@ -17,7 +17,7 @@ from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.timestamps import to_micros, to_wire
-from crmctl.service.store.tx import Tx, all_in
+from crmctl.service.store.tx import Tx, all_in, insert_columns
 from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.kinds import KINDS, Family
 from crmctl.service.values.projection import EMPTY, Projection, keys_in, project, project_all
@@ -40,7 +40,7 @@ class RecordChange(NamedTuple):
     projections: dict[str, Projection]
 
 
-@dataclass
+@dataclass(slots=True)
 class StoredRecord:
     """A record as this transaction will leave it. `keys`: the unique values it holds, by attribute number; `document`: its data as JSON."""
 
@@ -273,20 +273,19 @@ class Writing:
                 self._owners[number, key] = record.id
 
     def _insert(self, records: Sequence[StoredRecord]) -> None:
-        attributes = self._schema.every.values()
-        # Only texts have another form besides the one they are compared in.
-        texts = [attribute for attribute in attributes if KINDS[attribute.type].family is Family.TEXT]
-        names = [*map(record_tables.column, attributes), *map(record_tables.exact_column, texts)]
-        columns = ", ".join(["id", "created_at", "updated_at", "data", *names])
-        marks = ", ".join("?" * (4 + len(names)))
-        slugs, text_slugs = ([attribute.slug for attribute in some] for some in (attributes, texts))
-        rows = []
-        for record in records:
-            changed = record.changed
-            compared = [changed[slug].column if slug in changed else None for slug in slugs]
-            exact = [changed[slug].exact if slug in changed else None for slug in text_slugs]
-            rows.append((record.id, record.created_at, record.updated_at, record.document, *compared, *exact))
-        self._tx.execute_many(f"INSERT INTO {self._schema.table} ({columns}) VALUES ({marks})", rows)
+        columns: dict[str, list[Any]] = {
+            "id": [record.id for record in records],
+            "created_at": [record.created_at for record in records],
+            "updated_at": [record.updated_at for record in records],
+            "data": [record.document for record in records],
+        }
+        for attribute in self._schema.every.values():
+            values = [record.changed.get(attribute.slug, EMPTY) for record in records]
+            columns[record_tables.column(attribute)] = [value.column for value in values]
+            # Only texts have another form besides the one they are compared in.
+            if KINDS[attribute.type].family is Family.TEXT:
+                columns[record_tables.exact_column(attribute)] = [value.exact for value in values]
+        insert_columns(self._tx, self._schema.table, columns)
 
     def _update(self, record: StoredRecord) -> None:
         # Only what changed: an index whose column is not named costs nothing.

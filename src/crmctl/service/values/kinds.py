@@ -12,7 +12,7 @@ from crmctl.service.values.attribute import StoredAttribute
 from crmctl.service.values.choices import read_checkbox, read_element, read_reference, read_select
 from crmctl.service.values.composite import read_address, read_addresses, read_name, read_names
 from crmctl.service.values.dates import read_date
-from crmctl.service.values.numbers import read_currency, read_number
+from crmctl.service.values.numbers import read_currency, read_number, read_numbers
 from crmctl.service.values.text import read_email, read_emails, read_phone, read_phones, read_text, read_texts
 
 
@@ -51,7 +51,7 @@ KINDS: dict[AttributeType, Kind] = {
     AttributeType.NAME: _plain(Family.TEXT, read_name, read_names),
     AttributeType.ADDRESS: _plain(Family.TEXT, read_address, read_addresses),
     AttributeType.LIST: _plain(Family.TEXT, read_element),
-    AttributeType.NUMBER: _plain(Family.NUMBER, read_number),
+    AttributeType.NUMBER: _plain(Family.NUMBER, read_number, read_numbers),
     AttributeType.CURRENCY: _plain(Family.NUMBER, read_currency),
     AttributeType.DATE: _plain(Family.DATE, read_date),
     AttributeType.CHECKBOX: _plain(Family.TRUTH, read_checkbox),

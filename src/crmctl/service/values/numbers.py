@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -60,6 +61,10 @@ def read_number(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         raise Invalid(f"must be a number of at most {MAX_DIGITS} digits")
     return number_key(value)
+
+
+def read_numbers(values: Sequence[Any]) -> list[str]:
+    return [number_key(value) if type(value) is int and 0 < value < _PLAIN else read_number(value) for value in values]
 
 
 def read_currency(value: Any) -> str:
