@@ -1,6 +1,6 @@
 """One attempt over HTTP: to the vetted address only, no redirects, one deadline for all of it.
 
-The service's only importer of httpx; httpcore, which httpx is made of, is here and in `connection`.
+The service's only importer of httpx; of h11 and httpcore, which it is made of, `connection` knows too.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 
+import h11
 import httpcore
 import httpx
 
 from crmctl.clock import Clock
 from crmctl.models.signatures import sign
-from crmctl.service.outbound.connection import Deadline, PinnedBackend
+from crmctl.service.outbound.connection import Deadline, PinnedConnection, exchange
 from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard, VettedAddress
 from crmctl.service.outbound.lookup import UnresolvableTargetError
 from crmctl.service.store.delivery_claims import Attempt, Due
@@ -48,7 +50,9 @@ class CallFailedError(Exception):
 def trusted_authorities() -> ssl.SSLContext:
     """Of `SSL_CERT_FILE` or `SSL_CERT_DIR` where one is set, else the usual ones."""
     # Reading the certificates takes longer than the rest of a try.
-    return httpx.create_ssl_context()
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 @dataclass(frozen=True)
@@ -70,24 +74,22 @@ class Caller:
             httpcore.TimeoutException,
             httpcore.NetworkError,
             httpcore.ProtocolError,
-            httpcore.UnsupportedProtocol,
+            h11.ProtocolError,
             OSError,
             ValueError,
         ) as problem:
             raise CallFailedError(f"{type(problem).__name__}: {problem}") from problem
 
     def _post(self, target: VettedAddress, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> Reply:
-        url = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
         own = {"host": _host_header(target), "content-length": str(len(body)), "connection": "close"}
         sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
-        authorities = self.trusted() if target.scheme == "https" else None
-        backend = PinnedBackend(target.address, deadline)
-        with (
-            httpcore.HTTPConnection(url.origin, ssl_context=authorities, network_backend=backend) as connection,
-            connection.stream("POST", url, headers=sent, content=body) as answer,
-        ):
-            received = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
-            return Reply(answer.status, received, _start_of_body(answer))
+        head = h11.Request(method=b"POST", target=target.path.encode(), headers=sent)
+        with closing(PinnedConnection(target.address, target.port, deadline)) as connection:
+            if target.scheme == "https":
+                connection.start_tls(self.trusted(), target.host)
+            status, answered, start = exchange(connection, head, body, KEPT_BODY)
+        received = {name.decode("latin-1"): value.decode("latin-1") for name, value in answered}
+        return Reply(status, received, start.decode("utf-8", "replace"))
 
 
 class OutboundCaller:
@@ -124,12 +126,3 @@ class OutboundCaller:
 def _host_header(target: VettedAddress) -> str:
     host = f"[{target.host}]" if ":" in target.host else target.host
     return host if target.port == {"https": 443, "http": 80}[target.scheme] else f"{host}:{target.port}"
-
-
-def _start_of_body(answer: httpcore.Response) -> str:
-    received = b""
-    for chunk in answer.iter_stream():
-        received += chunk
-        if len(received) >= KEPT_BODY:
-            break
-    return received[:KEPT_BODY].decode("utf-8", "replace")

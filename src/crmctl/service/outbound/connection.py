@@ -1,16 +1,24 @@
-"""The connection of one attempt: to the vetted address whatever the name, and every wait on it is cut by one deadline."""
+"""The connection of one attempt: to the vetted address whatever the name, and every wait on it is cut by one deadline.
+
+HTTP is h11's; failures have httpcore's names.
+"""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
 
+import h11
 import httpcore
 
 from crmctl.errors import reason
+
+_AT_ONCE = 64 * 1024
+_LARGEST_HEAD = 100 * 1024
 
 
 class Deadline:
@@ -28,42 +36,28 @@ class Deadline:
         return left
 
 
-class PinnedBackend(httpcore.NetworkBackend):
-    """Connects to one address, whichever host is asked for; the host stays the one that is spoken to, TLS included."""
+class PinnedConnection:
+    """To one address, whatever the name: who is spoken to, TLS included, is for whoever speaks."""
 
-    def __init__(self, address: str, deadline: Deadline) -> None:
-        self._address = address
+    def __init__(self, address: str, port: int, deadline: Deadline) -> None:
         self._deadline = deadline
+        with _named(deadline, httpcore.ConnectTimeout, httpcore.ConnectError):
+            self._socket = socket.create_connection((address, port), deadline.left())
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.NetworkStream:
+    def start_tls(self, authorities: ssl.SSLContext, host: str) -> None:
         with _named(self._deadline, httpcore.ConnectTimeout, httpcore.ConnectError):
-            connected = socket.create_connection((self._address, port), self._deadline.left())
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return _Stream(connected, self._deadline)
+            self._socket.settimeout(self._deadline.left())
+            self._socket = authorities.wrap_socket(self._socket, server_hostname=host)
 
-
-class _Stream(httpcore.NetworkStream):
-    """The timeouts it is given are for single waits, which a peer can have any number of: the deadline stands in for them."""
-
-    def __init__(self, connected: socket.socket, deadline: Deadline) -> None:
-        self._socket = connected
-        self._deadline = deadline
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    def receive(self) -> bytes:
         with _named(self._deadline, httpcore.ReadTimeout, httpcore.ReadError):
             self._socket.settimeout(self._deadline.left())
-            return self._socket.recv(max_bytes)
+            return self._socket.recv(_AT_ONCE)
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+    def send(self, data: bytes) -> None:
         with _named(self._deadline, httpcore.WriteTimeout, httpcore.WriteError):
-            remaining = memoryview(buffer)
+            remaining = memoryview(data)
             while remaining:
                 self._socket.settimeout(self._deadline.left())
                 remaining = remaining[self._socket.send(remaining) :]
@@ -71,24 +65,37 @@ class _Stream(httpcore.NetworkStream):
     def close(self) -> None:
         self._socket.close()
 
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        try:
-            with _named(self._deadline, httpcore.ConnectTimeout, httpcore.ConnectError):
-                self._socket.settimeout(self._deadline.left())
-                return _Stream(ssl_context.wrap_socket(self._socket, server_hostname=server_hostname), self._deadline)
-        except BaseException:
-            self.close()
-            raise
 
-    def get_extra_info(self, info: str) -> object:
-        return None
+def exchange(connection: PinnedConnection, head: h11.Request, body: bytes, most: int) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Status and headers of the answer, and the first `most` bytes of its body. Raises h11.ProtocolError, and errors of httpcore."""
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_HEAD)
+    sent = [http.send(event) or b"" for event in (head, h11.Data(data=body), h11.EndOfMessage())]
+    # Some answer and close before they have read everything.
+    with suppress(httpcore.WriteError):
+        connection.send(b"".join(sent))
+    answer = _next_event(http, connection)
+    while not isinstance(answer, h11.Response):
+        if isinstance(answer, h11.InformationalResponse) and answer.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            break
+        answer = _next_event(http, connection)
+    received = b""
+    while len(received) < most and isinstance(data := _next_event(http, connection), h11.Data):
+        received += data.data
+    return answer.status_code, list(answer.headers), received[:most]
+
+
+def _next_event(http: h11.Connection, connection: PinnedConnection) -> object:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        data = connection.receive()
+        if not data and http.their_state is h11.SEND_RESPONSE:
+            raise httpcore.RemoteProtocolError("Server disconnected without sending a response.")
+        http.receive_data(data)
+    return event
 
 
 @contextmanager
 def _named(deadline: Deadline, late: type[Exception], broken: type[Exception]) -> Iterator[None]:
-    """Failures of sockets as httpcore names them."""
+    """Failures of sockets."""
     try:
         yield
     except TimeoutError:
