@@ -76,6 +76,7 @@ class _Page(HTMLParser):
         self._form: PlainForm | None = None
         self._labels: dict[str, str] = {}
         self._label: list[Any] | None = None
+        self._area: PlainField | None = None
         self._text: list[Any] | None = None
         """What collects the text that follows, in its first place."""
         self.feed(text)
@@ -102,6 +103,7 @@ class _Page(HTMLParser):
             kind = said.get("type", "text") if tag == "input" else tag
             found = PlainField(said["name"], kind, said.get("value", ""), "required" in said, "checked" in said, said.get("id", ""))
             self._form.fields.append(found)
+            self._area = found if kind == "textarea" else None
             if self._label is not None:
                 self._label[2] = found
         elif tag == "option":
@@ -119,12 +121,14 @@ class _Page(HTMLParser):
             self._text[0] += data
         if self._label is not None:
             self._label[0] += data
-        if self._form is not None and self._form.fields and self.get_starttag_text().startswith("<textarea"):  # type: ignore[union-attr]
-            self._form.fields[-1].value += data
+        if self._area is not None:
+            self._area.value += data
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "form":
             self._form = None
+        elif tag == "textarea":
+            self._area = None
         elif tag == "label" and self._label is not None:
             text, target, wrapped = self._label
             self._labels.setdefault(target, text)
