@@ -93,6 +93,19 @@ def test_names_of_reports_may_hold_blanks(shell: Shell, cached: dict[str, list[s
     assert shell.all_of("crmctl reports get ") == ["Deals by stage", "People"]
 
 
+def test_jobs_and_files_of_this_machine(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that a registration locks stands beside the jobs, and is none."""
+    jobs = Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs"
+    for name in ("20261122-aaaaa", "20261122-bbbbb"):
+        (jobs / name).mkdir(parents=True)
+    (jobs / "registering.sqlite").touch()
+    assert sorted(shell.all_of("crmctl bulk resume ")) == ["20261122-aaaaa", "20261122-bbbbb"]
+    assert shell.one_of("crmctl bulk undo 20261122-a") == "crmctl bulk undo 20261122-aaaaa "
+    (tmp_path / "my people.csv").touch()
+    shell.run(f"cd {tmp_path}")
+    assert shell.one_of("crmctl bulk import people my") == "crmctl bulk import people my people.csv "
+
+
 def remember(kind: str, *names: str) -> None:
     """Put names into the one cache there is, as a list command does."""
     kept = next(Path(os.environ["CRMCTL_CACHE_DIR"]).rglob("*.json"))

@@ -39,7 +39,9 @@ def values(kind: str, object_slug: str, profile: str, environ: Mapping[str, str]
 
     paths = Paths.from_environment(environ)
     if kind == "jobs":
-        return sorted((folder.name for folder in (paths.state / "jobs").iterdir() if PLAIN.fullmatch(folder.name)), reverse=True)
+        return sorted(
+            (folder.name for folder in (paths.state / "jobs").iterdir() if PLAIN.fullmatch(folder.name) and folder.is_dir()), reverse=True
+        )
     settings = load_settings(environ, Flags(profile=profile or None), paths)
     if kind == "profiles":
         return sorted(settings.file.profiles)
