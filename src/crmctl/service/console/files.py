@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from crmctl.errors import reason
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, OverQuota, Unavailable
 from crmctl.service.files.disk import Disk, Incoming
@@ -42,7 +43,7 @@ def add_pages(pages: Pages) -> None:
         except OverQuota as error:
             return _files(visit, error.message, HTTPStatus.INSUFFICIENT_STORAGE)
         except OSError as error:
-            raise Unavailable(f"the file could not be stored: {error.strerror or 'input/output error'}") from error
+            raise Unavailable(f"the file could not be stored: {reason(error)}") from error
         return Redirect("/files", "file-uploaded")
 
 
