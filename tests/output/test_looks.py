@@ -61,6 +61,42 @@ def test_records_at_three_widths(width: int) -> None:
         assert "12.00 EUR" in lines[2]
 
 
+GRAPHEMES = [
+    "\u5c0f\u9f99 \u674e",
+    "\u0645\u062d\u0645\u062f",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467 kin \U0001f44d\U0001f3fd",
+    "\U0001f1e9\U0001f1ea flag",
+    "e\u0301ve\u0301",
+    "Ada",
+]
+MONEY = """
+from crmctl.output.emitter import Emitter
+from crmctl.output.streams import Streams
+from crmctl.output.views import record_view
+from crmctl.models.attributes import Attribute
+kinds = {"name": "text", "amount": "currency", "stage": "select"}
+attributes = [Attribute.parse({"id": s, "slug": s, "type": t, "displayOrder": n}) for n, (s, t) in enumerate(kinds.items())]
+deals = [
+    {"id": f"{n}", "data": {"name": name, "amount": {"amount": 10 ** n + 0.5, "currency": "EUR"}, "stage": "won"}}
+    for n, name in enumerate(NAMES)
+]
+Emitter(Streams.of_process(), "table", fields=["name", "amount", "stage"]).emit_items(deals, record_view(attributes))
+"""
+
+
+@pytest.mark.parametrize("width", [30, 60])
+def test_money_beside_names_of_any_script(width: int) -> None:
+    """Whatever a name is made of, it is whole, and amounts end in one column; where they do not fit each record is a block."""
+    seen = on_terminal(MONEY.replace("NAMES", ascii(GRAPHEMES)), columns=width, env={"NO_COLOR": "1"}).out
+    lines = seen.splitlines()
+    assert all(cell_len(line) <= width for line in lines)
+    assert all(name in seen for name in GRAPHEMES)
+    amounts = [f"{10**n:,}.50 EUR" for n in range(len(GRAPHEMES))]
+    ends = {cell_len(line[: line.index(" EUR")]) for line in lines if " EUR" in line}
+    assert [next(one for one in reversed(amounts) if one in line) for line in lines if " EUR" in line] == amounts
+    assert len(ends) == 1 or width == 30
+
+
 LIST = """
 import sys
 from crmctl.output.emitter import Emitter
