@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crmctl.bulk.dedupe.candidates import MatchCandidates
 from crmctl.bulk.dedupe.groups import GroupCounts, find_groups
 from crmctl.bulk.dedupe.match_rules import Field, MatchRule, MatchTerm, parse_rules
-from crmctl.bulk.dedupe.normal_forms import usual_form
+from crmctl.bulk.dedupe.normal_forms import FORMS, plain_words, said, usual_form
 from crmctl.bulk.sources.rows import Row, Source
 from crmctl.models.attributes import Attribute, AttributeType
 
@@ -84,14 +84,16 @@ def count_duplicates(source: Source, columns: FileColumns, match: Sequence[str],
 
 def _usual_rules(columns: Sequence[Attribute]) -> tuple[MatchRule, ...]:
     """Each column of e-mail addresses or phone numbers; without one, rows that are equal in every column."""
+    columns = list({column.slug: column for column in reversed(columns)}.values())[::-1]
     telling = [column for column in columns if column.type in TELLING]
     if telling:
         return tuple(MatchRule(column.slug, (_equal(column),)) for column in telling)
-    every = MatchTerm(tuple(Field(column.slug) for column in columns), usual_form(_TEXT, ""))
+    every = MatchTerm(tuple(Field(column.slug) for column in columns), _ALL)
     return (MatchRule("all columns", (every,)),) if columns else ()
 
 
-_TEXT = Attribute(id="", slug="", type=AttributeType.TEXT)
+_ALL = replace(FORMS["text"], read=lambda value: plain_words(said(value)) or None)
+"""Rows that are equal are so whatever their values stand for: `n/a` and 000 too."""
 
 
 def _equal(column: Attribute) -> MatchTerm:
@@ -101,4 +103,9 @@ def _equal(column: Attribute) -> MatchTerm:
 def _cells(source: Source, row: Row) -> dict[str, Any]:
     if row.value is not None:
         return dict(row.value)
-    return dict(zip(source.header, row.cells, strict=False))
+    found = dict(zip(source.header, row.cells, strict=False))
+    if len(found) < len(source.header):
+        # Columns of one name are values of one attribute.
+        for name in found:
+            found[name] = "; ".join(cell for header, cell in zip(source.header, row.cells, strict=False) if header == name and cell)
+    return found
