@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from tests.support.terminal import on_terminal
+from tests.support.terminal import close_terminal, on_terminal, open_terminal
 
 CODE = """
 import os, sys
@@ -110,3 +110,26 @@ def test_a_list_goes_through_the_pager_that_was_asked_for() -> None:
     paged = on_terminal(LIST.replace("PAGER", repr("sed 's/^/> /'")), env={"NO_COLOR": "1"})
     assert paged.out.splitlines() == ["> id  n", "> 1   2"]
     assert on_terminal(LIST.replace("PAGER", repr("true"))).code == 0
+
+
+LONG_IMPORT = """
+from crmctl.output.progress import ProgressDisplay
+from crmctl.output.streams import Streams
+with ProgressDisplay(Streams.of_process(), time_for=lambda requests: requests * 0.6) as p:
+    p.start("importing", 50_000, 100)
+    p.advance(12_300)
+    input()
+"""
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_progress_of_a_long_import_at_a_limit(width: int) -> None:
+    """However narrow, one line that says how much is done and how long it will take."""
+    terminal = open_terminal(LONG_IMPORT, columns=width, env={"NO_COLOR": "1"})
+    terminal.expect(r"importing [^\r]*24%[^\r\n]*left")
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.after)
+    assert cell_len(shown) <= width
+    assert re.fullmatch(r"importing .*24% .*\d min \d+ s left", shown)
+    assert ("12,300 of 50,000" in shown) == (width >= 50)
+    terminal.sendline("")
+    assert close_terminal(terminal).code == 0

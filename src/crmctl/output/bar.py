@@ -11,6 +11,9 @@ from rich.text import Text
 
 from crmctl.output.streams import Streams
 
+_LEAST_FOR_RATE, _LEAST_FOR_COUNT = 70, 50
+"""Columns of a terminal. On a narrower one the share and the time that is left have to do."""
+
 
 class _Share(ProgressColumn):
     def render(self, task: Task) -> Text:
@@ -63,14 +66,15 @@ class Bar:
             emoji=False,
             highlight=False,
         )
+        has_count = total is None or self._console.width >= _LEAST_FOR_COUNT
         columns = (
             TextColumn("{task.description}", markup=False, table_column=_whole()),
-            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            *([BarColumn(bar_width=None, table_column=Column(ratio=1))] if has_count else []),
             _Share(_whole()),
-            _Count(_whole()),
-            _Rate(_whole()),
+            *([_Count(_whole())] if has_count else []),
+            *([_Rate(_whole())] if self._console.width >= _LEAST_FOR_RATE else []),
             _Said(said[0], _whole()),
-            _Said(said[1], Column(no_wrap=True, overflow="ellipsis")),
+            *([_Said(said[1], Column(no_wrap=True, overflow="ellipsis"))] if has_count else []),
         )
         self._progress = Progress(*columns, console=self._console, transient=True, expand=True, get_time=monotonic)
         self._task = self._progress.add_task(label, total=total)
