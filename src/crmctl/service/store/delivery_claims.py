@@ -27,10 +27,7 @@ MOST_PROBLEM = 300
 
 Ids = Callable[[], str]
 
-_DUE = (
-    "d.endpoint_id = e.id AND d.state = 'pending' AND d.next_try_at <= ? AND d.lease_until <= ? AND d.created_at >= ? "
-    "AND (e.enabled = 1 OR d.event_type = ?)"
-)
+_WAITS = "d.state = 'pending' AND d.next_try_at <= ? AND d.lease_until <= ? AND d.created_at >= ?"
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def create_tables(tx: Tx) -> None:
 
 def is_claimable(tx: Tx, terms: Terms, *, now: float) -> bool:
     """Whether `claim` would find anything."""
-    return any(places > 0 for _, places in _free_places(tx, terms, now))
+    return any(places > 0 for _, places, _ in _free_places(tx, terms, now))
 
 
 def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
@@ -118,15 +115,18 @@ def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
     if tx.dialect.hold_claims:
         tx.execute(tx.dialect.hold_claims)
     at, found = to_micros(now), list[tuple[Any, ...]]()
-    for endpoint, places in _free_places(tx, terms, now):
+    for endpoint, places, enabled in _free_places(tx, terms, now):
         limit = min(places, most - len(found))
         if limit > 0:
             found += tx.all(
-                "SELECT d.id, d.endpoint_id, d.event_id, d.event_type, e.url, e.secret, e.old_secret, e.old_secret_until, o.payload, "
-                "d.attempts, d.created_at FROM webhook_delivery AS d JOIN webhook_endpoint AS e ON e.id = d.endpoint_id "
-                f"JOIN change_log AS o ON o.event_id = d.event_id WHERE e.id = ? AND {_DUE} "
-                f"ORDER BY d.next_try_at, d.number LIMIT ?{tx.dialect.for_claim('d')}",
-                (endpoint, *_due_by(terms, now), limit),
+                # Those that are taken are chosen first, by their own table alone: else a planner that knows little of the tables reads
+                # endpoint and event of each that waits.
+                "SELECT c.id, c.endpoint_id, c.event_id, c.event_type, e.url, e.secret, e.old_secret, e.old_secret_until, o.payload, "
+                f"c.attempts, c.created_at FROM (SELECT d.* FROM webhook_delivery AS d WHERE d.endpoint_id = ? AND {_WAITS} "
+                f"AND (? = 1 OR d.event_type = ?) ORDER BY d.next_try_at, d.number LIMIT ?{tx.dialect.for_claim('d')}) AS c "
+                "JOIN webhook_endpoint AS e ON e.id = c.endpoint_id JOIN change_log AS o ON o.event_id = c.event_id "
+                "ORDER BY c.next_try_at, c.number",
+                (endpoint, *_waiting_by(terms, now), enabled, TEST_EVENT, limit),
             )
     until = to_micros(now + terms.lease_seconds)
     tx.execute_many("UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id = ?", [(until, row[0]) for row in found])
@@ -178,25 +178,27 @@ def expire(tx: Tx, window_seconds: float, *, now: float) -> int:
     )
 
 
-def _due_by(terms: Terms, now: float) -> tuple[Any, ...]:
-    """The parameters of _DUE."""
+def _waiting_by(terms: Terms, now: float) -> tuple[int, int, int]:
+    """The parameters of _WAITS."""
     at = to_micros(now)
-    return at, at, to_micros(now - terms.window_seconds), TEST_EVENT
+    return at, at, to_micros(now - terms.window_seconds)
 
 
-def _free_places(tx: Tx, terms: Terms, now: float) -> list[tuple[str, int]]:
-    """Endpoints that have something due, with the number of their free places; first who has the least under way, then the least recent."""
+def _free_places(tx: Tx, terms: Terms, now: float) -> list[tuple[str, int, int]]:
+    """Endpoints that have something due, with the number of their free places and whether they are enabled; first who has the least under
+    way, then the least recent."""
     proven = "e.succeeded_at IS NOT NULL AND e.failing_since IS NULL"
     # The index that holds nothing else: any other one leads through all that waits.
     leased = tx.dialect.table_by("webhook_delivery AS l", "webhook_delivery_leased")
     rows = tx.all(
         f"SELECT e.id, (SELECT count(*) FROM {leased} WHERE l.endpoint_id = e.id AND l.state = 'pending' "
-        "AND l.lease_until > 0 AND l.lease_until > ?) AS under_way FROM webhook_endpoint AS e "
-        f"WHERE {proven if terms.proven else f'NOT ({proven})'} AND EXISTS (SELECT 1 FROM webhook_delivery AS d WHERE {_DUE}) "
+        "AND l.lease_until > 0 AND l.lease_until > ?) AS under_way, e.enabled FROM webhook_endpoint AS e "
+        f"WHERE {proven if terms.proven else f'NOT ({proven})'} AND EXISTS (SELECT 1 FROM webhook_delivery AS d "
+        f"WHERE d.endpoint_id = e.id AND {_WAITS} AND (e.enabled = 1 OR d.event_type = ?)) "
         "ORDER BY under_way, coalesce(e.tried_at, 0), e.number",
-        (to_micros(now), *_due_by(terms, now)),
+        (to_micros(now), *_waiting_by(terms, now), TEST_EVENT),
     )
-    return [(endpoint, terms.per_endpoint - under_way) for endpoint, under_way in rows]
+    return [(endpoint, terms.per_endpoint - under_way, enabled) for endpoint, under_way, enabled in rows]
 
 
 def add_disabling(tx: Tx) -> None:
