@@ -142,7 +142,7 @@ def _table(document: TOMLDocument, profile: str | None) -> Any:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file atomically with mode 0600: readers see the old text or the new one, never a part. Raises ConfigError."""
+    """Replace a file atomically with mode 0600: readers see the old text or the new one, never a part. Raises ConfigError, StorageError."""
     target = path.resolve()  # a symlinked dotfile stays a symlink
     temporary: str | None = None
     try:
@@ -157,9 +157,6 @@ def write_private(path: Path, text: str) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-        full = storage_error(error, path)
-        raise ConfigError(
-            full.message if full else f"cannot write {path}: {reason(error)}",
-            hint=full.hint if full else "set CRMCTL_CONFIG_DIR to a directory that can be written",
-            code=full.code if full else None,
+        raise storage_error(error, path) or ConfigError(
+            f"cannot write {path}: {reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"
         ) from error

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.alias_generators import to_camel
 
 from crmctl.errors import RejectedError, UsageError, reason
-from crmctl.models import jsontext
+from crmctl.models import jsontext, yamltext
 from crmctl.models.attributes import AttributeType
 
 VERSION = 1
@@ -100,7 +100,7 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
     """The document in a file's bytes, JSON or YAML. Raises UsageError when it is neither, RejectedError when it is no schema."""
     try:
         text = content.decode("utf-8-sig")
-        value = jsontext.loads(text) if text.lstrip().startswith("{") else _yaml(text)
+        value = jsontext.loads(text) if text.lstrip().startswith("{") else yamltext.loads(text)
     except ValueError as error:
         raise UsageError(f"{name} is neither JSON nor YAML: {reason(error)}", hint=_HINT) from error
     if not isinstance(value, Mapping):
@@ -112,17 +112,6 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         said = f"{name}: {problems[0]['place']}: {problems[0]['problem']}{more}"
         raise RejectedError(said, hint=_HINT, code="invalid_schema", details=problems) from error
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(reason(error)) from error
-    except ValueError as error:
-        raise ValueError("a date that does not exist") from error
 
 
 _PROBLEMS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.errors import UsageError, reason
-from crmctl.models import jsontext
+from crmctl.models import jsontext, yamltext
 from crmctl.models.composites import fold
 
 HEADER_WORDS = frozenset({"column", "columns", "header", "from", "source", "slug", "target", "to", "attribute"})
@@ -53,13 +53,10 @@ def _document(path: Path, text: str, *, is_json: bool) -> Any:
             return jsontext.loads(text, unique_keys=True)
         except ValueError as error:
             raise UsageError(f"{path} is not JSON: {reason(error)}") from error
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        why = reason(error) if isinstance(error, yaml.YAMLError) else "a date that does not exist"
-        raise UsageError(f"{path} is not YAML: {why}") from error
+        return yamltext.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is not YAML: {reason(error)}") from error
 
 
 def _csv_pairs(path: Path, text: str, delimiter: str) -> list[tuple[Any, Any]]:
