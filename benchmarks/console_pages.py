@@ -1,7 +1,7 @@
 """Every page of the console on a large database: how long each takes and how many bytes it has; or how they look.
 
     python benchmarks/console_pages.py [RECORDS] [sqlite|postgresql]         (default 1000000 and sqlite)
-    python benchmarks/console_pages.py --data FOLDER                         on an SQLite database that is there; it is added to
+    python benchmarks/console_pages.py --data FOLDER|postgresql://...        on a database that is there; it is added to
     python benchmarks/console_pages.py --screenshots FOLDER                  light, dark and 390 px of each, on little data
 
 There are as many changes and requests as records, and a fifth as many activities, deliveries, runs and entries of the audit log.
@@ -85,7 +85,8 @@ VIEWS = (("light", "light", WIDE), ("dark", "dark", WIDE), ("narrow", "light", N
 def crowd(tx: Tx, name: str, count: int) -> None:
     """The other tables as full as those of a service with `count` records are. Ids and times are made up."""
     [[people, table]] = tx.all("SELECT id, number FROM crm_object WHERE slug = 'people'")
-    words = {"new": ROW_IDS[name], "at": f"{to_micros(time.time())} - i * 500000", "people": people, "number": table, "state": _STATE}
+    at = f"{to_micros(time.time())} - CAST(i AS BIGINT) * 500000"
+    words = {"new": ROW_IDS[name], "at": at, "people": people, "number": table, "state": _STATE}
     for share, of, statement in CROWD:
         for [one] in tx.all(of):
             numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
@@ -156,7 +157,8 @@ def main(arguments: list[str]) -> int:
         return 0
     with contextlib.ExitStack() as stack:
         if arguments[:1] == ["--data"]:
-            folder, url = Path(arguments[1]), None
+            url = arguments[1] if "://" in arguments[1] else None
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if url else arguments[1])
         else:
             folder, url = stack.enter_context(filled(int((arguments or ["1000000"])[0]), (*arguments, "", "sqlite")[1] or "sqlite"))
         service = stack.enter_context(running_service(folder, database_url=url, background=False, development=True))

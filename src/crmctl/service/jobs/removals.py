@@ -1,4 +1,4 @@
-"""Takes what deleted attributes left behind out of the records: short pieces with pauses, so that writers get their turn in between."""
+"""Takes away what deleted attributes and objects left behind: short pieces with pauses, so that writers get their turn in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Busy, Held
-from crmctl.service.store import attribute_removals
+from crmctl.service.store import attribute_removals, object_removals
 from crmctl.service.store.attribute_removals import StillLeaving
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.tx import Tx
@@ -35,7 +35,7 @@ class Removals:
 
     def run_once(self) -> bool:
         clock = self._context.clock
-        if clock.monotonic() < self._next_at or not self._context.engine.read(attribute_removals.is_waiting):
+        if clock.monotonic() < self._next_at or not self._context.engine.read(_is_waiting):
             return False
         try:
             took = self._pieces.take()
@@ -49,6 +49,14 @@ class Removals:
         """Nothing is kept open."""
 
 
+def _is_waiting(tx: Tx) -> bool:
+    return attribute_removals.is_waiting(tx) or object_removals.is_waiting(tx)
+
+
+def _take_piece(tx: Tx, most: int) -> bool:
+    return attribute_removals.take_out(tx, most) or object_removals.take_out(tx, most)
+
+
 class Pieces:
     """Takes pieces that each last about PIECE_SECONDS, whatever the records are like."""
 
@@ -59,7 +67,7 @@ class Pieces:
     def take(self) -> float | None:
         """Seconds that it took; None when there was nothing to take, or others are at it. Raises Busy as `take_out` does."""
         begun = time.monotonic()
-        if not self._engine.write(lambda tx: attribute_removals.take_out(tx, self._most)):
+        if not self._engine.write(lambda tx: _take_piece(tx, self._most)):
             return None
         took = time.monotonic() - begun
         wanted = self._most * PIECE_SECONDS / max(took, PIECE_SECONDS / 4)

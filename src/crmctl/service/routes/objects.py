@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from crmctl.service.context import Context
 from crmctl.service.http import schemas
 from crmctl.service.http.endpoints import Call, Endpoints
-from crmctl.service.jobs.removals import after_removal
-from crmctl.service.store import actors, objects
+from crmctl.service.store import objects
 from crmctl.service.store.tx import Tx
 
 
@@ -37,19 +35,10 @@ def router(context: Context) -> Endpoints:
         """Update a custom object."""
         return objects.update_object(tx, call.id("objectId"), call.body, now=call.now())
 
-    @api.add(
-        "DELETE",
-        "/objects/{objectId:uuid}",
-        answers=schemas.Deleted,
-        scope="objects:write",
-        conflicts=True,
-        is_long=True,
-        in_transaction=False,
-    )
-    def delete_object(call: Call) -> Any:
+    @api.add("DELETE", "/objects/{objectId:uuid}", answers=schemas.Deleted, scope="objects:write", conflicts=True)
+    def delete_object(tx: Tx, call: Call) -> Any:
         """Delete a custom object with its attributes and records."""
-        delete = partial(objects.delete_object, object_id=call.id("objectId"))
-        after_removal(call.context.engine, delete, within=call.within, by=actors.key(call.key.id))
+        objects.delete_object(tx, call.id("objectId"))
         return {"deleted": True}
 
     return api

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from crmctl.service.faults import Busy
 from crmctl.service.store import record_tables
+from crmctl.service.store.schema import Schema
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.attribute import StoredAttribute
 
@@ -36,6 +37,7 @@ class _Removal(NamedTuple):
 
 
 _COLUMNS = ", ".join(_Removal._fields)
+_BEGIN = f"INSERT INTO attribute_removal ({_COLUMNS}, is_vacant) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)"
 
 
 def create_table(tx: Tx) -> None:
@@ -58,12 +60,21 @@ def begin(tx: Tx, object_id: str, object_number: int, attribute: StoredAttribute
     last: int = required(tx.one(f"SELECT coalesce(max(seq), 0) FROM {table}"))[0]
     flags = (int(attribute.is_indexed), int(attribute.is_unique))
     removal = _Removal(attribute.number, object_id, object_number, attribute.slug, *flags, 0, last)
-    tx.execute(f"INSERT INTO attribute_removal ({_COLUMNS}, is_vacant) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", removal)
+    tx.execute(_BEGIN, removal)
     few: int = required(tx.one(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?) AS counted", (AT_ONCE + 1,)))[0]
     if few <= AT_ONCE:
         _take_values_out(tx, removal, AT_ONCE)
         tx.execute("UPDATE attribute_removal SET done = last WHERE number = ?", (attribute.number,))
         _forget_unique_values(tx, removal, AT_ONCE)
+
+
+def begin_all(tx: Tx, schema: Schema) -> None:
+    """Of an object that is no more: its values go with the table, and the indexes where that is dropped whole."""
+    tx.execute("UPDATE attribute_removal SET done = last WHERE object_number = ?", (schema.number,))
+    for each in schema.every.values():
+        flags = (int(each.is_indexed and not tx.dialect.drops_whole), int(each.is_unique))
+        if any(flags):
+            tx.execute(_BEGIN, _Removal(each.number, schema.object_id, schema.number, each.slug, *flags, 0, 0))
 
 
 def is_waiting(tx: Tx) -> bool:
@@ -101,9 +112,7 @@ def forget_object(tx: Tx, object_number: int) -> None:
 
 def _take_piece(tx: Tx, removal: _Removal, most: int) -> None:
     if removal.is_indexed:
-        if tx.dialect.impatience:
-            tx.execute(tx.dialect.impatience)
-        record_tables.drop_index(tx, removal.object_number, removal.number)
+        record_tables.drop_index(tx, removal.object_number, record_tables.columns_of(removal.number)[0])
         tx.execute("UPDATE attribute_removal SET is_indexed = 0 WHERE number = ?", (removal.number,))
     elif removal.done < removal.last:
         done = _take_values_out(tx, removal, most)

@@ -117,8 +117,6 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
     at = to_micros(stamp["now"])
     row = (stamp["ids"](), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
     tx.execute(f"INSERT INTO attribute ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-    if tx.dialect.impatience:
-        tx.execute(tx.dialect.impatience)
     vacant = attribute_removals.take_vacancy(tx, schema.number)
     record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug], vacant)
     _note(tx, "created", _Row(*row).wire(), now=stamp["now"])

@@ -39,6 +39,8 @@ class SqlDialect(Protocol):
         """Suffix of a SELECT that takes rows of the table for this transaction alone and passes over those another one has taken."""
         ...
 
+    drops_whole: bool
+    """Whether a table goes in no time, however large it is; else nobody can write while each of its pages is freed."""
     names_indexes: bool
     """Whether `table_by` has a say; an engine that knows how its values are spread needs none."""
 
@@ -83,6 +85,7 @@ class SqliteDialect:
     impatience = ""
     before_migration: tuple[str, ...] = ()
     passing_table = "CREATE TABLE"
+    drops_whole = False
     names_indexes = True
 
     def for_claim(self, table: str) -> str:
@@ -135,6 +138,7 @@ class PostgresDialect:
         f"SELECT pg_advisory_xact_lock({_MIGRATIONS}, 0)",
     )
     passing_table = "CREATE UNLOGGED TABLE"
+    drops_whole = True
     names_indexes = False
 
     def for_claim(self, table: str) -> str:

@@ -19,6 +19,7 @@ from crmctl.service.store import (
     deliveries,
     delivery_claims,
     figures,
+    object_removals,
     passwords,
     rates,
     reports,
@@ -129,4 +130,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("endpoints that are given up", delivery_claims.add_disabling),
     Migration("counts of attempts", attempt_counts.create_tables),
     Migration("what deleted attributes leave behind", attribute_removals.create_table),
+    Migration("what deleted objects leave behind", object_removals.create_table),
 )

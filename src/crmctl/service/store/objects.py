@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
-from crmctl.service.store import attribute_removals, audit_log, record_tables
+from crmctl.service.store import audit_log, object_removals, record_tables
 from crmctl.service.store.attributes import list_attributes, referring_attributes
 from crmctl.service.store.checks import require_description, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.schema import load_schema
@@ -122,7 +122,7 @@ def update_object(tx: Tx, object_id: str, changes: Mapping[str, Any], *, now: fl
 
 
 def delete_object(tx: Tx, object_id: str) -> None:
-    """Deletes its attributes, records and their values, without an event per record.
+    """Nobody sees its attributes and records from here on; they are taken away bit by bit, without an event per record.
 
     Raises NotFound, Forbidden for a standard object, Conflict while attributes of other objects refer to it.
     """
@@ -134,11 +134,7 @@ def delete_object(tx: Tx, object_id: str) -> None:
             "other objects refer to this one; delete these reference attributes first: " + ", ".join(each["slug"] for each in referring),
             {"attributes": [{"objectId": each["objectId"], "attributeId": each["id"], "slug": each["slug"]} for each in referring]},
         )
-    if tx.dialect.impatience:
-        tx.execute(tx.dialect.impatience)
-    record_tables.drop_table(tx, schema.number)
-    attribute_removals.forget_object(tx, schema.number)
-    tx.execute("DELETE FROM unique_value WHERE attribute IN (SELECT number FROM attribute WHERE object_id = ?)", (schema.object_id,))
+    object_removals.begin(tx, schema)
     for table, key in (("attribute", "object_id"), ("record_total", "object_id"), ("crm_object", "id")):
         tx.execute(f"DELETE FROM {table} WHERE {key} = ?", (schema.object_id,))
     audit_log.note(tx, "object.deleted", found["id"], {"slug": found["slug"]})

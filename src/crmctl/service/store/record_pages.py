@@ -15,7 +15,7 @@ from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.timestamps import to_wire
 from crmctl.service.store.tx import Tx, required
 
-SORTS = ("created_at", "updated_at")
+SORTS = record_tables.MOMENTS
 ORDERS = ("asc", "desc")
 
 DEEP = 1000

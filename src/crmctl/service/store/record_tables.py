@@ -8,6 +8,9 @@ from __future__ import annotations
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.attribute import StoredAttribute
 
+MOMENTS = ("created_at", "updated_at")
+"""The order of a whole list: each has an index."""
+
 
 def table_name(object_number: int) -> str:
     return f"record_{object_number}"
@@ -27,7 +30,7 @@ def columns_of(number: int) -> tuple[str, str]:
 
 
 def index_name(table: str, column: str) -> str:
-    """The index that starts with this column: an attribute's, or created_at or updated_at for the order of a whole list."""
+    """The index that starts with this column: an attribute's, or one of MOMENTS."""
     return f"{table}_{column}"
 
 
@@ -38,16 +41,18 @@ def create_table(tx: Tx, object_number: int) -> None:
         f"""CREATE TABLE {table} (seq {tx.dialect.sequence}, id {text} NOT NULL UNIQUE, created_at BIGINT NOT NULL,
             updated_at BIGINT NOT NULL, data {text} NOT NULL)"""
     )
-    for field in ("created_at", "updated_at"):
+    for field in MOMENTS:
         tx.execute(f"CREATE INDEX {index_name(table, field)} ON {table} ({field}, seq)")
 
 
 def drop_table(tx: Tx, object_number: int) -> None:
+    _be_impatient(tx)
     tx.execute(f"DROP TABLE {table_name(object_number)}")
 
 
 def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute, vacant: int | None = None) -> None:
     """`vacant` is the number of a deleted attribute whose columns are free."""
+    _be_impatient(tx)
     table = table_name(object_number)
     names = columns_of(attribute.number)
     if vacant is None:
@@ -66,5 +71,13 @@ def index_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> N
         tx.execute(f"CREATE INDEX {index_name(table, column(attribute))} ON {table} ({column(attribute)}, created_at, seq)")
 
 
-def drop_index(tx: Tx, object_number: int, attribute_number: int) -> None:
-    tx.execute(f"DROP INDEX IF EXISTS {index_name(table_name(object_number), columns_of(attribute_number)[0])}")
+def drop_index(tx: Tx, object_number: int, column: str) -> None:
+    """The one that starts with this column."""
+    _be_impatient(tx)
+    tx.execute(f"DROP INDEX IF EXISTS {index_name(table_name(object_number), column)}")
+
+
+def _be_impatient(tx: Tx) -> None:
+    """Raise Held soon, here and for the rest of the transaction, where others use the table: whoever comes later waits behind a try."""
+    if tx.dialect.impatience:
+        tx.execute(tx.dialect.impatience)

@@ -1,0 +1,115 @@
+"""A deleted object is gone at once, and what it held leaves piece by piece: what is seen meanwhile, and after a death."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from crmctl.service.context import Context
+from crmctl.service.faults import NotFound
+from crmctl.service.jobs import removals
+from crmctl.service.jobs.removals import Removals
+from crmctl.service.settings import ServiceSettings
+from crmctl.service.store import attribute_removals, attributes, objects, records
+from tests.service.store.conftest import Store, new_id
+
+PIECE, COUNT = 4, 22
+
+DYING = f"""
+import os, signal, sys
+from crmctl.service.jobs import removals
+from crmctl.service.store.engine import open_engine
+
+def die(tx):
+    assert removals._take_piece(tx, {PIECE})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+engine = open_engine(sys.argv[1])
+engine.write(lambda tx: removals._take_piece(tx, {PIECE}))
+engine.write(die)
+"""
+
+
+@pytest.fixture
+def things(store: Store) -> str:
+    made = store.object("things", {"slug": "code", "type": "text", "is_unique": True}, {"slug": "n", "type": "number"})
+    for n in range(COUNT):
+        store.create(made, code=f"Code {n}", n=n)
+    return made
+
+
+def table_of(store: Store, things: str) -> str:
+    return f"record_{store.rows('SELECT number FROM crm_object WHERE id = ?', things)[0][0]}"
+
+
+def tables(store: Store) -> set[str]:
+    is_sqlite = not store.engine.read(lambda tx: tx.dialect.drops_whole)
+    return {row[0] for row in store.rows("SELECT name FROM sqlite_master" if is_sqlite else "SELECT relname FROM pg_class")}
+
+
+def held(store: Store, table: str) -> int:
+    left = store.rows(f"SELECT count(*) FROM {table}")[0][0] if table in tables(store) else 0
+    return int(left) + int(store.rows("SELECT count(*) FROM unique_value")[0][0])
+
+
+def take(store: Store) -> bool:
+    return store.engine.write(lambda tx: removals._take_piece(tx, PIECE))
+
+
+def delete(store: Store, things: str) -> None:
+    store.engine.write(lambda tx: objects.delete_object(tx, things))
+
+
+def leftovers(store: Store) -> list[tuple[object, ...]]:
+    return store.rows("SELECT number FROM attribute_removal UNION ALL SELECT number FROM object_removal")
+
+
+def test_it_is_gone_at_once_and_no_piece_takes_more_than_it_may(store: Store, things: str) -> None:
+    table = table_of(store, things)
+    delete(store, things)
+    again = store.object("things", {"slug": "code", "type": "text", "is_unique": True})
+    kept = store.create(again, code="Code 1")
+    counts = [held(store, table)]
+    while take(store):
+        for call in (objects.get_object, records.list_records, objects.delete_object):
+            with pytest.raises(NotFound):
+                store.engine.write(lambda tx, call=call: call(tx, things))
+        assert store.find(again) == [kept]
+        counts.append(held(store, table))
+    at_most = COUNT if store.engine.read(lambda tx: tx.dialect.drops_whole) else PIECE
+    assert max(before - after for before, after in itertools.pairwise(counts)) <= at_most
+    assert (counts[0], counts[-1]) == (2 * COUNT + 1, 1)
+    assert not [name for name in tables(store) if name == table or name.startswith(f"{table}_")]
+    assert leftovers(store) == []
+
+
+def test_a_process_that_is_killed_in_a_piece_loses_that_piece_only(database: str, store: Store, things: str) -> None:
+    table = table_of(store, things)
+    delete(store, things)
+    for _ in range(2):
+        before = held(store, table)
+        done = subprocess.run([sys.executable, "-c", DYING, database], env=os.environ, capture_output=True, timeout=60, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert held(store, table) <= before
+    job = Removals(Context(ServiceSettings(), store.engine, store.clock, new_id))
+    while job.run_once():
+        pass
+    assert table not in tables(store)
+    assert held(store, table) == 0
+    assert leftovers(store) == []
+
+
+def test_an_attribute_that_was_still_leaving_goes_with_it(store: Store, things: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attribute_removals, "AT_ONCE", 0)
+    store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, "code")["id"]))
+    take(store)
+    delete(store, things)
+    while take(store):
+        pass
+    assert store.rows("SELECT count(*) FROM unique_value") == [(0,)]
+    assert leftovers(store) == []
