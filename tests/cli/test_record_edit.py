@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.cli import record_edit
+from crmctl.bulk.send.edited_record import Editing
 from crmctl.client.http.transport import HttpxTransport, Request, Response
 from crmctl.errors import NetworkError
 from tests.cli.conftest import requests_of
@@ -85,14 +85,14 @@ def test_a_change_in_the_last_moment_is_not_overwritten(
     crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody saves between the last look and the write: the service is told which version is meant."""
-    look, turns = record_edit._refuse_changed, []
+    look, turns = Editing._refuse_changed, []
 
     def looks(*given: Any) -> None:
         look(*given)
         turns.append(1)
         crm.client.patch(f"/api/v1/objects/{crm.object_id('people')}/records/{ada}", json={"data": {"score": 99}}).raise_for_status()
 
-    monkeypatch.setattr(record_edit, "_refuse_changed", looks)
+    monkeypatch.setattr(Editing, "_refuse_changed", looks)
     env = {"EDITOR": editor(tmp_path, "t = t.replace('score: 36', 'score: 40')"), "VISUAL": ""}
     refused = run_here("records", "edit", "people", ada, env=env).exits(9).error()
     assert (refused["code"], "score" in refused["message"], len(turns)) == ("changed_meanwhile", True, 1)

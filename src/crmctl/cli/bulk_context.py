@@ -56,6 +56,16 @@ class ReportListener(PreviewListener):
         self._hear(finding)
 
 
+class StillListener(ScreenListener):
+    """Of work that is over at once: there is no progress to show."""
+
+    @property
+    def progress(self) -> ProgressDisplay:
+        from crmctl.output.progress import ProgressDisplay
+
+        return ProgressDisplay(self._runtime.streams, quiet=True)
+
+
 class RuntimeContext:
     """The `BulkContext` of a command."""
 
@@ -95,3 +105,14 @@ class RuntimeContext:
     @property
     def clock(self) -> Clock:
         return self._runtime.clock
+
+
+class WaitingContext(RuntimeContext):
+    """Of a command for whose few requests a person waits: on their lane, and on the connection that is there."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime, StillListener(runtime))
+
+    @cached_property
+    def service(self) -> Crm:
+        return self.crm

@@ -10,19 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crmctl.cli.bulk_context import WaitingContext
 from crmctl.cli.named_records import read_record
 from crmctl.cli.record_display import RecordDisplay
-from crmctl.cli.targets import on_object
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, UsageError, reason, storage_error
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.models.record_text import EditedText
-    from crmctl.models.records import Record
 
-
-CHANGED = 412
-"""The status of a write whose version is no longer there."""
 
 HEAD = """# {what}, of {object}. What you change is sent when the editor ends.
 # A line that is taken out leaves its value as it is; a value that is taken out is cleared.
@@ -47,28 +43,18 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
         runtime.messages.note("nothing was changed, nothing was sent")
         RecordDisplay(runtime, object_name).emit(record.wire)
         return
+    from crmctl.bulk.usecases.edit import EditRequest, edit, preview_edit
+
+    request = EditRequest(object_name, record, fields, attributes)
     try:
-        now, version = on_object(runtime, object_name, lambda target: runtime.crm.get_version(target, record.id))
-        _refuse_changed(record, now, object_name)
-        done = _write(runtime, object_name, record, fields, version)
+        if runtime.dry_run:
+            preview_edit(WaitingContext(runtime), request)
+        done = edit(WaitingContext(runtime), request)
     except CrmctlError as error:
         raise _keeping(error, path) from None
     path.unlink(missing_ok=True)
-    RecordDisplay(runtime, object_name).emit(done.wire)
-
-
-def _write(runtime: Runtime, object_name: str, record: Record, fields: dict[str, Any], version: str | None) -> Record:
-    """Write only over the version that was compared, where the service knows versions."""
-    try:
-        return on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, record.id, fields, version=version))
-    except RejectedError as error:
-        if error.status != CHANGED or version is None:
-            raise
-        now, _ = on_object(runtime, object_name, lambda target: runtime.crm.get_version(target, record.id))
-        if all(now.data.get(slug) == value for slug, value in fields.items()):
-            return now  # written by a try whose answer was lost
-        _refuse_changed(record, now, object_name, "the record does not hold all that you wrote")
-        raise
+    RecordDisplay(runtime, object_name).emit(done.record.wire)
+    runtime.messages.hint(f"crmctl bulk undo {done.job} puts back what was there")
 
 
 def _editor(environ: Mapping[str, str]) -> list[str]:
@@ -129,18 +115,6 @@ def _run(command: list[str], path: Path) -> None:
     if code:
         path.unlink(missing_ok=True)
         raise InterruptedByUser(f"{command[0]} ended with {code}; nothing was sent")
-
-
-def _refuse_changed(shown: Record, now: Record, object_name: str, outcome: str = "nothing was sent") -> None:
-    """Raises RejectedError when somebody changed the record while it was edited."""
-    changed = [slug for slug in {**shown.data, **now.data} if shown.data.get(slug) != now.data.get(slug)]
-    if changed or shown.updated_at != now.updated_at:
-        what = f": {', '.join(changed)}" if changed else ""
-        raise RejectedError(
-            f"the record was changed by somebody while you edited it{what}; {outcome}",
-            hint=f"crmctl records edit {object_name} {shown.id} shows it as it is now",
-            code="changed_meanwhile",
-        )
 
 
 def _keeping(error: CrmctlError, path: Path) -> CrmctlError:

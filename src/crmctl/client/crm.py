@@ -143,10 +143,14 @@ class Crm:
         body = {"data": data}
         return read_made(self.session.request("POST", path_of("objects", object_id, "records"), body=body), "record", Record, body)
 
-    def update_record(self, object_id: str, record_id: str, data: Fields, *, version: str | None = None) -> Record:
-        """The service merges `data` into what the record holds; with the ETag of a `version`, only where it still has that one."""
+    def update_record(
+        self, object_id: str, record_id: str, data: Fields, *, version: str | None = None, watch: AttemptObserver | None = None
+    ) -> Record:
+        """The service merges `data` into what the record holds; with the ETag of a `version`, only where it still has that one. `watch`
+        hears of every attempt before it leaves."""
         headers = {"If-Match": version} if version is not None else None
-        answer = self.session.request("PATCH", path_of("objects", object_id, "records", record_id), body={"data": data}, headers=headers)
+        path = path_of("objects", object_id, "records", record_id)
+        answer = self.session.request("PATCH", path, body={"data": data}, headers=headers, watch=watch)
         return self.get_record(object_id, record_id) if answer.is_empty else read_one(answer, "record", Record)
 
     def delete_record(self, object_id: str, record_id: str) -> None:

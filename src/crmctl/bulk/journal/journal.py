@@ -62,6 +62,7 @@ class Header:
     kind: str = JobKind.IMPORT
     guard: dict[str, Any] = field(default_factory=dict)
     """How much it may change, whoever goes on with it."""
+    shown: dict[str, Any] | None = None  # of an edit, the record as it was shown: it is written over nothing else
 
 
 class Doubt(NamedTuple):

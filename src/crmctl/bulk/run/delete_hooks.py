@@ -18,6 +18,9 @@ from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.job_hooks import JobHooks
 from crmctl.bulk.run.rows_to_send import chunks
+from crmctl.bulk.send.context import ImportService
+from crmctl.bulk.send.deletion import Deleting
+from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, StorageError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.records import Record
@@ -64,6 +67,9 @@ class DeleteHooks(JobHooks):
     """`known`: the records as they were just read; without them they are read anew, as when a job goes on."""
 
     known: KnownRecords | None = None
+
+    def service_of(self, service: Crm) -> ImportService:
+        return Deleting(service, lambda: bool(self.job.journal.recall(SEEN)))
 
     def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
         journal = self.job.journal

@@ -23,6 +23,8 @@ from crmctl.bulk.run.parents import make_parents
 from crmctl.bulk.run.part_merges import MergedRows, MergeRun, Target
 from crmctl.bulk.run.plan_check import Expectation
 from crmctl.bulk.run.rows_to_send import chunks
+from crmctl.bulk.send.context import ImportService
+from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 
 
@@ -31,6 +33,10 @@ class JobHooks(Hooks):
     """The steps of a job in a folder."""
 
     job: ImportJob
+
+    def service_of(self, service: Crm) -> ImportService:
+        """What the job's batches are sent to."""
+        return service
 
     @property
     def changes_rows(self) -> bool:

@@ -53,7 +53,7 @@ class ImportTarget:
 class JobOptions:
     """What is decided when a job is made. `again`: this content may have been imported before. `marker`: the text attribute that is to
     hold each new record's import marker. `before_images`: whether what updates overwrite is kept. `plan_file`: a saved plan.
-    `kind`: what the job does. `guard`: how much it may change."""
+    `kind`: what the job does. `guard`: how much it may change. `shown`: the record that was edited, as it was shown."""
 
     plan: ImportPlan
     again: bool = False
@@ -62,6 +62,7 @@ class JobOptions:
     plan_file: Path | None = None
     kind: JobKind = JobKind.IMPORT
     guard: Guard = field(default_factory=Guard)
+    shown: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         if options.plan_file is not None:
             keep_plan(options.plan_file, folder)
         facts = _facts(target, planned) | {"marker": options.marker, "before_images": options.before_images}
-        facts |= {"created_at": store.clock.now(), "kind": str(options.kind), "guard": asdict(options.guard)}
+        facts |= {"created_at": store.clock.now(), "kind": str(options.kind), "guard": asdict(options.guard), "shown": options.shown}
         header = Header(job=folder.name, input=given.name, path=str(path), sha256=sha256, size=size, **facts)
         journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))

@@ -16,11 +16,9 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobKind, JobState
 from crmctl.bulk.journal.summary import exit_code
 from crmctl.bulk.read.read_back import Reader, Unusable
-from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.run.audit import audit, audit_due, known_duplicates
 from crmctl.bulk.run.context import ImportRun
 from crmctl.bulk.run.created_ids import capture_ids
-from crmctl.bulk.run.delete_hooks import SEEN
 from crmctl.bulk.run.feed import feed_of
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.import_run import RunResult, rows_of, run_import
@@ -31,7 +29,6 @@ from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.run.row_actions import resolver_of
 from crmctl.bulk.send.context import DeliveryOptions, ImportService
-from crmctl.bulk.send.deletion import Deleting
 from crmctl.bulk.usecases.finding_log import FindingLog
 from crmctl.bulk.usecases.results import ImportResult, JobResult, result_of
 from crmctl.bulk.usecases.targets import note_if_empty, store_of
@@ -86,7 +83,8 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
     with closing(job.journal) as journal, closing(job.input), feed_of(journal, plan.feed, job.input.shown_attributes) as feed:
         if options.failed_copy is not None:
             _check_place(options.failed_copy, journal)
-        hooks, service = options.hooks(job), _service_of(context, job)
+        hooks = options.hooks(job)
+        service = hooks.service_of(context.service)
         run = ImportRun(
             service, journal, options.delivery, context.clock, context.listener.progress,
             rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
@@ -112,12 +110,6 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
         return JobResult(summary, code, error, tuple(notes), resumable, len(duplicates), rivals, journal.refusals())
-
-
-def _service_of(context: BulkContext, job: ImportJob) -> ImportService:
-    """What the job's batches are sent to."""
-    journal, service = job.journal, context.service
-    return Deleting(service, lambda: bool(journal.recall(SEEN))) if journal.header.mode == Mode.DELETE else service
 
 
 def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | None:

@@ -16,6 +16,7 @@ from crmctl.bulk.match.reference_resolution import FILE_NAME as REFERENCES
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.bulk.run.delete_hooks import DeleteHooks
+from crmctl.bulk.run.edit_hooks import EditHooks
 from crmctl.bulk.run.feed import FILE_NAME as KEPT
 from crmctl.bulk.run.feed import KeptValues
 from crmctl.bulk.run.job_hooks import JobHooks
@@ -24,6 +25,7 @@ from crmctl.bulk.run.part_merges import FILE_NAME as MERGED
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.run.update_hooks import Approve, UpdateHooks, agree
+from crmctl.bulk.send.edited_record import Editing
 from crmctl.bulk.sources.given_input import COPY_NAME, STDIN
 from crmctl.bulk.usecases.job_run import RunOptions, finished_result, run_to_result
 from crmctl.bulk.usecases.requests import ResumeRequest
@@ -31,7 +33,7 @@ from crmctl.bulk.usecases.results import ImportResult, result_of
 from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.attributes import Attribute
-from crmctl.models.records import BULK_LIMIT
+from crmctl.models.records import BULK_LIMIT, Record
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,17 @@ def resume(
     check_service(job.header, context.origin)
     target = resolve_target(context, job.header.object_id)
     ready = reopen(store, job, context.origin, target.attributes)
-    options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(job.header, approve))
+    options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(context, job.header, approve))
     target = replace(target, object=job.header.object)
     with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
         return run_to_result(context, ready, options)
 
 
-def hooks_of(header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
+def hooks_of(context: BulkContext, header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
     """The steps of a kind of job besides its rows."""
+    if header.shown is not None:
+        editing = Editing(context.service, header.object, Record.parse(header.shown))
+        return lambda job: EditHooks(job, editing)
     if header.kind == JobKind.UPDATE:
         return lambda job: UpdateHooks(job, approve)
     return DeleteHooks if header.kind == JobKind.DELETE else JobHooks

@@ -223,7 +223,8 @@ def update_record(
 def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Change one record in your editor, as YAML; only what you change is sent.
 
-    The editor is VISUAL, else EDITOR. Nothing is sent when somebody else changed the record meanwhile.
+    The editor is VISUAL, else EDITOR. Nothing is sent when somebody else changed the record meanwhile. It is a
+    job: bulk undo puts back what was there.
     """
     from crmctl.cli.record_edit import edit_record
 

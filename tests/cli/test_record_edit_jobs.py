@@ -1,0 +1,200 @@
+"""`records edit` is a job of one row: killed at any step, or with answers lost, it is written once or not at all, and comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.support.clock import FakeClock
+from tests.support.inprocess import run_here
+from tests.support.service import RunningService, running_service
+from tests.support.warm_program import run_module
+
+DATA = {"email": "ada@acme.com", "score": 36, "address": {"street": "St. James 1", "city": "Paris"}}
+EDITED = {**DATA, "score": 40, "address": {"street": "St. James 1", "city": "Rome"}}
+BEFORE, AFTER = ["imaged:1", "begin:1", "begun:1"], ["answered:1", "settled:1"]
+"""Steps of the journal before the write, and those after it."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("edited")) as running:
+        yield running
+
+
+@pytest.fixture
+def crm(service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    editor = tmp_path / "editor.py"
+    editor.write_text(
+        "import sys, pathlib\np = pathlib.Path(sys.argv[1])\n"
+        "p.write_text(p.read_text().replace('city: Paris', 'city: Rome').replace('score: 36', 'score: 40'))\n"
+    )
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {editor}")
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+    yield service
+    service.client.request("DELETE", f"{records(service)}/bulk", json={"ids": [one["id"] for one in stored(service)]}).raise_for_status()
+
+
+@pytest.fixture
+def ada(crm: RunningService) -> str:
+    made = crm.client.post(records(crm), json={"data": DATA}).json()
+    return str(made.get("record", made)["id"])
+
+
+def records(crm: RunningService) -> str:
+    return f"/api/v1/objects/{crm.object_id('people')}/records"
+
+
+def stored(crm: RunningService) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = crm.client.get(records(crm)).json()["records"]
+    return found
+
+
+def data_of(crm: RunningService) -> dict[str, Any]:
+    [record] = stored(crm)
+    return {slug: value for slug, value in record["data"].items() if value is not None}
+
+
+def kept_texts() -> list[str]:
+    return [path.read_text() for path in Path(os.environ["CRMCTL_STATE_DIR"]).glob("edits/*.yaml")]
+
+
+def jobs() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = run_here("bulk", "jobs", "--json").ok().json()
+    return found
+
+
+@pytest.mark.parametrize("point", [*BEFORE, *AFTER])
+def test_what_was_killed_is_ended_once_and_comes_back(crm: RunningService, ada: str, point: str) -> None:
+    assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
+    assert data_of(crm) == (DATA if point in BEFORE else EDITED)
+    assert run_here("bulk", "resume", "--last").ok().json()["updated"] == 1
+    assert data_of(crm) == EDITED
+    assert run_here("bulk", "undo", "last", "--yes").ok().json()["restored"] == 1
+    assert data_of(crm) == DATA
+    assert [(job["mode"], job["state"], job["rows"]) for job in jobs()] == [("update", "undone", 1)]
+
+
+@pytest.mark.parametrize("point", [*BEFORE, AFTER[0]])
+def test_what_was_killed_overwrites_nobody_later(crm: RunningService, ada: str, point: str) -> None:
+    assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
+    crm.client.patch(f"{records(crm)}/{ada}", json={"data": {"job_title": "Byron"}}).raise_for_status()
+    resumed = run_here("bulk", "resume", "--last")
+    if point in BEFORE:
+        assert "changed by somebody while you edited it: job_title" in resumed.exits(9).error()["message"]
+    else:
+        assert resumed.ok().json()["updated"] == 1
+    assert data_of(crm) == {**(DATA if point in BEFORE else EDITED), "job_title": "Byron"}
+
+
+class Faults(ThreadingHTTPServer):
+    """Stands before the service. `patches` says what becomes of each PATCH, the last of them for good: a status instead of it, `lost`
+    before it or `late`, which loses the answer only. `dies`: nothing is answered after the first PATCH. `versions`: with ETags."""
+
+    daemon_threads = True
+
+    def __init__(self, crm: RunningService, patches: list[str], *, versions: bool, dies: bool = False) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.crm, self.patches, self.versions, self.dies = crm, patches, versions, dies
+        self.sent: list[str] = []
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def __exit__(self, *args: object) -> None:
+        self.shutdown()
+        super().__exit__(*args)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Faults
+    LEFT_OUT: ClassVar = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
+
+    def _answer(self) -> None:
+        faults, body = self.server, self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = "good"
+        if self.command == "PATCH":
+            faults.sent.append("If-Match" if "If-Match" in self.headers else "bare")
+            fault = faults.patches[min(len(faults.sent), len(faults.patches)) - 1]
+        elif faults.dies and faults.sent:
+            fault = "lost"
+        if fault.isdigit():
+            self._send(int(fault), b'{"error":"told_to","message":"told to fail"}', {"content-type": "application/json"})
+            return
+        if fault != "lost":
+            head = {name: value for name, value in self.headers.items() if name.lower() not in self.LEFT_OUT}
+            answer = faults.crm.client.request(self.command, self.path, content=body, headers=head)
+        if fault == "good":
+            gone = self.LEFT_OUT | (set() if faults.versions else {"etag"})
+            self._send(answer.status_code, answer.content, {name: it for name, it in answer.headers.items() if name not in gone})
+            return
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()  # a reset
+        self.close_connection = True
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response_only(status)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PATCH = do_POST = _answer
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def edit(faults: Faults, ada: str) -> Any:
+    return run_here("records", "edit", "people", ada, "--base-url", faults.url, clock=FakeClock(1_900_000_000.0))
+
+
+@pytest.mark.parametrize(
+    ("fault", "versions"), [("500", True), ("503", True), ("429", True), ("lost", True), ("late", True), ("lost", False), ("late", False)]
+)
+def test_one_fault_on_the_way_and_it_is_written_once(crm: RunningService, ada: str, fault: str, versions: bool) -> None:
+    with Faults(crm, [fault, "good"], versions=versions) as faults:
+        done = edit(faults, ada).ok()
+    assert (done.json()["id"], done.json()["data"]["score"], data_of(crm)) == (ada, 40, EDITED)
+    assert set(faults.sent) == {"If-Match" if versions else "bare"}
+    [job] = jobs()
+    assert f"crmctl bulk undo {job['job']}" in done.err
+    assert (job["state"], job["updated"], kept_texts()) == ("finished", 1, [])
+
+
+REFUSALS = [("500", 7, "told to fail"), ("503", 7, "told to fail"), ("lost", 6, ""), ("422", 9, "told to fail"), ("403", 4, "")]
+
+
+@pytest.mark.parametrize(("fault", "code", "said"), REFUSALS)
+def test_what_is_not_written_leaves_the_text_and_no_job(crm: RunningService, ada: str, fault: str, code: int, said: str) -> None:
+    with Faults(crm, [fault], versions=True) as faults:
+        error = edit(faults, ada).exits(code).error()
+    assert said in error["message"]
+    [text] = kept_texts()
+    assert ("your text is in" in error["hint"], "score: 40" in text, data_of(crm), jobs()) == (True, True, DATA, [])
+
+
+@pytest.mark.parametrize("fault", ["lost", "late"])
+def test_what_nobody_can_tell_is_found_out_later(crm: RunningService, ada: str, fault: str) -> None:
+    with Faults(crm, [fault], versions=True, dies=True) as faults:
+        error = edit(faults, ada).exits(6).error()
+        [job] = jobs()
+        assert f"crmctl bulk resume {job['job']}" in error["hint"]
+        assert (job["state"], job["inDoubt"], len(kept_texts())) == ("open", 1, 1)
+        faults.dies, faults.patches = False, ["good"]
+        assert run_here("bulk", "resume", job["job"], "--base-url", faults.url).ok().json()["updated"] == 1
+    assert data_of(crm) == EDITED
