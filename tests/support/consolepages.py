@@ -20,7 +20,7 @@ from crmctl.service.definitions.document import parse_document
 from crmctl.service.definitions.load import load_document
 from crmctl.service.store import attempt_counts, deliveries, delivery_claims, keys, members, passwords, request_log, webhooks, workflow_runs
 from crmctl.service.store.attempt_counts import CountedAttempts
-from crmctl.service.store.delivery_claims import Attempt
+from crmctl.service.store.delivery_claims import Attempt, EndedTry
 from crmctl.service.store.request_log import LoggedRequest
 from crmctl.service.store.timestamps import to_micros
 from crmctl.service.store.tx import Tx
@@ -349,7 +349,7 @@ def _attempted(tx: Tx, endpoint: str, status: int | None, stamp: Any) -> str:
     body = json.dumps({"error": "too busy", "retry": True}) if status else ""
     attempt = Attempt(now, 0.25, status, error, sent, {"server": "nginx"} if status else {}, body)
     for due in delivery_claims.claim(tx, UNPROVEN.terms, 9, now=now):
-        delivery_claims.settle(tx, due, attempt, None, new_id)
+        delivery_claims.settle(tx, [EndedTry(due, attempt, None)], new_id)
     tx.execute("UPDATE webhook_endpoint SET failing_since = NULL, succeeded_at = NULL WHERE id = ?", (endpoint,))
     return delivery
 

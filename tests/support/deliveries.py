@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ class Bench:
         self.dispatcher = Dispatcher(self.context, [self._fan_out])
         self.sender = OutboundCaller(caller or Caller(TargetGuard(LOOPBACK), 5.0), self.clock)
 
-    def _fan_out(self, tx: Any, event: outbox.Event) -> None:
-        deliveries.fan_out(tx, event.id, event.type, ids=new_id, now=self.clock.now())
+    def _fan_out(self, tx: Any, events: Sequence[outbox.Event]) -> None:
+        deliveries.fan_out(tx, events, ids=new_id, now=self.clock.now())
 
     def endpoint(self, url: str, event_types: list[str] | None = None) -> dict[str, Any]:
         return self.engine.write(

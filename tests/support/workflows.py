@@ -17,15 +17,15 @@ from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs
-from crmctl.service.workflows.triggers import Schedules, start_for_event
+from crmctl.service.workflows.triggers import Schedules, start_for_events
 from tests.support.service import RunningService
 
 
 def dispatcher(context: Context) -> Dispatcher:
     """With the consumer of workflows alone."""
 
-    def consume(tx: Tx, event: Any) -> None:
-        start_for_event(tx, event, ids=new_id, now=context.clock.now())
+    def consume(tx: Tx, events: Any) -> None:
+        start_for_events(tx, events, ids=new_id, now=context.clock.now())
 
     return Dispatcher(context, [consume])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import random
 import threading
+from collections.abc import Sequence
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
@@ -21,7 +22,7 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.attempt_tally import AttemptTally
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Expiry
 from crmctl.service.workflows.run_executor import Runs
-from crmctl.service.workflows.triggers import Schedules, start_for_event
+from crmctl.service.workflows.triggers import Schedules, start_for_events
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
@@ -41,11 +42,11 @@ def jobs(context: Context) -> list[BackgroundJob]:
     tally = AttemptTally(context)
     sender = OutboundCaller(caller, context.clock, tally.add)
 
-    def fan_out(tx: Tx, event: outbox.Event) -> None:
-        deliveries.fan_out(tx, event.id, event.type, ids=context.ids, now=context.clock.now())
+    def fan_out(tx: Tx, events: Sequence[outbox.Event]) -> None:
+        deliveries.fan_out(tx, events, ids=context.ids, now=context.clock.now())
 
-    def start_workflows(tx: Tx, event: outbox.Event) -> None:
-        start_for_event(tx, event, ids=context.ids, now=context.clock.now())
+    def start_workflows(tx: Tx, events: Sequence[outbox.Event]) -> None:
+        start_for_events(tx, events, ids=context.ids, now=context.clock.now())
 
     return [
         Dispatcher(context, [fan_out, start_workflows]),

@@ -6,7 +6,7 @@ import re
 
 from crmctl.service.data import new_id
 from crmctl.service.store import deliveries, delivery_claims, webhooks
-from crmctl.service.store.delivery_claims import Attempt
+from crmctl.service.store.delivery_claims import Attempt, EndedTry
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN
 from tests.service.console.conftest import Visitor
@@ -24,7 +24,8 @@ def try_once(service: RunningService, endpoint: str, status: int | None) -> None
         deliveries.send_test(tx, endpoint, ids=new_id, now=now)
         for lane in (PROVEN, UNPROVEN):
             for due in delivery_claims.claim(tx, lane.terms, 9, now=now):
-                delivery_claims.settle(tx, due, attempt, None if attempt.succeeded else now + 24 * 3600, new_id)
+                again = None if attempt.succeeded else now + 24 * 3600
+                delivery_claims.settle(tx, [EndedTry(due, attempt, again)], new_id)
 
     service.engine.write(send)
 

@@ -10,8 +10,8 @@ from crmctl.service.store.tx import Tx
 
 BATCH = 200
 
-Consumer = Callable[[Tx, outbox.Event], None]
-"""Stores what follows from one event; does nothing else."""
+Consumer = Callable[[Tx, Sequence[outbox.Event]], None]
+"""Stores what follows from events; does nothing else."""
 
 
 class Dispatcher:
@@ -31,7 +31,6 @@ class Dispatcher:
 
     def _dispatch(self, tx: Tx) -> bool:
         events = outbox.take_waiting(tx, BATCH)
-        for event in events:
-            for consumer in self._consumers:
-                consumer(tx, event)
+        for consumer in self._consumers if events else ():
+            consumer(tx, events)
         return bool(events)

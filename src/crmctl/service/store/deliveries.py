@@ -75,15 +75,16 @@ def create_tables(tx: Tx) -> None:
         tx.execute(statement)
 
 
-def fan_out(tx: Tx, event_id: str, event_type: str, **stamp: Unpack[Stamp]) -> int:
-    """Make the deliveries of one event: one for each enabled endpoint that wants its type. Returns how many."""
+def fan_out(tx: Tx, events: Sequence[outbox.Event], **stamp: Unpack[Stamp]) -> None:
+    """Make the deliveries of events: one for each enabled endpoint that wants the type."""
+    enabled = [endpoint for endpoint in list_endpoints(tx) if endpoint["enabled"]]
     wanted = [
-        endpoint["id"]
-        for endpoint in list_endpoints(tx)
-        if endpoint["enabled"] and (endpoint["eventTypes"] is None or event_type in endpoint["eventTypes"])
+        (endpoint["id"], event.id, event.type)
+        for event in events
+        for endpoint in enabled
+        if endpoint["eventTypes"] is None or event.type in endpoint["eventTypes"]
     ]
-    _insert_deliveries(tx, [(endpoint_id, event_id, event_type) for endpoint_id in wanted], stamp["ids"], stamp["now"])
-    return len(wanted)
+    _insert_deliveries(tx, wanted, stamp["ids"], stamp["now"])
 
 
 def send_test(tx: Tx, endpoint_id: str, **stamp: Unpack[Stamp]) -> str:

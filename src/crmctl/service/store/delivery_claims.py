@@ -6,7 +6,7 @@ All of it is in the database, so that it holds over any number of processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from crmctl.models import jsontext
 from crmctl.service.store import audit_log, outbox
 from crmctl.service.store.deliveries import FAILED, PENDING, SUCCEEDED, TEST_EVENT
 from crmctl.service.store.timestamps import to_micros
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, execute_in, table_of
 
 DISABLED_EVENT = "webhook.disabled"
 """For endpoints that take every type: another one was disabled."""
@@ -80,6 +80,24 @@ class Attempt:
         return self.error or f"answered with status {self.status}"
 
 
+@dataclass(frozen=True)
+class EndedTry:
+    """One try that has ended; `again` is the Unix time of the next one, None when there is none."""
+
+    due: Due
+    attempt: Attempt
+    again: float | None
+
+    @property
+    def ended_at(self) -> int:
+        return to_micros(self.attempt.at + self.attempt.seconds)
+
+    @property
+    def well_at(self) -> tuple[str, str] | None:
+        """The endpoint and its address, where it was one."""
+        return (self.due.endpoint, self.due.url) if self.attempt.succeeded else None
+
+
 def create_tables(tx: Tx) -> None:
     """The migration that brings places and health: what past attempts say about an endpoint is taken over."""
     text = tx.dialect.text
@@ -129,43 +147,73 @@ def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
                 (endpoint, *_waiting_by(terms, now), enabled, TEST_EVENT, limit),
             )
     until = to_micros(now + terms.lease_seconds)
-    tx.execute_many("UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id = ?", [(until, row[0]) for row in found])
+    execute_in(
+        tx, "UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id IN {}", [row[0] for row in found], [until]
+    )
     return [_DueRow(*row).due(at) for row in found]
 
 
-def settle(tx: Tx, due: Due, attempt: Attempt, next_try_at: float | None, ids: Ids) -> None:
-    """Store a try and what follows: success, another try at `next_try_at`, or failure when that is None.
+def settle(tx: Tx, tries: Sequence[EndedTry], ids: Ids) -> None:
+    """Store tries and what follows from each: success, another try, or failure.
 
     An endpoint that has failed for days is disabled; what waits for it waits until somebody enables it, or its window ends.
     """
-    state = SUCCEEDED if attempt.succeeded else PENDING if next_try_at is not None else FAILED
-    ended = to_micros(attempt.at + attempt.seconds)
-    tx.execute(
-        "INSERT INTO webhook_attempt (delivery_id, attempt, at, millis, status, error, request_headers, response_headers, response_body) "
-        "SELECT id, ?, ?, ?, ?, ?, ?, ?, ? FROM webhook_delivery WHERE id = ? ON CONFLICT DO NOTHING",
-        (
-            due.attempt,
-            to_micros(attempt.at),
-            round(attempt.seconds * 1000),
-            attempt.status,
-            attempt.error,
-            jsontext.dumps(dict(attempt.request_headers)),
-            jsontext.dumps(dict(attempt.response_headers)),
-            attempt.response_body.replace("\x00", "�"),
-            due.delivery,
-        ),
-    )
-    tx.execute(
+    # In one order, so that two processes do not wait for each other.
+    tries = sorted(tries, key=lambda one: (one.due.endpoint, one.ended_at, one.due.delivery))
+    _insert_attempts(tx, tries)
+    well = [each for each in tries if each.attempt.succeeded]
+    if well:
+        ended: dict[str, Sequence[int | str]] = {
+            "delivery_id": [each.due.delivery for each in well],
+            "attempt": [each.due.attempt for each in well],
+            "at": [each.ended_at for each in well],
+        }
+        table, values = table_of("ended", ended)
+        tx.execute(
+            f"{table} UPDATE webhook_delivery SET state = '{SUCCEEDED}', next_try_at = NULL, lease_until = 0, settled_at = ended.at "
+            "FROM ended WHERE webhook_delivery.id = ended.delivery_id AND webhook_delivery.attempts = ended.attempt",
+            values,
+        )
+    tx.execute_many(
         "UPDATE webhook_delivery SET state = ?, next_try_at = ?, lease_until = 0, settled_at = ? WHERE id = ? AND attempts = ?",
-        (
-            state,
-            to_micros(next_try_at) if state == PENDING and next_try_at is not None else None,
-            None if state == PENDING else ended,
-            due.delivery,
-            due.attempt,
-        ),
+        [
+            (
+                FAILED if each.again is None else PENDING,
+                None if each.again is None else to_micros(each.again),
+                each.ended_at if each.again is None else None,
+                each.due.delivery,
+                each.due.attempt,
+            )
+            for each in tries
+            if not each.attempt.succeeded
+        ],
     )
-    _note_health(tx, due, attempt, ended, ids)
+    for each, following in zip(tries, [*tries[1:], None], strict=True):
+        # Of successes in a row the last one says all.
+        if following is None or each.well_at is None or each.well_at != following.well_at:
+            _note_health(tx, each, ids)
+
+
+def _insert_attempts(tx: Tx, tries: Sequence[EndedTry]) -> None:
+    columns: dict[str, list[Any]] = {
+        "delivery_id": [each.due.delivery for each in tries],
+        "attempt": [each.due.attempt for each in tries],
+        "at": [to_micros(each.attempt.at) for each in tries],
+        "millis": [round(each.attempt.seconds * 1000) for each in tries],
+        "status": [each.attempt.status for each in tries],
+        "error": [each.attempt.error for each in tries],
+        "request_headers": [jsontext.dumps(dict(each.attempt.request_headers)) for each in tries],
+        "response_headers": [jsontext.dumps(dict(each.attempt.response_headers)) for each in tries],
+        "response_body": [each.attempt.response_body.replace("\x00", "�") for each in tries],
+    }
+    filled = {name: values for name, values in columns.items() if values.count(None) < len(values)}
+    table, values = table_of("tried", filled)
+    names = ", ".join(filled)
+    tx.execute(
+        f"{table} INSERT INTO webhook_attempt ({names}) SELECT {names} FROM tried "
+        "WHERE EXISTS (SELECT 1 FROM webhook_delivery AS d WHERE d.id = tried.delivery_id) ON CONFLICT DO NOTHING",
+        values,
+    )
 
 
 def expire(tx: Tx, window_seconds: float, *, now: float) -> int:
@@ -201,6 +249,12 @@ def _free_places(tx: Tx, terms: Terms, now: float) -> list[tuple[str, int, int]]
     return [(endpoint, terms.per_endpoint - under_way, enabled) for endpoint, under_way, enabled in rows]
 
 
+def order_waiting(tx: Tx) -> None:
+    """The migration by which what waits is read in its order, and not sorted for each claim."""
+    tx.execute("DROP INDEX webhook_delivery_waiting")
+    tx.execute("CREATE INDEX webhook_delivery_waiting ON webhook_delivery (endpoint_id, next_try_at, number) WHERE state = 'pending'")
+
+
 def add_disabling(tx: Tx) -> None:
     """The migration for endpoints that the service itself disables."""
     tx.execute("ALTER TABLE webhook_endpoint ADD COLUMN disabled_at BIGINT")
@@ -218,7 +272,8 @@ def _give_up(tx: Tx, due: Due, at: int, ids: Ids) -> None:
         outbox.append(tx, DISABLED_EVENT, about, ids=ids, now=at / 1_000_000)
 
 
-def _note_health(tx: Tx, due: Due, attempt: Attempt, at: int, ids: Ids) -> None:
+def _note_health(tx: Tx, ended: EndedTry, ids: Ids) -> None:
+    due, attempt, at = ended.due, ended.attempt, ended.ended_at
     if not attempt.succeeded:
         tx.execute(
             "UPDATE webhook_endpoint SET tried_at = ?, failing_since = coalesce(failing_since, ?), problem = ? WHERE id = ? AND url = ?",

@@ -131,4 +131,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("counts of attempts", attempt_counts.create_tables),
     Migration("what deleted attributes leave behind", attribute_removals.create_table),
     Migration("what deleted objects leave behind", object_removals.create_table),
+    Migration("waiting deliveries in their order", delivery_claims.order_waiting),
 )

@@ -10,7 +10,7 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.service.store import change_log
 from crmctl.service.store.timestamps import to_micros
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, execute_in
 
 Ids = Callable[[], str]
 
@@ -54,5 +54,5 @@ def take_waiting(tx: Tx, limit: int) -> list[Event]:
         f"ORDER BY sequence LIMIT ?{tx.dialect.for_claim('change_log')}",
         (limit,),
     )
-    tx.execute_many("UPDATE change_log SET waiting = 0 WHERE sequence = ?", [(row[0],) for row in rows])
+    execute_in(tx, "UPDATE change_log SET waiting = 0 WHERE sequence IN {}", [row[0] for row in rows])
     return [Event(row[1], row[2], bytes(row[3]), row[4] / 1_000_000) for row in rows]

@@ -47,6 +47,23 @@ def all_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> Iter
         yield from tx.all(sql.format("(" + ", ".join("?" * len(chunk)) + ")"), [*before, *chunk])
 
 
+def execute_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> None:
+    """A statement that ends in `IN {}`, for any number of values."""
+    remaining = list(values)
+    for start in range(0, len(remaining), MAX_IN):
+        chunk = remaining[start : start + MAX_IN]
+        tx.execute(sql.format("(" + ", ".join("?" * len(chunk)) + ")"), [*before, *chunk])
+
+
+def table_of(name: str, columns: Mapping[str, Sequence[int | str | None]]) -> tuple[str, list[Any]]:
+    """`WITH name (columns) AS (...)` of at least one row, given column by column, and its parameters. No column may be all None."""
+    # The first row says the types, which the values of parameters do not.
+    kinds = ["BIGINT" if any(isinstance(value, int) for value in values) else "TEXT" for values in columns.values()]
+    first, rows = ", ".join(f"CAST(? AS {kind})" for kind in kinds), list(zip(*columns.values(), strict=True))
+    others = f", ({', '.join('?' * len(columns))})" * (len(rows) - 1)
+    return f"WITH {name} ({', '.join(columns)}) AS (VALUES ({first}){others})", [value for row in rows for value in row]
+
+
 def insert_columns(tx: Tx, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
     """Rows, given column by column. A column that no row fills is left out: to hand over a NULL takes longer than to hand over a text."""
     filled = {name: values for name, values in columns.items() if values.count(None) < len(values)}

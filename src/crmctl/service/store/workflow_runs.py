@@ -16,7 +16,7 @@ from crmctl.service.store import outbox
 from crmctl.service.store.organisation import organisation_id
 from crmctl.service.store.stamp import Stamp
 from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
-from crmctl.service.store.tx import Tx, all_in, required
+from crmctl.service.store.tx import Tx, all_in, execute_in, required
 from crmctl.service.store.workflows import StoredWorkflow, load_workflow
 from crmctl.service.values.choices import canonical_uuid
 
@@ -219,16 +219,18 @@ def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
     tx.execute_many("INSERT INTO workflow_origin (event_id, run_id) VALUES (?, ?)", [(event, run.id) for event in events])
 
 
-def take_origin(tx: Tx, event_id: str) -> list[str]:
-    """The workflows whose runs led to an event, the latest last; forgotten with this."""
-    row = tx.one(
-        "SELECT r.chain, r.workflow_id FROM workflow_origin AS o JOIN workflow_run AS r ON r.id = o.run_id WHERE o.event_id = ?",
-        (event_id,),
+def take_origins(tx: Tx, events: Sequence[str]) -> dict[str, list[str]]:
+    """By the id of the event, the workflows whose runs led to it, the latest last; forgotten with this. Others led to by none."""
+    found = list(
+        all_in(
+            tx,
+            "SELECT o.event_id, r.chain, r.workflow_id FROM workflow_origin AS o JOIN workflow_run AS r ON r.id = o.run_id "
+            "WHERE o.event_id IN {}",
+            events,
+        )
     )
-    if row is None:
-        return []
-    tx.execute("DELETE FROM workflow_origin WHERE event_id = ?", (event_id,))
-    return [*jsontext.loads(row[0]), row[1]]
+    execute_in(tx, "DELETE FROM workflow_origin WHERE event_id IN {}", [row[0] for row in found])
+    return {event: [*jsontext.loads(chain), workflow] for event, chain, workflow in found}
 
 
 def forget(tx: Tx, before: float) -> None:

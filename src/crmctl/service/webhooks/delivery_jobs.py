@@ -14,9 +14,9 @@ from crmctl.service.jobs.places import Places
 from crmctl.service.jobs.worker import POLL_SECONDS
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
 from crmctl.service.store import delivery_claims
-from crmctl.service.store.delivery_claims import Due, Terms
+from crmctl.service.store.delivery_claims import Due, EndedTry, Terms
 from crmctl.service.webhooks.schedule import WINDOW, next_try
-from crmctl.service.webhooks.settlement import EndedTry, Settlement
+from crmctl.service.webhooks.settlement import Settlement
 
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
 """Longer than a try can take: a delivery whose lease ended belongs to a worker that died."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from crmctl.models import jsontext
@@ -27,15 +28,16 @@ MOST_DATA = 1_000_000
 API = "api"
 
 
-def start_for_event(tx: Tx, event: outbox.Event, *, ids: Ids, now: float) -> None:
-    """The dispatcher's consumer: one run of every workflow that the event sets off."""
-    chain = workflow_runs.take_origin(tx, event.id)
-    trigger = event.type.replace(".", "/")
-    for workflow in workflows.triggered_by(tx, trigger):
-        given = _given(event, jsontext.loads(event.payload))
-        if _concerns(workflow, given):
-            cause = Cause(workflow.name, workflow.trigger, event.id, chain=chain)
-            _start_if_wanted(tx, workflow, given, cause, ids=ids, now=now)
+def start_for_events(tx: Tx, events: Sequence[outbox.Event], *, ids: Ids, now: float) -> None:
+    """The dispatcher's consumer: one run of every workflow that an event sets off."""
+    chains = workflow_runs.take_origins(tx, [event.id for event in events])
+    triggered = {kind: workflows.triggered_by(tx, kind.replace(".", "/")) for kind in sorted({event.type for event in events})}
+    for event in events:
+        for workflow in triggered[event.type]:
+            given = _given(event, jsontext.loads(event.payload))
+            if _concerns(workflow, given):
+                cause = Cause(workflow.name, workflow.trigger, event.id, chain=chains.get(event.id, ()))
+                _start_if_wanted(tx, workflow, given, cause, ids=ids, now=now)
 
 
 def start_by_hand(tx: Tx, workflow_id: str, data: dict[str, Any] | None, *, ids: Ids, now: float) -> StoredWorkflow:

@@ -1,0 +1,156 @@
+"""Many tries are written, and many events handed over, in a few statements; each is written as if it had come alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crmctl.service.data import new_id
+from crmctl.service.store import deliveries, delivery_claims, outbox, webhooks
+from crmctl.service.store.delivery_claims import Attempt, Due, EndedTry, Terms
+from crmctl.service.store.migrations import MIGRATIONS, migrate
+from tests.support.deliveries import Bench
+
+ALL = Terms(False, 100, 30.0, 3600.0)
+
+
+class Counted:
+    """A transaction that counts its statements."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+        self.statements = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def execute(self, sql: str, params: Any = ()) -> int:
+        self.statements += 1
+        return int(self._tx.execute(sql, params))
+
+    def execute_many(self, sql: str, rows: Any) -> None:
+        rows = list(rows)
+        # Rows that are inserted go over together.
+        self.statements += min(1, len(rows)) if sql.endswith(")") else len(rows)
+        self._tx.execute_many(sql, rows)
+
+    def one(self, sql: str, params: Any = ()) -> Any:
+        self.statements += 1
+        return self._tx.one(sql, params)
+
+    def all(self, sql: str, params: Any = ()) -> Any:
+        self.statements += 1
+        return self._tx.all(sql, params)
+
+
+def counted(bench: Bench, work: Callable[[Any], Any]) -> int:
+    def run(tx: Any) -> int:
+        counting = Counted(tx)
+        work(counting)
+        return counting.statements
+
+    return bench.engine.write(run)
+
+
+def wait_for_delivery(bench: Bench, count: int) -> None:
+    """So many events, not handed over yet."""
+
+    def add(tx: Any) -> None:
+        for number in range(count):
+            outbox.append(tx, "record.created", {"number": number}, ids=new_id, now=bench.clock.now())
+
+    bench.engine.write(add)
+
+
+def claim(bench: Bench, most: int = 100) -> list[Due]:
+    return bench.engine.write(lambda tx: delivery_claims.claim(tx, ALL, most, now=bench.clock.now()))
+
+
+def tried(bench: Bench, due: Due, status: int | None = 200, again: float | None = None, after: float = 0.0) -> EndedTry:
+    error = None if status else "ConnectError: refused"
+    return EndedTry(due, Attempt(bench.clock.now() + after, 0.01, status, error, {"a": "1"}, {}, "ok"), again)
+
+
+def settle(bench: Bench, tries: list[EndedTry]) -> None:
+    bench.engine.write(lambda tx: delivery_claims.settle(tx, tries, new_id))
+
+
+def test_statements_do_not_grow_with_the_deliveries(bench: Bench) -> None:
+    for _ in range(3):
+        bench.endpoint("http://127.0.0.1:9/hook")
+    wait_for_delivery(bench, 40)
+    now = bench.clock.now()
+    assert counted(bench, lambda tx: deliveries.fan_out(tx, outbox.take_waiting(tx, 200), ids=new_id, now=now)) == 4
+    found: list[Due] = []
+    # Who claims, what is free, one for each endpoint, and the leases.
+    assert counted(bench, lambda tx: found.extend(delivery_claims.claim(tx, ALL, 200, now=now))) <= 6
+    assert len(found) == 120
+    # The attempts, the deliveries, and the health of each endpoint.
+    assert counted(bench, lambda tx: delivery_claims.settle(tx, [tried(bench, due) for due in found], new_id)) == 5
+    assert bench.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state")) == [("succeeded", 120)]
+    assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (120,)
+
+
+def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
+    fine, gone = bench.endpoint("http://127.0.0.1:9/fine"), bench.endpoint("http://127.0.0.1:9/gone")
+    wait_for_delivery(bench, 5)
+    bench.dispatcher.run_once()
+    now = bench.clock.now()
+    claimed = claim(bench)
+    first, second, third, fourth, lost = [due for due in claimed if due.endpoint == fine["id"]]
+    bench.engine.write(lambda tx: webhooks.delete_endpoint(tx, gone["id"]))
+    bench.engine.write(lambda tx: tx.execute("UPDATE webhook_delivery SET attempts = 2 WHERE id = ?", (lost.delivery,)))
+    ended = [
+        tried(bench, first, 204, after=3.0),
+        tried(bench, second, None, again=now + 60, after=1.0),
+        tried(bench, third, 500, after=2.0),
+        tried(bench, fourth),
+        tried(bench, lost),
+        *(tried(bench, due) for due in claimed if due.endpoint == gone["id"]),
+    ]
+    settle(bench, ended)
+    known = {each["id"]: each for each in bench.history(fine)}
+    states = [known[due.delivery]["state"] for due in (first, second, third, fourth, lost)]
+    # Somebody else tries the last one meanwhile: it is theirs, but this try is in its history too.
+    assert states == ["succeeded", "pending", "failed", "succeeded", "pending"]
+    assert [bool(known[due.delivery]["settledAt"]) for due in (first, second, third, fourth, lost)] == [True, False, True, True, False]
+    assert known[second.delivery]["nextTryAt"] is not None
+    histories = [bench.engine.read(lambda tx, due=due: deliveries.get_delivery(tx, due.delivery))["history"] for due in (second, lost)]  # type: ignore[misc]
+    assert [(each[0]["status"], each[0]["error"]) for each in histories] == [(None, "ConnectError: refused"), (200, None)]
+    # What ended last says how the endpoint fares; of the one that was deleted nothing is left.
+    assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, fine["id"]))["health"] == "working"
+    assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (5,)
+    settle(bench, ended[:2])
+    assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (5,)
+
+
+@pytest.mark.parametrize(("statuses", "health"), [((200, 503), "failing"), ((503, 200), "working"), ((200, 200), "working")])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_the_last_of_the_tries_says_how_an_endpoint_fares(bench: Bench, statuses: tuple[int, int], health: str, is_turned: bool) -> None:
+    endpoint = bench.endpoint("http://127.0.0.1:9/hook")
+    wait_for_delivery(bench, 2)
+    bench.dispatcher.run_once()
+    waiting = claim(bench)[:: -1 if is_turned else 1]
+    settle(bench, [tried(bench, due, status, None, after) for due, status, after in zip(waiting, statuses, (0, 1), strict=True)])
+    assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint["id"]))["health"] == health
+
+
+def test_an_older_database_gets_the_order_of_what_waits(bench: Bench) -> None:
+    bench.endpoint("http://127.0.0.1:9/hook")
+    wait_for_delivery(bench, 20)
+    bench.dispatcher.run_once()
+    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.apply is delivery_claims.order_waiting)
+
+    def go_back(tx: Any) -> None:
+        tx.execute("DROP INDEX webhook_delivery_waiting")
+        tx.execute("CREATE INDEX webhook_delivery_waiting ON webhook_delivery (endpoint_id, next_try_at) WHERE state = 'pending'")
+        tx.execute("DELETE FROM schema_version WHERE version >= ?", (position,))
+
+    bench.engine.write(go_back)
+    migrate(bench.engine, MIGRATIONS[:position])
+    numbers = [due.body for _ in range(5) for due in claim(bench, 4)]
+    assert numbers == [f'{{"number":{number}}}'.encode() for number in range(20)]
+    [version] = bench.engine.read(lambda tx: tx.all("SELECT name FROM schema_version WHERE version = ?", (position,)))
+    assert version == ("waiting deliveries in their order",)
