@@ -52,6 +52,15 @@ def test_a_request_is_found_by_the_id_in_its_answer(service: RunningService) -> 
     assert logged(service, RequestFilter(request_id=page), 1)[0]["path"] == "/console"
 
 
+def test_what_browsers_fetch_with_a_page_is_logged_only_where_it_is_refused(service: RunningService) -> None:
+    for name, status in (("console.css", 200), ("console.js", 200), ("icon.svg", 200), ("nothing.css", 404)):
+        assert service.client.get(f"/console/static/{name}").status_code == status
+    last = service.client.get("/api/v1/members").headers["x-request-id"]
+    logged(service, RequestFilter(request_id=last), 1)
+    found = service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter()))
+    assert [each["status"] for each in found if "static" in each["path"]] == [404]
+
+
 def test_what_people_and_keys_change_is_in_the_audit_log(service: RunningService) -> None:
     made = service.client.post("/api/v1/objects", json={"pluralName": "Things", "slug": "things"}).json()["id"]
     field = service.client.post(f"/api/v1/objects/{made}/attributes", json={"name": "Code", "type": "text"}).json()["id"]
@@ -118,7 +127,7 @@ def test_crmctl_says_what_there_is_no_room_for_and_uploads_it_when_there_is(tmp_
         env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": key.ok().json()["key"]}
         run_crmctl("files", "upload", small, "--bucket", "b", env=env).ok()
         refused = run_crmctl("files", "upload", large, "--bucket", "b", "-o", "json", env=env).exits(7)
-        assert "over the quota of 1048576 bytes" in refused.err
+        assert "over the quota of 1 MB" in refused.err
         kept = [path for path in (data / "files").rglob("*") if path.is_file()]
         assert [path.stat().st_size > 700_000 for path in kept] == [True], "nothing half-written"
         # The place of the first is what the second gets, once the service looks again.

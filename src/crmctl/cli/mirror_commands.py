@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from crmctl.cli.bulk_context import RuntimeContext
 from crmctl.cli.counted_words import counted
 from crmctl.errors import ExitCode, NotFoundError, UsageError, reason
+from crmctl.models.numbers import size_text
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -65,7 +66,7 @@ def status(runtime: Runtime) -> None:
     place = existing(runtime)
     states = _states(place)
     runtime.emitter.emit_items([state_document(state) for state in states], MIRROR_OBJECTS)
-    runtime.messages.note(f"{place}, {_size(place)}")
+    runtime.messages.note(f"{place}, {size_text(place.stat().st_size)}")
 
 
 def verify(runtime: Runtime, objects: Sequence[str]) -> int:
@@ -161,7 +162,7 @@ def remove(runtime: Runtime) -> None:
     from crmctl.mirror.turn import writing_turn
 
     place = existing(runtime)
-    runtime.confirm(f"Delete the mirror {place}, {_size(place)}")
+    runtime.confirm(f"Delete the mirror {place}, {size_text(place.stat().st_size)}")
     with writing_turn(place, runtime.clock, runtime.messages.note, patience=0):
         remove_mirror(place)
     runtime.done({"removed": str(place)}, f"removed {place}")
@@ -185,12 +186,3 @@ def _states(place: Path) -> list[SyncState]:
         return []
     with file:
         return file.states()
-
-
-def _size(place: Path) -> str:
-    size = float(place.stat().st_size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-        size /= 1024
-    raise AssertionError

@@ -131,3 +131,13 @@ def _too_long() -> RejectedError:
 
 def _beyond_range() -> RejectedError:
     return RejectedError("a number beyond the range of a double, which ends at 1.8e308", code="invalid_number")
+
+
+def size_text(count: int) -> str:
+    """`312 bytes`, `1.5 KB`, `10 GB`: each unit is 1,024 of the one before, as the options mean them."""
+    if count < 1024:
+        return f"{count:,} byte{'' if count == 1 else 's'}"
+    size, units = count / 1024, ["KB", "MB", "GB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:,.1f}".removesuffix(".0") + f" {units[0]}"

@@ -91,7 +91,7 @@ print(run.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 
 
 
 def ask(origin: str, **env: str) -> tuple[int, str, int]:
-    """Exit code, stderr, and the most MiB of memory of one `crmctl members list`."""
+    """Exit code, stderr, and the most MB of memory of one `crmctl members list`."""
     command = [sys.executable, "-c", MEASURED, str(CRMCTL), "members", "list", "--max-wait", "5"]
     given = environment({"CRMCTL_BASE_URL": origin, "CRMCTL_API_KEY": "key", **env})
     run = subprocess.run(command, capture_output=True, env=given, text=True, check=True)
@@ -109,7 +109,7 @@ def test_an_answer_of_300_mb_is_an_error_with_its_bound_and_costs_no_300_mb(answ
             assert "gzip, gzip" in error["message"]
         else:
             assert error["code"] == "answer_too_large"
-            assert "128 MiB" in error["message"]
+            assert "128 MB" in error["message"]
             assert "CRMCTL_MAX_ANSWER_MB=512" in error["hint"]
         assert used < most
 

@@ -68,7 +68,7 @@ def test_all_files_together_keep_to_the_quota_and_room_that_is_freed_is_there(tm
     first, second = disk.receive("b", "b", "text/plain"), beside.receive("b", "c", "text/plain")
     first.write(b"x" * 800)
     second.write(b"x" * 800)
-    with pytest.raises(OverQuota, match="over the quota of 3000 bytes"):
+    with pytest.raises(OverQuota, match=r"over the quota of 2\.9 KB"):
         second.write(b"x" * 800)
     second.close()
     first.write(b"x" * 800)

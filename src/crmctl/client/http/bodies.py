@@ -9,7 +9,7 @@ from itertools import chain
 from crmctl.errors import ConfigError, ServiceError
 
 MAX_ANSWER_MB = 128
-"""Most MiB of an answer, decompressed: a page of 100 records of 1 MB each fits, and no answer exhausts a machine."""
+"""Most MB of an answer, decompressed: a page of 100 records of 1 MB each fits, and no answer exhausts a machine."""
 
 VARIABLE = "CRMCTL_MAX_ANSWER_MB"
 
@@ -23,7 +23,7 @@ def answer_bound(environ: Mapping[str, str]) -> int:
     if not text:
         return MAX_ANSWER_MB << 20
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 1 << 20 or len(text) > 9:
-        raise ConfigError(f"{VARIABLE} must be a number of MiB from 1 to {1 << 20}, not {text!r}")
+        raise ConfigError(f"{VARIABLE} must be a number of MB from 1 to {1 << 20}, not {text!r}")
     return int(text) << 20
 
 
@@ -79,7 +79,7 @@ def _inflated(raw: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 def _too_large(bound: int, status: int) -> ServiceError:
     return ServiceError(
-        f"the answer is larger than {bound >> 20} MiB, the most that is read of one",
+        f"the answer is larger than {bound >> 20} MB, the most that is read of one",
         code="answer_too_large",
         status=status,
         hint=f"ask for less at a time (--limit, --filter), or allow more: {VARIABLE}={(bound >> 20) * 4}",

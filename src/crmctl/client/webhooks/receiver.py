@@ -246,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             raise _Unacceptable(400, "the content length is no number") from None
         if not 0 <= length <= MAX_BODY:
-            raise _Unacceptable(413, f"the body is larger than {MAX_BODY >> 20} MiB")
+            raise _Unacceptable(413, f"the body is larger than {MAX_BODY >> 20} MB")
         yield self._exactly(length)
 
     def _chunks(self) -> Iterator[bytes]:
@@ -259,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _Unacceptable(400, "the chunks of the body cannot be read") from None
             total += length
             if length < 0 or total > MAX_BODY:
-                raise _Unacceptable(413, f"the body is larger than {MAX_BODY >> 20} MiB")
+                raise _Unacceptable(413, f"the body is larger than {MAX_BODY >> 20} MB")
             if length == 0:
                 return
             yield self._exactly(length)

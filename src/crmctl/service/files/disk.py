@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from crmctl.models import jsontext
+from crmctl.models.numbers import size_text
 from crmctl.service.faults import OverQuota
 from crmctl.service.store.timestamps import to_micros, to_wire
 
@@ -65,7 +66,7 @@ class Room:
                 self._counted_at = time.monotonic()
             if self._stored + self._coming + count <= most:
                 return
-        raise OverQuota(f"all uploaded files together would be over the quota of {most} bytes", {"limit": most})
+        raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
 
 
 REFUSAL_SECONDS = 1.0

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from crmctl.models.numbers import size_text
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, OverQuota, PreconditionFailed, Unavailable
 from crmctl.service.http.answers import JsonAnswer
 
@@ -49,7 +50,7 @@ def body_too_large(limit: int) -> Refusal:
     return Refusal(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         "payload_too_large",
-        f"the request body is over the limit of {limit} bytes",
+        f"the request body is over the limit of {size_text(limit)}",
         details={"limit": limit},
     )
 
@@ -78,7 +79,7 @@ def head_too_large(limit: int) -> Refusal:
     return Refusal(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
         "request_head_too_large",
-        f"the address and the headers of the request are over the limit of {limit} bytes",
+        f"the address and the headers of the request are over the limit of {size_text(limit)}",
         details={"limit": limit},
         headers={"Connection": "close"},
     )

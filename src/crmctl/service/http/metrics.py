@@ -74,6 +74,8 @@ class Metrics:
 
 UNLOGGED = frozenset({"/healthz", "/readyz", "/metrics"})
 """What machines ask every few seconds is not kept."""
+ASSETS = "/console/static/{name}"
+"""What browsers fetch along with a page is kept only where it is refused."""
 
 
 def observer(metrics: Metrics, log: RequestLog | None, keep: Callable[[LoggedRequest], None] | None = None) -> Callable[[Finished], None]:
@@ -81,7 +83,8 @@ def observer(metrics: Metrics, log: RequestLog | None, keep: Callable[[LoggedReq
 
     def observe(finished: Finished) -> None:
         metrics.count(finished)
-        if keep is not None and finished.route not in UNLOGGED:
+        is_usual = finished.route in UNLOGGED or (finished.route == ASSETS and finished.status in (200, 304))
+        if keep is not None and not is_usual:
             keep(_request(finished))
         if log is None:
             return
