@@ -175,7 +175,7 @@ def _records(desk: _Desk) -> tuple[list[str], str]:
     companies = []
     for name, domain, industry, employees, revenue, currency in COMPANIES:
         money = {"amount": revenue, "currency": currency} if currency else None
-        place = {"street": "Unter den Linden 1", "city": "Berlin", "postcode": "10117", "country": "DE"} if currency == "EUR" else None
+        place = {"street": "Unter den Linden 1", "city": "Berlin", "postalCode": "10117", "country": "DE"} if currency == "EUR" else None
         found = {"industry": industry, "employees": employees, "annual_revenue": money, "headquarters": place}
         companies.append(desk.add("companies", name=name, domain=domain, **found))
     people = []
@@ -185,7 +185,7 @@ def _records(desk: _Desk) -> tuple[list[str], str]:
             desk.add(
                 "people",
                 name={"first": first, "last": last},
-                email=f"{'ada' if number == 0 else f'colleague.{number}'}@example.com",
+                email=f"{'ada' * 20 if number == 0 else f'colleague.{number}'}@example.com",
                 phone="+49 30 901820" if number % 3 == 0 else None,
                 company=companies[number % len(companies)],
                 job_title=LONG if number == 4 else "Head of Procurement",
@@ -314,7 +314,7 @@ def _endpoints(service: RunningService) -> dict[str, list[str]]:
     def add(tx: Tx) -> tuple[str, list[str]]:
         for url, failing, succeeded, problem, disabled in (
             ("https://hooks.example.com/crm", None, 40, None, None),
-            ("https://10.0.0.1/dead", 5000, None, "ConnectError: [Errno 111] Connection refused", None),
+            ("https://10.0.0.1/dead", 5000, None, "connection refused", None),
             (f"https://10.0.0.1/late/{'x' * 60}", 90_000, 95_000, "answered with status 503", None),
             ("https://10.0.0.1/gone", 500_000, 900_000, "answered with status 410", 9000),
         ):
@@ -344,7 +344,7 @@ def _endpoints(service: RunningService) -> dict[str, list[str]]:
 def _attempted(tx: Tx, endpoint: str, status: int | None, stamp: Any) -> str:
     """A delivery with one attempt that was answered with the status, or not at all."""
     delivery, now = deliveries.send_test(tx, endpoint, **stamp), stamp["now"]
-    error = None if status else "ConnectError: [Errno 111] Connection refused"
+    error = None if status else "connection refused"
     sent = {"content-type": "application/json", "webhook-signature": f"v1,{'x' * 60}"}
     body = json.dumps({"error": "too busy", "retry": True}) if status else ""
     attempt = Attempt(now, 0.25, status, error, sent, {"server": "nginx"} if status else {}, body)

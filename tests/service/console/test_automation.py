@@ -51,7 +51,7 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
     assert visitor.send("/console/reports", **form).status_code == 400, "a name is taken once"
     ran = visitor.follow(visitor.send(f"{path}/run"))
     assert "2,000.50" in ran.text
-    assert re.findall(r'<th scope="col"[^>]*>([^<]*)', ran.text) == ["Stage", "Sum of Amount", "Number"]
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)', ran.text) == ["Stage", "Sum of Amount", "Number of records"]
     assert "<svg" in ran.text
     assert "Sum of Amount by Stage" in ran.text
     [file] = re.findall(r'href="([^"]+/csv)"', ran.text)

@@ -263,6 +263,28 @@ def test_the_keyboard_is_enough(browser: Browser, live: RunningService) -> None:
     assert "members:read" in browser.text
 
 
+def test_after_a_refused_form_the_focus_is_seen_on_what_is_wrong(browser: Browser, live: RunningService) -> None:
+    for path, button, words in (
+        ("records/people/new", "Create", "not right yet"),
+        (f"records/people/{person(live)['id']}", "Add", "title must not be empty"),
+        ("keys/new", "Create the key", "at least one scope"),
+        ("workflows/new", "Save", "at least one action"),
+    ):
+        browser.get(f"{live.base_url}/console/{path}")
+        browser.script(
+            "document.querySelectorAll('[name=\"f:score\"], [name=name]').forEach(each => { each.value = 'x' });"
+            "document.querySelectorAll('details').forEach(each => { each.open = true });"
+            "document.querySelectorAll('form').forEach(each => { each.noValidate = true })"
+        )
+        browser.press(button)
+        browser.wait_for(f"(?i){words}")
+        for scheme in ("light", "dark"):
+            browser.scheme(scheme)
+            assert words in browser.focused().text.lower(), path
+            assert browser.script("return getComputedStyle(document.activeElement).outlineStyle") == "solid", path
+        assert violations(browser) == [], path
+
+
 def test_a_reference_is_searched_as_one_types_with_the_keyboard_alone(browser: Browser, live: RunningService) -> None:
     for name in ("Acme", "Acorn", "Other"):
         live.client.post(f"/api/v1/objects/{live.object_id('companies')}/records", json={"data": {"name": name}})

@@ -84,5 +84,5 @@ def test_the_browser_uploads_no_more_than_all_files_may_have(tmp_path: Path, new
         fields = {"token": visitor.form_token(), "bucket": "uploads", "folder": ""}
         refused = visitor.client.post("/console/files", data=fields, files={"file": ("x.txt", b"x" * 1001)})
         assert refused.status_code == 507
-        assert "over the quota of 1000 bytes" in refused.text
+        assert "over the quota of 1,000 bytes" in refused.text
         assert visitor.client.post("/console/files", data=fields, files={"file": ("x.txt", b"x" * 800)}).status_code == 303

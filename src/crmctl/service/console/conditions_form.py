@@ -56,5 +56,18 @@ def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
     )
 
 
+def in_words(definitions: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
+    """Each condition as a sentence: `Status is new`."""
+    return [f"{names.get(slug, slug)} {OPERATORS[Operator(name)]} {value}".rstrip() for slug, name, value in rows_from(definitions)]
+
+
+def blamed(message: str, rows: Rows, names: Mapping[str, str]) -> str:
+    """What the store says of a condition, in the words of the form."""
+    for slug, name, _ in rows:
+        if name in OPERATORS:
+            message = message.replace(f"{slug!r} with {name}", f"{names.get(slug, slug)} ({OPERATORS[Operator(name)]})")
+    return message
+
+
 def _shows(definition: Mapping[str, Any]) -> bool:
     return not needs_no_value(str(definition.get("operator")))

@@ -137,6 +137,7 @@ def _add_deletions(pages: Pages) -> None:
             raise Forbidden(f"{known['pluralName']} is a standard object: it is there for good")
         total = records.count_records(tx, known["id"])
         text = f"{_counted(total, 'record')} and {_counted(len(known['attributes']), 'attribute')} go with it, without an event for each."
+        text = text if total or known["attributes"] else "It has neither records nor attributes."
         return _confirmation(f"/objects/{known['id']}", known["pluralName"], text, "object")
 
     @pages.post(PATH + "/delete")
@@ -201,11 +202,13 @@ def _object(tx: Tx, visit: Visit, error: Fault | None = None, *, is_attribute: b
 
 def _attribute(tx: Tx, visit: Visit, error: Fault | None = None) -> ConsolePage:
     known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
+    target = (known["config"] or {}).get("allowed_object_id")
     values = {
         "section": "objects",
         "object": objects.get_object(tx, visit.id("objectId")),
         "attribute": known,
         "name": visit.raw("name") if error else known["name"],
         "types": TYPES,
+        "target": objects.get_object(tx, target)["pluralName"] if target else "",
     }
     return ConsolePage("attribute.html", values | form_values({"name": known["name"]}, error), form_status(error))

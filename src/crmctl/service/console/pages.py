@@ -151,6 +151,13 @@ class Pages:
         engine = self.context.engine
         # Who it is, before what it does: changes are written down with who made them.
         visit = engine.read(lambda tx: self._visit(tx, request, queries, form), within=PAGE_SECONDS)
+        try:
+            return self._visited(request, route, handler, visit)
+        except (Fault, Refusal) as error:
+            return self._failure(error, visit)
+
+    def _visited(self, request: Request, route: PageRoute, handler: Handler, visit: Visit) -> Response:
+        """Raises Fault and Refusal."""
         if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
             page = ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
             return self._response(page, visit, request)
@@ -205,9 +212,9 @@ class Pages:
         answer.set_cookie(self._cookie_name, token, max_age=SESSION_SECONDS, **self._cookie_options)
         return answer
 
-    def _failure(self, error: Fault | Refusal) -> Response:
+    def _failure(self, error: Fault | Refusal, visit: Visit | None = None) -> Response:
         answer = answer_for(error)
-        page = self._page(ConsolePage("error.html", {"message": error.message, "code": answer.status_code}, answer.status_code), None)
+        page = self._page(ConsolePage("error.html", {"message": error.message, "code": answer.status_code}, answer.status_code), visit)
         page.headers.update({name: value for name, value in answer.headers.items() if name in ("retry-after", "connection")})
         return page
 

@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition
-from crmctl.service.console.conditions_form import OPERATORS, Rows, needs_no_value, rows_of
+from crmctl.service.console.conditions_form import OPERATORS, Rows, blamed, needs_no_value, rows_of
 from crmctl.service.console.pages import ConsolePage, Download, Pages, Redirect, Visit
-from crmctl.service.console.value_texts import LONGEST, ShownValue, is_numeric, value_text
+from crmctl.service.console.value_texts import ShownValue, is_numeric, value_text
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, objects, record_labels, records
 from crmctl.service.store.records import Paging
@@ -125,7 +125,7 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         here = Paging(paging.sort, paging.order, PER_PAGE, (page - 1) * PER_PAGE)
         rows, total = records.list_records(tx, known["id"], _conditions(question), here)
     except BadRequest as problem:
-        error = problem.message
+        error = blamed(problem.message, question.conditions, {each["slug"]: each["name"] for each in found})
     by_slug = {attribute["slug"]: attribute for attribute in found}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     values = {
@@ -136,7 +136,6 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "all_times": TIMES,
         "rows": list(zip(rows, cells_of(tx, shown, rows, visit), strict=True)),
-        "longest": LONGEST,
         "total": total,
         "first": (page - 1) * PER_PAGE + 1,
         "page": page,

@@ -12,7 +12,8 @@ from crmctl.models.filters import Condition, Operator
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, Visit
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import cells_of, object_of, reference_target
-from crmctl.service.console.value_texts import shortened, value_text
+from crmctl.service.console.templates import shortened
+from crmctl.service.console.value_texts import value_text
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import activities, attributes, objects, record_labels, records
@@ -44,7 +45,7 @@ def _add_create(pages: Pages) -> None:
         given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
         found = attributes.list_attributes(tx, known["id"])
         data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
-        return _form(visit, known, None, fields_for(found, data, _labels(tx, found, data)))
+        return _form(tx, visit, known, None, fields_for(found, data, _labels(tx, found, data)))
 
     @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -65,7 +66,7 @@ def _add_create(pages: Pages) -> None:
             except (BadRequest, Conflict) as error:
                 filled, problem = _blamed(filled, error)
         if problem is not None:
-            return _form(visit, known, None, filled, problem)
+            return _form(tx, visit, known, None, filled, problem)
         return Redirect(f"/records/{known['slug']}/{record_id}", "record-created")
 
 
@@ -116,7 +117,7 @@ def _add_edit(pages: Pages) -> None:
         known = object_of(tx, visit)
         record = records.get_record(tx, known["id"], visit.id("recordId"))
         found = attributes.list_attributes(tx, known["id"])
-        return _form(visit, known, record, fields_for(found, record["data"], _labels(tx, found, record["data"])))
+        return _form(tx, visit, known, record, fields_for(found, record["data"], _labels(tx, found, record["data"])))
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -135,7 +136,7 @@ def _add_edit(pages: Pages) -> None:
             except (BadRequest, Conflict) as error:
                 filled, problem = _blamed(filled, error)
         if problem is not None:
-            return _form(visit, known, record, filled, problem, base=stored)
+            return _form(tx, visit, known, record, filled, problem, base=stored)
         return Redirect(f"/records/{known['slug']}/{record['id']}", "saved" if data else "nothing-changed")
 
 
@@ -146,7 +147,7 @@ def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
     stored = fields_for(found, record["data"], _labels(tx, found, record["data"]))
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
     said = "somebody saved this record meanwhile; what you changed is kept below, look at it and save again"
-    return _form(visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
+    return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
 
 
 def _add_delete(pages: Pages) -> None:
@@ -215,6 +216,7 @@ def _blamed(filled: list[FormField], error: Fault) -> tuple[list[FormField], str
 
 
 def _form(
+    tx: Tx,
     visit: Visit,
     known: Mapping[str, Any],
     record: Mapping[str, Any] | None,
@@ -229,6 +231,7 @@ def _form(
         "section": f"records-{known['slug']}",
         "object": known,
         "record": record,
+        "label": _label(tx, known, record) if record else "",
         "fields": fields,
         "targets": {field.slug: slugs.get(field.target_id, "") for field in fields},
         "base_line": fingerprints(base or fields),

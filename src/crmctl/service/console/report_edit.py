@@ -8,6 +8,7 @@ from crmctl.service.console.conditions_form import OPERATORS, definitions_of, ro
 from crmctl.service.console.deletions import Deletable
 from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
+from crmctl.service.console.report_results import columns_measured
 from crmctl.service.definitions.document import format_document
 from crmctl.service.definitions.entries import parse_entry, refuse_taken_name, report_entry, store_report
 from crmctl.service.faults import BadRequest, Conflict, Fault
@@ -120,10 +121,6 @@ def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], err
         "functions": FUNCTIONS,
         "measures": [*measures, *[("", "")] * (MEASURES - len(measures))],
         "is_grouped": bool(entry.get("groupBy") or entry.get("measures")),
-        "sortable": [*FIELDS_OF_EVERY_RECORD[1:], *(each["slug"] for each in found), *(_measure_name(*each) for each in measures)],
+        "sortable": [*FIELDS_OF_EVERY_RECORD[1:], *(each["slug"] for each in found), *columns_measured(entry.get("measures", []))],
     }
     return ConsolePage("report_form.html", values | form_values(stored, error), form_status(error))
-
-
-def _measure_name(function: str, slug: str) -> str:
-    return f"{function}_{slug}" if slug else function

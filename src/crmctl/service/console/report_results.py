@@ -11,7 +11,7 @@ from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.service.console.charts import Chart, draw
 from crmctl.service.console.pages import ConsolePage, Download, Pages, Visit
-from crmctl.service.console.value_texts import LONGEST, ShownValue, is_numeric, value_text
+from crmctl.service.console.value_texts import ShownValue, is_numeric, value_text
 from crmctl.service.store import attributes, record_labels, reports
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
@@ -26,7 +26,7 @@ def add_pages(pages: Pages) -> None:
     def show_run(tx: Tx, visit: Visit) -> ConsolePage:
         report = reports.get_report(tx, visit.id("reportId"))
         run = reports.get_run(tx, report["id"], visit.id("runId"))
-        columns = _columns(tx, report, run["columns"])
+        columns = columns_of(tx, report, run["columns"])
         results, page = run["results"], visit.number("page", 1)
         last = max(1, -(-len(results) // PER_PAGE))
         page = min(page, last)
@@ -37,7 +37,6 @@ def add_pages(pages: Pages) -> None:
             "run": {name: run[name] for name in run if name != "results"},
             "columns": columns,
             "rows": _shown(tx, visit, report, columns, part),
-            "longest": LONGEST,
             "first": (page - 1) * PER_PAGE + 1,
             "page": page,
             "last_page": last,
@@ -56,11 +55,16 @@ def add_pages(pages: Pages) -> None:
         return Download(b"\xef\xbb\xbf" + text.getvalue().encode(), "text/csv; charset=utf-8", f"report-{run['id'][-8:]}.csv")
 
 
-def _columns(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+def columns_of(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     """`{name, title, type, target}` of each column: attributes by their names, figures by what they are of."""
     found = attributes.list_attributes(tx, report["object"]["id"], include_inactive=True) if report["object"] else []
     by_slug = {attribute["slug"]: attribute for attribute in found}
     return [_column(name, by_slug) for name in names]
+
+
+def columns_measured(measures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the results call the figures of a definition."""
+    return [f"{each['function']}_{each['attribute']}" if each.get("attribute") else str(each["function"]) for each in measures]
 
 
 def _column(name: str, by_slug: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -73,7 +77,7 @@ def _column(name: str, by_slug: Mapping[str, Mapping[str, Any]]) -> dict[str, An
         kind = AttributeType.NUMBER if function == "count" else by_slug[slug]["type"]
         words = {"sum": "Sum of", "avg": "Average of", "min": "Least", "max": "Most", "count": "Number with"}
         return {"name": name, "title": f"{words[function]} {by_slug[slug]['name']}", "type": kind, "target": None}
-    titles = {"count": "Number", "id": "Id", "created_at": "Created", "updated_at": "Changed"}
+    titles = {"count": "Number of records", "id": "Id", "created_at": "Created", "updated_at": "Changed"}
     kinds = {"count": AttributeType.NUMBER, "created_at": AttributeType.DATE, "updated_at": AttributeType.DATE}
     return {"name": name, "title": titles.get(name, name), "type": kinds.get(name, AttributeType.TEXT), "target": None}
 

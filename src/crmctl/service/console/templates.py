@@ -11,8 +11,12 @@ from typing import Any
 import jinja2
 
 from crmctl.models import jsontext
+from crmctl.models.numbers import size_text
 
 _FOLDER = Path(__file__).parent
+
+LONGEST = 80
+"""Characters of one value in a list; its record's page has all of them."""
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -87,6 +91,8 @@ def _templates() -> jinja2.Environment:
     templates.filters["pretty"] = pretty
     templates.filters["upto"] = counted_up_to
     templates.filters["browser"] = browser_name
+    templates.filters["shortened"] = shortened
+    templates.filters["size"] = size_text
     return templates
 
 
@@ -110,6 +116,11 @@ def browser_name(agent: str) -> str:
 # What calls itself many things comes before what it calls itself, too.
 _BROWSERS = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari", "curl/": "curl"}
 _SYSTEMS = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows": "Windows", "Mac OS X": "macOS", "Linux": "Linux"}
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Not much longer than this many characters, and seen to be cut."""
+    return text if len(text) <= longest else f"{text[:longest].rstrip()}…"
 
 
 def pretty(text: str) -> str:

@@ -13,9 +13,6 @@ from crmctl.service.console.templates import moment
 from crmctl.service.values.composite import read_address, read_name
 from crmctl.service.values.text import Invalid
 
-LONGEST = 80
-"""Characters of one value in a list; its record's page has all of them."""
-
 
 @dataclass(frozen=True)
 class ShownValue:
@@ -24,11 +21,6 @@ class ShownValue:
     text: str = ""
     path: str = ""
     is_number: bool = False
-
-
-def shortened(text: str) -> str:
-    """Not much longer than LONGEST, and seen to be cut."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}…"
 
 
 def value_text(type: str, value: Any) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from crmctl.models import jsontext
+from crmctl.service.console.action_form import TYPES
+from crmctl.service.console.conditions_form import in_words
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.roles import MemberRole
-from crmctl.service.store import workflow_runs, workflows
+from crmctl.service.store import attributes, workflow_runs, workflows
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.cron import next_due
@@ -66,8 +69,8 @@ def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     values = {
         "section": "workflows",
         "workflow": workflow,
-        "conditions": [jsontext.dumps(each) for each in workflow["conditions"]],
-        "actions": [jsontext.dumps(each) for each in workflow["actions"]],
+        "conditions": in_words(workflow["conditions"], _names(tx, workflow)),
+        "actions": [(TYPES.get(each.get("type"), ""), jsontext.dumps(each)) for each in workflow["actions"]],
         "runs": runs[:RUNS_PER_PAGE],
         "page": page,
         "has_older": len(runs) > RUNS_PER_PAGE,
@@ -77,6 +80,13 @@ def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
         "error": error,
     }
     return ConsolePage("workflow.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, str]:
+    """Of the attributes its conditions may name."""
+    known = workflow["object"] and workflow["object"].get("id")
+    found = attributes.list_attributes(tx, known, include_inactive=True) if known else []
+    return {"title": "Title"} | {each["slug"]: each["name"] for each in found}
 
 
 def _due_at(tx: Tx, workflow_id: str) -> str | None:
