@@ -187,7 +187,7 @@ class InterruptedByUser(CrmctlError):
     default_code = "interrupted"
 
 
-_DECORATION = re.compile(r"^\[[^\]]*\] ?| ?\(_ssl\.c:\d+\)$")
+_DECORATION = r"^\[[^\]]*\] ?| ?\(_ssl\.c:\d+\)$"
 _JSON_PROBLEMS = {
     "Expecting value": "a value is missing",
     "Expecting ',' delimiter": "a comma or a closing bracket is missing",
@@ -248,7 +248,7 @@ def reason(error: BaseException) -> str:
     if isinstance(found, str) and hasattr(error, "colno"):
         return f"line {error.lineno}, column {error.colno}: {json_words(found)}"  # type: ignore[attr-defined]
     if mark is not None:
-        problem = _SYMBOL.sub(r"the \1", getattr(error, "problem", None) or "it ends here")
+        problem = re.sub(_SYMBOL, r"the \1", getattr(error, "problem", None) or "it ends here")
         return f"line {mark.line + 1}, column {mark.column + 1}: {_sentence(problem)}"
     cause: BaseException | None = error
     while cause is not None:
@@ -269,12 +269,12 @@ def _known_words(error: BaseException) -> str | None:
     return _WORDS_OF_KINDS.get(kind.__name__)
 
 
-_SYMBOL = re.compile(r"'?<([a-z ]+)>'?")
+_SYMBOL = r"'?<([a-z ]+)>'?"
 """How a parser of YAML writes what it came upon: `'<stream end>'`."""
 
 
 def _sentence(text: str) -> str:
-    text = " ".join(_DECORATION.sub("", text).split()).rstrip(".")
+    text = " ".join(re.sub(_DECORATION, "", text).split()).rstrip(".")
     return f"{text[:1].lower()}{text[1:]}" if text.partition(" ")[0][1:].islower() or text[1:2] == " " else text
 
 

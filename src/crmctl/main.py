@@ -3,9 +3,12 @@
 import os
 import sys
 
-COLLECT_AFTER = 10_000
+LOADED = 80_000
 """Imports alone make so many objects that Python looks for garbage hundreds of times, in vain: a tenth of the time a short command takes.
-Not more than this: requests leave cycles behind that hold their bodies, and memory is to stay flat however long an import runs."""
+With more than this the program is loaded, and at work."""
+COLLECT_AFTER = 10_000
+"""Not more than this from then on: requests leave cycles behind that hold their bodies, and memory is to stay flat however long an import
+runs."""
 
 
 def main() -> None:
@@ -21,7 +24,8 @@ def main() -> None:
         sys.exit(0)
     import gc
 
-    gc.set_threshold(COLLECT_AFTER)
+    gc.set_threshold(LOADED)
+    gc.callbacks.append(_settle)
     # Read when the first model is built: crmctl has no plug-ins for pydantic, and looking for some in every installed package takes 10 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from crmctl.cli.app import run_process
@@ -29,6 +33,16 @@ def main() -> None:
     code = run_process(sys.argv[1:])
     gc.freeze()  # what is left goes with the process: not worth a last search
     sys.exit(code)
+
+
+def _settle(phase: str, _: dict[str, int]) -> None:
+    """After the first search for garbage: what is loaded stays, and is not searched again."""
+    import gc
+
+    if phase == "stop":
+        gc.callbacks.remove(_settle)
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
 
 
 def _say(text: str) -> int:

@@ -6,8 +6,7 @@ Typer carries its own Click; should its inner names move, this is the only file 
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +16,7 @@ from typer import _click as click
 from typer._coercion import RuntimeParam, build_runtime_param
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import _get_params_name_from_function as read_parameters
-from typer.main import get_command as build_command
+from typer.main import get_command_from_info as build_command
 
 from crmctl.cli import help_text
 from crmctl.cli.options import common_options
@@ -69,31 +68,9 @@ class _OnDemand(RuntimeParam):
         try:
             return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
         except click.exceptions.BadParameter as error:
-            raise click.exceptions.BadParameter(f"{_expected(error.message)}, not {value!r}", ctx=ctx, param=param) from error
+            from crmctl.cli.bad_values import expected
 
-
-_EXPECTED = (
-    ("a valid integer", "a whole number is expected"),
-    ("a valid number", "a number is expected"),
-    ("a valid boolean", "true or false is expected"),
-    ("less than or equal to ", "at most {} is expected"),
-    ("greater than or equal to ", "at least {} is expected"),
-    ("less than ", "less than {} is expected"),
-    ("greater than ", "more than {} is expected"),
-)
-
-
-def _expected(message: str) -> str:
-    """What the library that reads values says of a bad one, in our words."""
-    _, found, rest = message.partition("Input should be ")
-    if "exceeded maximum size" in message:
-        return "a number of fewer digits is expected"
-    if not found:
-        return message.rstrip(".")
-    for start, words in _EXPECTED:
-        if rest.startswith(start):
-            return words.format(rest.removeprefix(start))
-    return f"{rest} is expected"
+            raise click.exceptions.BadParameter(f"{expected(error.message)}, not {value!r}", ctx=ctx, param=param) from error
 
 
 def _is_text(value: Any) -> bool:
@@ -156,6 +133,9 @@ class Command(TyperCommand):
 class CommandGroup(TyperGroup):
     """A group that takes the common options and shows its help when called alone."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
     def get_help_option(self, ctx: click.Context) -> TyperOption | None:
         return _help_option(super().get_help_option(ctx))
 
@@ -196,7 +176,10 @@ class RootGroup(CommandGroup):
 
 
 class CommandApp(typer.Typer):
-    """A Typer app in crmctl's manner: `app = CommandApp("help")`, then `@app.command("list", examples=[...])`."""
+    """A Typer app in crmctl's manner: `app = CommandApp("help")`, then `@app.command("list", examples=[...])`.
+
+    Without help it is a single command instead of a group.
+    """
 
     def __init__(self, help: str = "") -> None:
         super().__init__(cls=CommandGroup, help=help, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -212,13 +195,41 @@ class CommandApp(typer.Typer):
         settings.setdefault("epilog", "\n".join(examples) or None)
         return super().command(name, **settings)
 
+    def build(self, name: str) -> click.Command:
+        """What is called by this name."""
+        if self.info.help:
+            return CommandGroup(name=name, commands=_Commands(self), help=self.info.help, rich_markup_mode=None)
+        command = _build_one(self.registered_commands[0])
+        command.name = name
+        return command
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands of an app, each built when it is asked for: to read the parameters of all takes longer than to run one."""
+
+    def __init__(self, app: CommandApp) -> None:
+        self._commands = {str(info.name): info for info in app.registered_commands}
+        self._groups: dict[str, Any] = {str(info.name): info.typer_instance for info in app.registered_groups}
+
+    def __getitem__(self, name: str) -> click.Command:
+        group = self._groups.get(name)
+        return _build_one(self._commands[name]) if group is None else group.build(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._commands, *self._groups])
+
+    def __len__(self) -> int:
+        return len(self._commands) + len(self._groups)
+
+
+def _build_one(info: Any) -> click.Command:
+    return build_command(info, pretty_exceptions_short=False, rich_markup_mode=None)
+
 
 def load_command(name: str) -> click.Command:
     """The command or group of the registry entry `name`, its module imported."""
     entry = BY_NAME[name]
-    app = importlib.import_module(entry.import_name).app
-    command = build_command(app)
-    command.name = entry.name
+    command: click.Command = importlib.import_module(entry.import_name).app.build(entry.name)
     return command
 
 
@@ -271,10 +282,9 @@ def _usage_error(error: click.exceptions.ClickException) -> UsageError:
         return UsageError(f"no such option: {error.option_name}", hint=f"did you mean --{meant}?" if meant else f"{path} --help")
     if isinstance(error, click.exceptions.BadParameter) and ctx is not None and error.param is not None:
         error.param_hint = error.param_hint or environment_variable(ctx, str(error.param.name))
-    message = error.format_message().rstrip(".")
-    for theirs, ours in _PLAIN_PROBLEMS:
-        message = theirs.sub(ours, message)
-    return UsageError(message[:1].lower() + message[1:], hint=f"{path} --help")
+    from crmctl.cli.bad_values import in_our_words
+
+    return UsageError(in_our_words(error.format_message()), hint=f"{path} --help")
 
 
 def environment_variable(ctx: click.Context, name: str) -> str | None:
@@ -283,14 +293,6 @@ def environment_variable(ctx: click.Context, name: str) -> str | None:
         return None
     own = next((parameter.envvar for parameter in ctx.command.params if parameter.name == name), None)
     return own if isinstance(own, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
-
-
-_PLAIN_PROBLEMS = (
-    (re.compile(r"Input should be a valid integer.*"), "a whole number is wanted"),
-    (re.compile(r"Input should be a valid number.*"), "a number is wanted"),
-    (re.compile(r"Input should be (?:a )?(.*)"), r"it should be \1"),
-)
-"""What a library says of a value, and what people understand."""
 
 
 def _summary(command: click.Command) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.record_queries import shown_context
@@ -11,6 +12,7 @@ from crmctl.cli.targets import known_attributes, record_columns
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
+    from crmctl.client.queries.field_lookups import FieldLookups
     from crmctl.client.queries.query_context import QueryContext
     from crmctl.models.attributes import Attribute
     from crmctl.output.views import View
@@ -25,18 +27,33 @@ class RecordDisplay:
     JSON stays as the service sent it, unless a field of another record is asked for by name.
     """
 
-    def __init__(self, runtime: Runtime, object_name: str, context: QueryContext | None = None, *, only: Sequence[str] = ()) -> None:
-        from crmctl.client.queries.field_lookups import FieldLookups
-
+    def __init__(
+        self, runtime: Runtime, object_name: str, context: Callable[[], QueryContext] | None = None, *, only: Sequence[str] = ()
+    ) -> None:
+        """`context` is asked where other records are read."""
         self._runtime = runtime
         self._object = object_name
         self._names = [*only] or runtime.emitter.fields or []
         dotted = any("." in name for name in self._names)
         is_table = runtime.output_format == "table" and not runtime.flags.get("query")
         self._attributes = (known_attributes(runtime, object_name) or []) if dotted or is_table else []
-        self._context = context or shown_context(runtime)
-        self._lookups = FieldLookups(self._context, self._attributes, self._names)
+        self._given_context = context
+        self._lookups = self._field_lookups() if dotted else None
         self._labels = [_Labels(self._context, attribute) for attribute in self._labelled()] if is_table else []
+
+    @cached_property
+    def _context(self) -> QueryContext:
+        return self._given_context() if self._given_context else shown_context(self._runtime)
+
+    def _field_lookups(self) -> FieldLookups:
+        from crmctl.client.queries.field_lookups import FieldLookups
+
+        return FieldLookups(self._context, self._attributes, self._names)
+
+    @property
+    def _through(self) -> Sequence[str]:
+        """The references that are asked through."""
+        return self._lookups.slugs if self._lookups else ()
 
     def names_of(self, slug: str, ids: Sequence[str]) -> dict[str, str]:
         """What the records are called that a reference names."""
@@ -44,13 +61,16 @@ class RecordDisplay:
 
     def expect(self, count: int) -> None:
         """How many records will be shown: what look-ups are cheapest depends on it."""
-        self._lookups.expect(count)
+        if self._lookups:
+            self._lookups.expect(count)
         for labels in self._labels:
             labels.related.expect(count)
 
     def wires(self, items: Sequence[Any]) -> list[Mapping[str, Any]]:
         """Records as they go to the emitter."""
-        wires = self._lookups.expand([item if isinstance(item, Mapping) else item.wire for item in items])
+        wires: list[Mapping[str, Any]] = [item if isinstance(item, Mapping) else item.wire for item in items]
+        if self._lookups:
+            wires = self._lookups.expand(wires)
         for labels in self._labels:
             wires = labels.put(wires)
         return wires
@@ -63,7 +83,7 @@ class RecordDisplay:
         columns = tuple(replace(column, kind="reference") if column.path in kinds else column for column in view.columns)
         fields = dict(view.fields)
         if self._runtime.output_format in ("csv", "tsv", "table"):  # there the reference itself stays an id beside what is asked of it
-            through = self._lookups.slugs
+            through = self._through
             fields |= {name: ("data", *name.split(".")) for name in self._names if name.partition(".")[0] in through and "." in name}
             fields |= {slug: ("data", slug, "id") for slug in through}
         return replace(view, columns=columns, fields=fields)
@@ -84,7 +104,7 @@ class RecordDisplay:
         from crmctl.models.attributes import AttributeType
 
         asked = set(self._names)
-        through = set(self._lookups.slugs)
+        through = set(self._through)
         return [
             attribute
             for attribute in self._attributes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from crmctl.cli.list_window import ORDERS, SeenPages, Window, one_of, show_found
 from crmctl.cli.record_display import RecordDisplay
 from crmctl.cli.record_queries import check_references, shown_context
+from crmctl.cli.targets import on_object
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from crmctl.client.queries.clauses import FilterReader
     from crmctl.client.queries.record_filter import RecordFilter
     from crmctl.client.queries.record_query import RecordQuery
+    from crmctl.client.shapes import Page
+    from crmctl.models.records import Record
     from crmctl.output.views import View
 
 
@@ -32,22 +35,50 @@ class Asked:
     search: bool = False
     strict: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        """One list of the service is the answer: it takes no query, and nothing that queries stand on."""
+        from crmctl.client.record_lists import SORTS
+
+        return not self.filters and self.text is None and (self.sort is None or self.sort in SORTS)
+
 
 def list_window(runtime: Runtime, asked: Asked, part: Window) -> None:
     """Show a part of the records. Raises UsageError for what cannot be asked, and for a high price that nobody agreed to."""
     one_of("--order", asked.order, ORDERS)
-    reader, query = _query(runtime, asked, agreed=part.limit is None)
-    display = RecordDisplay(runtime, asked.object, reader.context)
-    seen = SeenPages(part)
+    seen, agreed = SeenPages(part), part.limit is None
+    if asked.is_plain:
+        display = RecordDisplay(runtime, asked.object, lambda: shown_context(runtime, agreed=agreed))
+        _show_pages(runtime, seen, _plain_pages(runtime, asked, seen), display)
+        return
+    reader, query = _query(runtime, asked, agreed=agreed)
+    display = RecordDisplay(runtime, asked.object, lambda: reader.context)
     pages = query.pages(part.limit, part.offset, seen.shift)
     first = next(pages)
     if not first.items and not part.offset:
         check_references(reader.context, asked.object, query.wanted)
+    _show_pages(runtime, seen, chain([first], pages), display)
+    _remark(runtime, query)
+
+
+def _plain_pages(runtime: Runtime, asked: Asked, seen: SeenPages) -> Iterator[Page[Record]]:
+    from crmctl.client.paging import iterate
+    from crmctl.client.record_lists import SORTS
+
+    def fetch(limit: int, offset: int) -> Page[Record]:
+        call = runtime.crm.search_records if asked.search else runtime.crm.list_records
+        return on_object(runtime, asked.object, lambda target: call(target, sort=sort, order=asked.order, limit=limit, offset=offset))
+
+    sort = SORTS[asked.sort] if asked.sort else None
+    return iterate(fetch, limit=seen.part.limit, offset=seen.part.offset, on_shift=seen.shift)
+
+
+def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]], display: RecordDisplay) -> None:
+    first, part = next(pages), seen.part
     left = len(first.items) if first.total is None else first.total - part.offset
     display.expect(left if part.limit is None else min(left, part.limit))
     show_found(runtime, seen, chain([first], pages), display.view, display.wires)
     display.finish()
-    _remark(runtime, query)
 
 
 def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) -> None:
@@ -57,7 +88,7 @@ def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) ->
     if count < 1:
         raise UsageError(f"--sample must be 1 or more, not {count}")
     reader, query = _query(runtime, asked, agreed=False)
-    display = RecordDisplay(runtime, asked.object, reader.context)
+    display = RecordDisplay(runtime, asked.object, lambda: reader.context)
     records = sample(query, count, seed)
     display.expect(len(records))
     runtime.emitter.emit_items(display.wires(records), display.view(records[0].wire if records else None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from crmctl.client.http.answers import Answer
@@ -23,16 +23,18 @@ from crmctl.client.shapes import (
     read_page,
 )
 from crmctl.errors import NotFoundError
-from crmctl.models.activities import Activity
 from crmctl.models.attributes import Attribute
-from crmctl.models.files import UploadUrl
-from crmctl.models.filters import Condition
-from crmctl.models.members import Member
 from crmctl.models.objects import Object
 from crmctl.models.records import BulkResult, HistoryEntry, Record
-from crmctl.models.reports import Report, ReportRun
-from crmctl.models.webhooks import Webhooks
-from crmctl.models.workflows import Workflow, WorkflowRun, WorkflowStart
+
+if TYPE_CHECKING:
+    from crmctl.models.activities import Activity
+    from crmctl.models.files import UploadUrl
+    from crmctl.models.filters import Condition
+    from crmctl.models.members import Member
+    from crmctl.models.reports import Report, ReportRun
+    from crmctl.models.webhooks import Webhooks
+    from crmctl.models.workflows import Workflow, WorkflowRun, WorkflowStart
 
 Fields = Mapping[str, Any]
 
@@ -191,16 +193,24 @@ class Crm:
     def list_activities(
         self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
     ) -> Page[Activity]:
+        from crmctl.models.activities import Activity
+
         query = [("limit", str(limit)), ("offset", str(offset)), *_given(recordId=record_id, objectId=object_id)]
         return read_page(self.session.request("GET", "/activities", query=query), "activities", Activity, limit, offset)
 
     def get_activity(self, activity_id: str) -> Activity:
+        from crmctl.models.activities import Activity
+
         return read_one(self.session.request("GET", path_of("activities", activity_id)), "activity", Activity)
 
     def create_activity(self, fields: Fields) -> Activity:
+        from crmctl.models.activities import Activity
+
         return read_made(self.session.request("POST", "/activities", body=fields), "activity", Activity, fields)
 
     def update_activity(self, activity_id: str, fields: Fields) -> Activity:
+        from crmctl.models.activities import Activity
+
         answer = self.session.request("PATCH", path_of("activities", activity_id), body=fields)
         return self.get_activity(activity_id) if answer.is_empty else read_one(answer, "activity", Activity)
 
@@ -210,44 +220,64 @@ class Crm:
     # members
 
     def list_members(self) -> list[Member]:
+        from crmctl.models.members import Member
+
         return read_list(self.session.request("GET", "/members"), "members", Member)
 
     # reports
 
     def list_reports(self) -> list[Report]:
+        from crmctl.models.reports import Report
+
         return read_list(self.session.request("GET", "/reports"), "reports", Report)
 
     def get_report(self, report_id: str) -> Report:
+        from crmctl.models.reports import Report
+
         return read_one(self.session.request("GET", path_of("reports", report_id)), "report", Report)
 
     def run_report(self, report_id: str) -> ReportRun:
+        from crmctl.models.reports import ReportRun
+
         return read_one(self.session.request("POST", path_of("reports", report_id, "run")), "run", ReportRun)
 
     def list_report_runs(self, report_id: str, *, limit: int = 20, offset: int = 0) -> Page[ReportRun]:
+        from crmctl.models.reports import ReportRun
+
         query = [("limit", str(limit)), ("offset", str(offset))]
         return read_page(self.session.request("GET", path_of("reports", report_id, "runs"), query=query), "runs", ReportRun, limit, offset)
 
     def get_report_run(self, report_id: str, run_id: str) -> ReportRun:
         """The run with its results, whose shape is open: read them from `wire`."""
+        from crmctl.models.reports import ReportRun
+
         return read_one(self.session.request("GET", path_of("reports", report_id, "runs", run_id)), "run", ReportRun, whole=True)
 
     # workflows
 
     def list_workflows(self) -> list[Workflow]:
+        from crmctl.models.workflows import Workflow
+
         return read_list(self.session.request("GET", "/workflows"), "workflows", Workflow)
 
     def get_workflow(self, workflow_id: str) -> Workflow:
+        from crmctl.models.workflows import Workflow
+
         return read_one(self.session.request("GET", path_of("workflows", workflow_id)), "workflow", Workflow)
 
     def run_workflow(
         self, workflow_id: str, data: Fields | None = None, *, watch: AttemptObserver | None = None
     ) -> tuple[WorkflowStart, str | None]:
         """The acknowledgement, which names no run, and the Date header it came with. `watch` hears of every attempt before it leaves."""
+        from crmctl.models.workflows import WorkflowStart
+
         body = None if data is None else {"data": data}
         answer = self.session.request("POST", path_of("workflows", workflow_id, "run"), body=body, watch=watch)
         return read_loose(answer, WorkflowStart, "workflowId", "workflowName", "message"), answer.headers.get("date")
 
     def list_workflow_runs(self, workflow_id: str, *, limit: int = 20, offset: int = 0) -> Page[WorkflowRun]:
+        from crmctl.models.workflows import WorkflowRun
+
         query = [("limit", str(limit)), ("offset", str(offset))]
         return read_page(
             self.session.request("GET", path_of("workflows", workflow_id, "runs"), query=query), "runs", WorkflowRun, limit, offset
@@ -257,6 +287,8 @@ class Crm:
 
     def upload_url(self, path: str, bucket: str) -> UploadUrl:
         """A signed address to upload to. Nothing is stored by asking, so that asking twice does no harm."""
+        from crmctl.models.files import UploadUrl
+
         body = {"path": path, "bucket": bucket}
         return read_holder(self.session.request("POST", "/files/upload-url", body=body, idempotent=True), UploadUrl, "signedUrl")
 
@@ -265,6 +297,8 @@ class Crm:
         return self.session.upload(upload)
 
     def webhooks(self) -> Webhooks:
+        from crmctl.models.webhooks import Webhooks
+
         return read_holder(self.session.request("GET", "/webhooks"), Webhooks, "portalUrl", "eventTypes")
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
 from crmctl.client.paging import iterate
 from crmctl.errors import DeniedError
 from crmctl.models.attributes import Attribute
-from crmctl.models.filters import Condition
 from crmctl.models.records import Record
+
+if TYPE_CHECKING:
+    from crmctl.models.filters import Condition
+
+SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "created_at", "updatedAt": "updated_at"}
+"""What the service sorts records by, as people may call it."""
 
 SHIFTED = "the list changed while its pages were read: something may be missing"
 

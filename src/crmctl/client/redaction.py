@@ -11,8 +11,8 @@ from crmctl.models import jsontext
 
 HIDDEN = "[redacted]"
 
-_LINK_FIELD = re.compile(r'("(?:signedUrl|portalUrl)"\s*:\s*"[a-z]+://[^/"?]*)[^"]*"')
-_LINK_QUERY = re.compile(r"""([a-z]+://[^\s"'<>?]+)\?[^\s"'<>]*""")
+_LINK_FIELD = r'("(?:signedUrl|portalUrl)"\s*:\s*"[a-z]+://[^/"?]*)[^"]*"'
+_LINK_QUERY = r"""([a-z]+://[^\s"'<>?]+)\?[^\s"'<>]*"""
 
 
 class Redactor:
@@ -24,8 +24,8 @@ class Redactor:
     def text(self, text: str) -> str:
         """`text` without the key and without the queries of links."""
         text = self.without_key(text)
-        text = _LINK_FIELD.sub(rf'\1/{HIDDEN}"', text)
-        return _LINK_QUERY.sub(rf"\1?{HIDDEN}", text)
+        text = re.sub(_LINK_FIELD, rf'\1/{HIDDEN}"', text)
+        return re.sub(_LINK_QUERY, rf"\1?{HIDDEN}", text)
 
     def without_key(self, text: str) -> str:
         for spelling in self._spellings:

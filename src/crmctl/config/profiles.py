@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +28,13 @@ class ConfigFile:
     @classmethod
     def load(cls, path: Path) -> ConfigFile:
         """Read the file; a missing one is empty. Raises ConfigError with file, line and the way out for anything that is not in order."""
+        text = _read_text(path)
+        if not text:
+            return cls(path)
+        import tomllib
+
         try:
-            return cls._checked(path, tomllib.loads(_read_text(path)))
+            return cls._checked(path, tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(
                 f"{path} is not valid TOML: {reason(error)}", hint="repair that line, or move the file away and run `crmctl auth login`"
@@ -143,6 +146,8 @@ def _table(document: TOMLDocument, profile: str | None) -> Any:
 
 def write_private(path: Path, text: str) -> None:
     """Replace a file atomically with mode 0600: readers see the old text or the new one, never a part. Raises ConfigError, StorageError."""
+    import tempfile  # only a write pays for it
+
     target = path.resolve()  # a symlinked dotfile stays a symlink
     temporary: str | None = None
     try:

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
-from pydantic.alias_generators import to_camel
 
 from crmctl.errors import ServiceError
+
+
+def to_camel(name: str) -> str:
+    """A field's name on the wire."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 class Resource(BaseModel):

@@ -15,8 +15,8 @@ MAX_DIGITS = 1000
 """Most digits of a number, whole and decimal ones together."""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_COMMA_NUMBER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:\.[0-9]{3})+)(?:,[0-9]+)?")
-_COMMA_AS_DECIMAL = re.compile(r"[+-]?[0-9.]*,(?:[0-9]{1,2}|[0-9]{4,})|[+-]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+")
+_COMMA_NUMBER = r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:\.[0-9]{3})+)(?:,[0-9]+)?"
+_COMMA_AS_DECIMAL = r"[+-]?[0-9.]*,(?:[0-9]{1,2}|[0-9]{4,})|[+-]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+"
 _EXACT_TEXT = 16
 """A text of so many characters with a sign or a point among them has 15 digits at most, which a float always holds."""
 
@@ -32,7 +32,7 @@ def read_number(text: str, *, decimal_comma: bool = False) -> Number:
         return int(text)
     stripped = text.strip()
     if decimal_comma:
-        if not _COMMA_NUMBER.fullmatch(stripped):
+        if not re.fullmatch(_COMMA_NUMBER, stripped):
             hint = "with a decimal comma a point only groups thousands: 1.234,5" if "." in stripped else "for example 1234,5"
             raise RejectedError("not a number with a decimal comma", hint=hint, code="invalid_number")
         stripped = stripped.replace(".", "").replace(",", ".")
@@ -112,7 +112,7 @@ def plain_decimal(number: Decimal) -> str:
 
 
 def _not_a_number(text: str) -> RejectedError:
-    if _COMMA_AS_DECIMAL.fullmatch(text):
+    if re.fullmatch(_COMMA_AS_DECIMAL, text):
         return RejectedError(
             "not a number: a comma as decimal mark was not declared", hint="write 1234.5, or give --decimal-comma", code="decimal_comma"
         )

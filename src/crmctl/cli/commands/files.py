@@ -22,11 +22,6 @@ MOST_AT_ONCE = 32
 MEDIA_TYPE = re.compile(r"[\w.+\-]+/[\w.+\-]+(\s*;\s*[\w.\-]+=[\w.\-\"]+)*", re.ASCII)
 
 
-@app.callback()
-def files() -> None:
-    """Upload files."""
-
-
 @app.command(
     "upload",
     writes=True,

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 app = CommandApp("List the members of the organization.")
 
 
-@app.callback()
-def members() -> None:
-    """List the members of the organization."""
-
-
 @app.command("list", examples=["crmctl members list", "crmctl members list -q '[].user.email'"])
 def list_members(ctx: typer.Context) -> None:
     """List the members of the organization."""

@@ -7,14 +7,13 @@ from typing import Any
 
 from crmctl.client.queries.parts import parts_of
 from crmctl.client.queries.record_filter import ListOrder
+from crmctl.client.record_lists import SORTS
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.comparison import keys_of
 from crmctl.models.composites import COMPOSITE_TYPES
 from crmctl.models.nearest import did_you_mean
 from crmctl.models.records import Record
-
-SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "created_at", "updatedAt": "updated_at"}
 
 
 def list_order(sort: str | None, order: str | None, attributes: Callable[[], Mapping[str, Attribute] | None]) -> ListOrder:
