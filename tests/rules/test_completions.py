@@ -106,6 +106,32 @@ def test_jobs_and_files_of_this_machine(shell: Shell, tmp_path: Path, monkeypatc
     assert shell.one_of("crmctl bulk import people my") == "crmctl bulk import people my people.csv "
 
 
+@pytest.mark.needs("fish")
+def test_the_tab_key_in_fish(cached: dict[str, list[str]], tmp_path: Path) -> None:
+    """On a real terminal: commands, options, slugs, jobs, files."""
+    for name in ("20261122-aaaaa", "20261122-bbbbb"):
+        (Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs" / name).mkdir(parents=True)
+    (tmp_path / "jobs" / "20261122-c").mkdir(parents=True)
+    (tmp_path / "my people.csv").touch()
+    shell = Shell("fish", ROOT / "completions" / FILES["fish"], tmp_path)
+    try:
+        shell.run(f"cd {tmp_path}")
+        for typed, completed in (
+            ("crmctl rec", "crmctl records "),
+            ("crmctl records list peo", "crmctl records list people "),
+            ("crmctl records list people --so", "crmctl records list people --sort "),
+            ("crmctl bulk resume ", "crmctl bulk resume 20261122-"),
+            ("crmctl bulk undo 20261122-a", "crmctl bulk undo 20261122-aaaaa "),
+            ("crmctl bulk jobs 20261122-b", "crmctl bulk jobs 20261122-bbbbb "),
+            ("crmctl bulk import people my", "crmctl bulk import people my people.csv "),
+            ("crmctl bulk inspect my", "crmctl bulk inspect my people.csv "),
+            ("crmctl bulk delete people --ids my", "crmctl bulk delete people --ids my people.csv "),
+        ):
+            assert shell.one_of(typed) == completed
+    finally:
+        shell.close()
+
+
 def remember(kind: str, *names: str) -> None:
     """Put names into the one cache there is, as a list command does."""
     kept = next(Path(os.environ["CRMCTL_CACHE_DIR"]).rglob("*.json"))

@@ -27,22 +27,39 @@ zstyle ':completion:all-matches:*' insert yes
 zle -C all-matches complete-word _generic; bindkey -e; bindkey '^T' all-matches; bindkey '^I' complete-word
 source {script}
 """
+FISH = """
+function fish_prompt; echo -n '{ready}'; end
+function fish_right_prompt; end
+set -g fish_greeting; set -g fish_autosuggestion_enabled 0; set -gx PATH {folder} $PATH
+source {script}
+"""
+SETUPS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+OPTIONS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"], "fish": ["--no-config", "--private", "-i"]}
+PRINT_READY = {"fish": "function print_ready; echo is''set; end"}
 
 
 class Shell:
-    """An interactive bash or zsh. `all_of(line)` inserts every candidate, `one_of(line)` does what the TAB key does."""
+    """An interactive bash, zsh or fish. `all_of(line)` inserts every candidate, which fish cannot; `one_of(line)` does what the TAB key
+    does."""
 
     def __init__(self, name: str, script: Path, folder: Path) -> None:
-        self.closing = {"bash": "", "zsh": "'"}[name]  # bash closes a quote behind a word that is complete
+        self.front = r"\n" if name == "fish" else ""  # fish shows what is typed
+        self.closing = "'" if name == "zsh" else ""  # bash closes a quote behind a word that is complete
         program = find_program(name)
         assert program is not None
-        options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[name]
         setup = folder / f"setup.{name}"
-        setup.write_text({"bash": BASH, "zsh": ZSH}[name].format(ready=READY, folder=CRMCTL.parent, home=folder, script=script))
+        setup.write_text(SETUPS[name].format(ready=READY, folder=CRMCTL.parent, home=folder, script=script))
         self.terminal = pexpect.spawn(
-            str(program), options, env=environment({"PS1": READY}), dimensions=(50, 4000), timeout=PATIENCE, encoding="utf-8", echo=False
+            str(program),
+            OPTIONS[name],
+            env=environment({"PS1": READY, "TERM": "dumb"} if name == "fish" else {"PS1": READY}),
+            dimensions=(50, 4000),
+            timeout=PATIENCE,
+            encoding="utf-8",
+            echo=False,
         )
-        self.terminal.sendline(f"source {setup}; print_ready() {{ echo is''set; }}; print_ready")
+        ready = PRINT_READY.get(name, "print_ready() { echo is''set; }")
+        self.terminal.sendline(f"source {setup}; {ready}; print_ready")
         self.terminal.expect("isset")
         self.terminal.expect_exact(READY)
 
@@ -72,7 +89,7 @@ class Shell:
     def _words(self, line: str, keys: str) -> list[str]:
         """Type the line and the keys, then have the shell itself print the words of what is on its command line."""
         self.terminal.send(f"{line}{keys}\x01printf 'word:%s\\n' \r")
-        self.terminal.expect(r"word:([\s\S]*?)" + READY)
+        self.terminal.expect(self.front + r"word:([\s\S]*?)" + READY)
         printed = CONTROL.sub("", f"word:{self.terminal.match.group(1)}")
         return [line.removeprefix("word:") for line in printed.splitlines() if line.startswith("word:")]
 
