@@ -29,19 +29,19 @@ def main(step: str, database_url: str, folder: str) -> None:
 
     server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
     if step == "before the event is handed over":
-        _replace(outbox, "take_waiting", lambda real: die)
+        replace_in(outbox, "take_waiting", lambda real: die)
     elif step == "before the claim":
-        _replace(delivery_claims, "claim", lambda real: die)
+        replace_in(delivery_claims, "claim", lambda real: die)
     elif step == "after the claim":
-        _replace(OutboundCaller, "send", lambda real: die)
+        replace_in(OutboundCaller, "send", lambda real: die)
     elif step == "after the send":
-        _replace(delivery_claims, "settle", lambda real: die)
+        replace_in(delivery_claims, "settle", lambda real: die)
     elif step == "after the settlement":
-        _replace(delivering.Deliveries, "_deliver", lambda real: lambda *given: (real(*given), die()))
+        replace_in(delivering.Deliveries, "_deliver", lambda real: lambda *given: (real(*given), die()))
     server.run(lambda _: None)
 
 
-def _replace(owner: Any, name: str, replacement: Callable[[Any], Any]) -> None:
+def replace_in(owner: Any, name: str, replacement: Callable[[Any], Any]) -> None:
     setattr(owner, name, replacement(getattr(owner, name)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from crmctl.cli.commands.serve import DatabaseOption, DataOption, service_libraries
 from crmctl.cli.service_access import opened, settings_for, write
 from crmctl.errors import PartialError, UsageError
+from crmctl.models.numbers import size_text
 from crmctl.service.settings import DATABASE_FILE
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def restore(
     if not _is_remote(what) and not Path(what).is_file():
         raise UsageError(f"there is no backup {what}", hint=f"for the records of an object: crmctl service restore {what} --as-of MOMENT")
     runtime.guard_read_only()
-    with service_libraries(), tempfile.TemporaryDirectory(prefix="crmctl-restore-") as folder:
+    with service_libraries(), contextlib.ExitStack() as stack:
         from crmctl.service.backup.archive import unpack
         from crmctl.service.backup.backup import restore_backup
 
@@ -85,7 +87,7 @@ def restore(
         if _is_remote(what):
             from crmctl.service.backup.remote import RemotePlace
 
-            source = Path(folder) / "backup"
+            source = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crmctl-restore-"))) / "backup"
             RemotePlace(what).get(source)
         if runtime.dry_run:
             manifest = unpack(source, None)
@@ -100,7 +102,7 @@ def _is_remote(place: str) -> bool:
 
 
 def _show(runtime: Runtime, about: dict[str, Any], found: dict[str, Any]) -> None:
-    size = f", {found['bytes']:,} bytes" if "bytes" in found else ""
+    size = f", {size_text(found['bytes'])}" if "bytes" in found else ""
     text = f"{about['file']}: {found['records']:,} records, {found['files']:,} uploaded files{size}, as of {found['createdAt']}"
     runtime.emitter.emit_result(about | found, text=text)
 

@@ -6,10 +6,11 @@ import os
 import time
 
 from crmctl.clock import Clock
+from crmctl.errors import ConfigError
 from crmctl.service.context import Ids
-from crmctl.service.settings import ServiceSettings
+from crmctl.service.settings import FILES_FOLDER, UNFINISHED, ServiceSettings
 from crmctl.service.store import organisation
-from crmctl.service.store.engine import Engine, open_engine
+from crmctl.service.store.engine import Engine, has_data, open_engine
 
 _VARIANT = dict(zip("0123456789abcdef", 4 * "89ab", strict=True))
 
@@ -22,7 +23,13 @@ def new_id() -> str:
 
 
 def open_data(settings: ServiceSettings, clock: Clock, ids: Ids = new_id) -> Engine:
-    """The data a service works on, created and its organisation set up where that is not done yet. Raises ConfigError."""
+    """The data a service works on, created and its organisation set up where that is not done yet.
+
+    Raises ConfigError, also where a restore has begun and the database is not there yet: a new one would stand beside files of the old.
+    """
+    if (begun := next(settings.data_dir.glob(UNFINISHED), None)) and not has_data(settings.engine_url):
+        hint = f"give crmctl service restore again; to begin with nothing, delete {begun} and {settings.data_dir / FILES_FOLDER}"
+        raise ConfigError(f"a restore into {settings.data_dir} is not finished", hint=hint)
     engine = open_engine(settings.engine_url)
     try:
         engine.write(lambda tx: organisation.initialise(tx, ids=ids, now=clock.now()))

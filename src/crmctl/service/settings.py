@@ -12,6 +12,8 @@ RequestLog = Callable[[Mapping[str, Any]], None]
 
 DATABASE_FILE = "service.db"
 FILES_FOLDER = "files"
+UNFINISHED = f".{DATABASE_FILE}.*.partial"
+"""What a restore works in, beside the database; left behind only where it was killed."""
 
 
 @dataclass(frozen=True)

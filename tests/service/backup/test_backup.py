@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crmctl.errors import RejectedError
+from crmctl.clock import SystemClock
+from crmctl.errors import ConfigError, CrmctlError, RejectedError
 from crmctl.service.backup.archive import ArchiveWriter, unpack
 from crmctl.service.backup.backup import restore_backup
-from crmctl.service.settings import ServiceSettings
+from crmctl.service.data import open_data
+from crmctl.service.settings import UNFINISHED, ServiceSettings
+from crmctl.service.store.engine import has_data
 from tests.support.cli import CRMCTL, run_crmctl
 from tests.support.databases import ENGINES, fresh_database
+from tests.support.killed_restore import MOMENTS
 from tests.support.service import RunningService, make_client, running_service
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(params=ENGINES)
@@ -38,6 +47,20 @@ def empty(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iter
     url = server.create_database()
     yield [*options, "--database-url", url]
     server.drop_database(url)
+
+
+@pytest.fixture
+def postgres_again(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """Makes further empty databases."""
+    with contextlib.ExitStack() as stack:
+
+        def make() -> str:
+            server = request.getfixturevalue("postgres")
+            url = str(server.create_database())
+            stack.callback(server.drop_database, url)
+            return url
+
+        yield make
 
 
 @pytest.fixture
@@ -152,36 +175,52 @@ def test_a_backup_that_is_killed_leaves_nothing_with_its_name(crm: RunningServic
     assert unpack(file, None)["sha256"]
 
 
-def test_a_restore_that_is_killed_is_given_again_to_the_same_place(crm: RunningService, empty: list[str], tmp_path: Path) -> None:
+def test_a_restore_that_is_killed_serves_nothing_and_is_given_again(
+    crm: RunningService, empty: list[str], tmp_path: Path, postgres_again: Callable[[], str]
+) -> None:
+    furnish(crm)
+    file = tmp_path / "crm.backup"
+    made = run_crmctl("service", "backup", file, *where(crm), "-o", "json").ok().json()
+    for number, moment in enumerate(MOMENTS):
+        place, url = tmp_path / f"place{number}", postgres_again() if len(empty) > 2 else None
+        settings = ServiceSettings(data_dir=place, database_url=url)
+        options = [str(file), str(place), *([url] if url else [])]
+        killed = subprocess.run([sys.executable, "-m", "tests.support.killed_restore", moment, *options], cwd=ROOT, check=False)
+        assert killed.returncode == -signal.SIGKILL, moment
+        assert list(place.glob(UNFINISHED)), moment
+        if moment == "database there":
+            with pytest.raises(CrmctlError, match="already"):
+                restore_backup(file, settings)
+        else:
+            assert not has_data(settings.engine_url), moment
+            with pytest.raises(ConfigError, match="not finished"):
+                open_data(settings, SystemClock())
+            assert not has_data(settings.engine_url), "looking creates nothing"
+            assert restore_backup(file, settings).records == made["records"]
+            assert not list(place.glob(UNFINISHED)), moment
+        with running_service(place, database_url=url, background=False) as again, make_client(again.base_url, crm.key) as client:
+            assert contents(client) == contents(crm.client), moment
+            assert client.get(f"{again.base_url}/files/files/a/b.txt").content == b"hello", moment
+
+
+def test_a_restore_leaves_alone_what_is_not_in_the_backup_and_goes_when_it_fails(
+    crm: RunningService, empty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     furnish(crm)
     file, place = tmp_path / "crm.backup", Path(empty[1])
-    made = run_crmctl("service", "backup", file, *where(crm), "-o", "json").ok().json()
-    # In the middle of unpacking, by whatever it has got to.
-    process = subprocess.Popen([CRMCTL, "service", "restore", file, *empty], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while not list(place.glob(".service.db.*.partial/*")) and process.poll() is None:
-        threading.Event().wait(0.002)
-    process.kill()
-    if process.wait() == 0:
-        run_crmctl("service", "restore", file, *empty).exits(2)
-        return
-    # With the files in their place, and before the database is.
-    url = empty[3] if len(empty) > 2 else None
-    with pytest.MonkeyPatch.context() as dying:
-        dying.setattr("crmctl.service.backup.backup.load_copy", _die)
-        with pytest.raises(KeyboardInterrupt):
-            restore_backup(file, ServiceSettings(data_dir=place, database_url=url))
-    [left] = [path for path in (place / "files").rglob("*") if path.is_file()]
-    (stranger := left.with_name("f" * 32)).write_text("somebody's")
+    run_crmctl("service", "backup", file, *where(crm)).ok()
+    (stranger := place / "files" / "ab" / ("f" * 32)).parent.mkdir(parents=True)
+    stranger.write_text("somebody's")
     assert "not in the backup" in run_crmctl("service", "restore", file, *empty, "-o", "json").exits(2).error()["message"]
-    assert (left.read_bytes().endswith(b"hello"), stranger.read_text()) == (True, "somebody's")
+    assert stranger.read_text() == "somebody's"
     stranger.unlink()
-    assert run_crmctl("service", "restore", file, *empty, "-o", "json").ok().json()["records"] == made["records"]
-    with running_service(place, database_url=url, background=False) as again, make_client(again.base_url, crm.key) as client:
-        assert contents(client) == contents(crm.client)
-        assert client.get(f"{again.base_url}/files/files/a/b.txt").content == b"hello"
+    monkeypatch.setattr("crmctl.service.backup.backup.load_copy", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        restore_backup(file, ServiceSettings(data_dir=place, database_url=empty[3] if len(empty) > 2 else None))
+    assert [path for path in place.rglob("*") if path.is_file()] == []
 
 
-def _die(*_: object) -> None:
+def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -15,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, UsageError, reason, storage_error
+from crmctl.errors import UsageError, reason, storage_error
 from crmctl.service.backup.archive import ArchiveWriter, unpack
-from crmctl.service.settings import DATABASE_FILE, FILES_FOLDER, ServiceSettings
-from crmctl.service.store.engine import Engine, load_copy
+from crmctl.service.settings import DATABASE_FILE, FILES_FOLDER, UNFINISHED, ServiceSettings
+from crmctl.service.store.engine import Engine, has_data, load_copy
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.version import __version__
 
@@ -68,11 +69,15 @@ def restore_backup(source: Path, settings: ServiceSettings) -> Backup:
             try:
                 # Last: with the database the data is there.
                 load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
-            except CrmctlError:
-                for each in placed:
+            except BaseException:
+                # What came after the database leaves it there, and its files with it.
+                for each in [] if has_data(settings.engine_url) else placed:
                     each.unlink(missing_ok=True)
                 raise
             _sync(data)
+        # The data is there: what was begun before, and killed, is not needed any more.
+        for leftover in data.glob(UNFINISHED):
+            shutil.rmtree(leftover, ignore_errors=True)
     except (OSError, sqlite3.Error) as error:
         raise storage_error(error, data) or UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR") from error
     described = {name: manifest[name] for name in ("records", "files")}

@@ -90,6 +90,17 @@ def open_engine(database_url_or_path: str | Path) -> Engine:
     return engine
 
 
+def has_data(address: str) -> bool:
+    """Whether there is a service's database, at any version. Nothing is created. Raises ConfigError."""
+    if address.startswith("sqlite:"):
+        return Path(address.removeprefix("sqlite:///")).exists()
+    engine = _OPENERS["postgresql"](address)
+    try:
+        return engine.has_tables()  # type: ignore[attr-defined, no-any-return]
+    finally:
+        engine.close()
+
+
 def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
     """Make a database of what `copy_out` gave, all or nothing, and bring it to the newest version.
 

@@ -176,6 +176,10 @@ class PostgresEngine:
         with self._pool.connection() as connection:
             return postgres_copy.copy_out(connection, folder)
 
+    def has_tables(self) -> bool:
+        with self._pool.connection() as connection:
+            return postgres_copy.has_tables(connection)
+
     def copy_in(self, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
         """Fill an empty database with what `copy_out` gave, in one transaction; `migrate` brings it to a version."""
         with self._pool.connection() as connection, connection.transaction():

@@ -65,9 +65,13 @@ def _copy_table(connection: Any, name: str, oid: int, folder: Path) -> dict[str,
     return described
 
 
+def has_tables(connection: Any) -> bool:
+    return bool(connection.execute(_TABLES).fetchall())
+
+
 def copy_in(connection: Any, tx: Tx, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
     """Into a database that is empty, all in the open transaction; `migrate` makes the tables of the version that was copied."""
-    if connection.execute(_TABLES).fetchall():
+    if has_tables(connection):
         raise UsageError("there is data in this database already", hint="--database-url of an empty one")
     migrate(tx, described["schemaVersion"])
     for name in ("organisation", "service_value", "schema_version"):
