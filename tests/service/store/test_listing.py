@@ -9,6 +9,7 @@ import pytest
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store import record_pages as listing
+from crmctl.service.values.conditions import read_condition
 from tests.service.store.conftest import Store, new_id
 
 ROWS = 700
@@ -78,6 +79,31 @@ def test_pages_from_both_ends_and_the_middle(
                 page = store.find(object_id, *conditions, sort=sort, order=order, limit=50, offset=offset)
                 assert page == expected[offset : offset + 50]
     assert store.total(object_id, *conditions) == len(matching)
+
+
+@pytest.mark.parametrize("few", [10, 60, 1000])
+def test_few_that_no_index_leads_to_are_found_and_counted_in_one_go(
+    people: tuple[Store, str], few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, object_id = people
+    blind = [[("label", operator, value)] for operator, value in (("contains", "W 6"), ("startsWith", "row 65"), ("equals", "Row 5"))]
+    blind += [[("label", "contains", "W 6"), ("label", "endsWith", "7")], [("label", "equals", "changed")], [("label", "contains", "z")]]
+    expected = {}
+    for conditions in blind:
+        for paging in ({"sort": sort, "order": order} for sort in listing.SORTS for order in listing.ORDERS):
+            expected[(*conditions, *paging.values())] = store.find(object_id, *conditions, **paging)
+    searched: list[object] = []
+    real = listing._few
+    monkeypatch.setattr(listing, "_few", lambda *given: searched.append(given) or real(*given))
+    monkeypatch.setattr(listing, "SAMPLE", 20)
+    monkeypatch.setattr(listing, "FEW", few)
+    for (*conditions, sort, order), matching in expected.items():
+        for offset in (0, 1, 5, len(matching)):
+            searching = [read_condition(*condition) for condition in conditions]
+            paging = records.Paging(sort, order, 5, offset)
+            found = store.read(lambda tx, asked=searching, page=paging: records.list_records(tx, object_id, asked, page))
+            assert found == (matching[offset : offset + 5], len(matching))
+    assert searched
 
 
 def test_the_matches_are_those_of_a_plain_search(people: tuple[Store, str]) -> None:

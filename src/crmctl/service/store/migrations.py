@@ -132,4 +132,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("what deleted attributes leave behind", attribute_removals.create_table),
     Migration("what deleted objects leave behind", object_removals.create_table),
     Migration("waiting deliveries in their order", delivery_claims.order_waiting),
+    Migration("index of failed requests", request_log.create_index_of_failures),
 )

@@ -1,4 +1,7 @@
-"""One page of an object's records and the exact total: counts from a counter or an index, keys before rows, far pages from the far end."""
+"""One page of an object's records and the exact total: counts from a counter or an index, keys before rows, far pages from the far end.
+
+What few records match and no index leads to is found and counted in one go.
+"""
 # ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from crmctl.service.store import record_tables
 from crmctl.service.store.conditions import Where, combine, compile_conditions
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.timestamps import to_wire
-from crmctl.service.store.tx import Tx, required
+from crmctl.service.store.tx import MAX_IN, Row, Tx, required
 
 SORTS = record_tables.MOMENTS
 ORDERS = ("asc", "desc")
@@ -23,6 +26,9 @@ DEEP = 1000
 
 _CAUTION = 0.98
 """Share of the way that is skipped: where the matches are a little denser than on the average, the guess is still before the page."""
+
+SAMPLE, FEW = 5000, 1000
+"""How many rows tell whether those that match are few, and how many few are."""
 
 _EVERYTHING = Where("1 = 1")
 
@@ -36,6 +42,10 @@ class _Window:
     limit: int
     offset: int
 
+    @property
+    def direction(self) -> str:
+        return "DESC" if self.descending else "ASC"
+
     def nearest(self, total: int) -> tuple[_Window, bool]:
         """The same rows counted from the nearer end, and whether they then come out backwards."""
         limit = max(0, min(self.limit, total - self.offset))
@@ -46,14 +56,18 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Search:
-    """Conditions made ready: through `source`, a FROM clause, the fewest rows must be looked at; `candidates` is how many those are."""
+    """Conditions made ready: through `source`, a FROM clause, the fewest rows must be looked at; `candidates` is how many those are.
+
+    `is_blind`: no index leads to any of them. `total` is known once they are counted.
+    """
 
     schema: Schema
     where: Where
     source: str
     candidates: int
-    total: int
     everything: int
+    is_blind: bool = False
+    total: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,8 +99,11 @@ def list_records(
         raise BadRequest(f"order must be one of: {', '.join(ORDERS)}", {"field": "order", "valid": list(ORDERS)})
     if page.limit < 0 or page.offset < 0:
         raise BadRequest("limit and offset must not be negative", {"field": "limit" if page.limit < 0 else "offset"})
-    search = _prepare(tx, load_schema(tx, object_id), conditions)
-    window, is_backwards = _Window(page.sort, page.order == "desc", page.limit, page.offset).nearest(search.total)
+    search, asked = _prepare(tx, load_schema(tx, object_id), conditions), _Window(page.sort, page.order == "desc", page.limit, page.offset)
+    if _are_few(tx, search, asked):
+        return _few(tx, search, asked)
+    search = _counted(tx, search)
+    window, is_backwards = asked.nearest(search.total)
     records = _page(tx, search, window) if window.limit else []
     return (records[::-1] if is_backwards else records), search.total
 
@@ -100,12 +117,46 @@ def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search
     wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
     everything: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
     if not wheres:
-        return _Search(schema, _EVERYTHING, schema.table, everything, everything, everything)
-    where = combine(wheres)
+        return _Search(schema, _EVERYTHING, schema.table, everything, everything)
     source, candidates = _narrowest(tx, schema, wheres, everything)
-    count: int = required(tx.one(f"SELECT count(*) FROM {source} WHERE {where.opposite or where.sql}", where.params))[0]
-    total = everything - count if where.opposite else count
-    return _Search(schema, where, source, total if where.index else candidates, total, everything)
+    is_blind = not any(where.index or where.opposite or _names_one(where) for where in wheres)
+    return _Search(schema, combine(wheres), source, candidates, everything, is_blind)
+
+
+def _counted(tx: Tx, search: _Search) -> _Search:
+    where = search.where
+    if where is _EVERYTHING:
+        return replace(search, total=search.everything)
+    count: int = required(tx.one(f"SELECT count(*) FROM {search.source} WHERE {where.opposite or where.sql}", where.params))[0]
+    total = search.everything - count if where.opposite else count
+    return replace(search, total=total, candidates=total if where.index else search.candidates)
+
+
+def _names_one(where: Where) -> bool:
+    """An id is never wide, and the engine finds its index by itself."""
+    return where.sql.startswith("id ")
+
+
+def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
+    """Whether few rows seem to match, which could only be counted by going through all of them, and then be found by doing so again."""
+    if not search.is_blind or search.everything <= 4 * SAMPLE or not 0 < window.limit <= MAX_IN or window.offset + window.limit > FEW:
+        return False
+    in_order = tx.dialect.table_by(search.schema.table, record_tables.index_name(search.schema.table, window.sort))
+    part = f"SELECT * FROM {in_order} ORDER BY {window.sort} {window.direction}, seq {window.direction} LIMIT ?"
+    hits: int = required(tx.one(f"SELECT count(*) FROM ({part}) AS part WHERE {search.where.sql}", (SAMPLE, *search.where.params)))[0]
+    return hits * search.everything <= FEW * SAMPLE
+
+
+def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[dict[str, Any]], int]:
+    """The page and the total; only where more match than it seemed they are counted after all."""
+    direction = window.direction
+    first = f"SELECT seq FROM {search.source} WHERE {search.where.sql} ORDER BY +{window.sort} {direction}, +seq {direction} LIMIT ?"
+    keys = [row[0] for row in tx.all(first, (*search.where.params, FEW + 1))]
+    chosen = keys[window.offset : window.offset + window.limit]
+    marks = ", ".join("?" * len(chosen))
+    page = f"SELECT {_ROW} FROM {search.schema.table} AS r WHERE seq IN ({marks}) ORDER BY {window.sort} {direction}, seq {direction}"
+    rows = tx.all(page, chosen) if chosen else []
+    return _wire(search.schema, rows), len(keys) if len(keys) <= FEW else _counted(tx, search).total
 
 
 def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int) -> tuple[str, int]:
@@ -115,10 +166,9 @@ def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int)
     """
     if len(wheres) == 1 or not tx.dialect.names_indexes:
         return schema.table, everything
-    # Of wide conditions, an index leads to most rows one by one, in no order: going through the table once is many times as fast. An id is
-    # never wide, and the engine finds its index by itself.
-    names_one = any(where.sql.startswith("id ") for where in wheres)
-    source, fewest, bound = schema.table if names_one else tx.dialect.table_alone(schema.table), everything, everything // 10
+    # Of wide conditions, an index leads to most rows one by one, in no order: going through the table once is many times as fast.
+    table = schema.table if any(map(_names_one, wheres)) else tx.dialect.table_alone(schema.table)
+    source, fewest, bound = table, everything, everything // 10
     for where in wheres:
         if where.index is None:
             continue
@@ -133,19 +183,26 @@ def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int)
 def _page(tx: Tx, search: _Search, window: _Window) -> list[dict[str, Any]]:
     search, window = _skip_ahead(tx, search, window)
     source, plus = _plan(tx, search, window)
-    direction = "DESC" if window.descending else "ASC"
+    direction = window.direction
     rows = tx.all(
-        f"SELECT r.id, r.data, r.created_at, r.updated_at FROM "
+        f"SELECT {_ROW} FROM "
         f"(SELECT seq AS key, {window.sort} AS moment FROM {source} WHERE {search.where.sql} "
         f"ORDER BY {plus}{window.sort} {direction}, {plus}seq {direction} LIMIT ? OFFSET ?) AS page "
         f"JOIN {search.schema.table} AS r ON r.seq = page.key ORDER BY page.moment {direction}, page.key {direction}",
         (*search.where.params, window.limit, window.offset),
     )
+    return _wire(search.schema, rows)
+
+
+_ROW = "r.id, r.data, r.created_at, r.updated_at"
+
+
+def _wire(schema: Schema, rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [
         {
             "id": record_id,
-            "objectId": search.schema.object_id,
-            "data": search.schema.values_in(data),
+            "objectId": schema.object_id,
+            "data": schema.values_in(data),
             "createdAt": to_wire(created_at),
             "updatedAt": to_wire(updated_at),
         }
@@ -162,7 +219,7 @@ def _skip_ahead(tx: Tx, search: _Search, window: _Window) -> tuple[_Search, _Win
     where = search.where
     if window.offset < DEEP or window.sort != "created_at" or where.index is None or where.is_pinned:
         return search, window
-    direction, before, since = ("DESC", ">", "<=") if window.descending else ("ASC", "<", ">=")
+    direction, (before, since) = window.direction, (">", "<=") if window.descending else ("<", ">=")
     in_order = tx.dialect.table_by(search.schema.table, record_tables.index_name(search.schema.table, "created_at"))
     place = int(window.offset * _CAUTION * search.everything / search.total)
     moment = required(
