@@ -106,17 +106,6 @@ def undo_job(runtime: Runtime, reference: str) -> None:
         raise plan.outcome
 
 
-_LEFT = {
-    "failed": "refused by the service",
-    "conflicts": "changed by somebody since, kept",
-    "unknown": "not found, or not to be told from others",
-    "gone": "deleted by somebody since",
-    "updatesKept": "updates: what the records held before was not kept, so they stay",
-    "parentsKept": "records that rows refer to: changed since, or still referred to, kept",
-    "inDoubt": "in doubt: resume the job first",
-}
-
-
 def _undo_question(plan: Undo | Recreation) -> str:
     from crmctl.bulk.usecases.recreate import Recreation
 
@@ -131,6 +120,7 @@ def _undo_question(plan: Undo | Recreation) -> str:
 
 def _undo_text(plan: Undo | Recreation) -> str:
     from crmctl.bulk.usecases.recreate import Recreation
+    from crmctl.bulk.usecases.undo import LEFT
     from crmctl.output.progress import duration
 
     if isinstance(plan, Recreation):
@@ -150,10 +140,11 @@ def _undo_text(plan: Undo | Recreation) -> str:
         takes = ""
     lines = [f"job {plan.job}: {', '.join(steps)}{takes}"]
     lines += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
-    return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in _LEFT.items() if document[name])])
+    return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in LEFT.items() if document[name])])
 
 
 def _recreation_text(plan: Recreation) -> str:
+    from crmctl.bulk.usecases.recreate import LEFT
     from crmctl.output.progress import duration
 
     document, result = plan.to_document(), plan.result
@@ -166,9 +157,6 @@ def _recreation_text(plan: Recreation) -> str:
     words = {
         "references": "other records refer to them again",
         "activities": "activities linked again",
-        "failed": "refused by the service",
-        "unknown": "there, and not to be told from others",
-        "unlinked": "activities not linked again",
-        "unreferenced": "other records still refer to the old ids",
+        **LEFT,
     }
     return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in words.items() if document[name])])

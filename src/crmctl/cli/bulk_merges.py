@@ -178,12 +178,13 @@ def _merged_text(result: MergeResult) -> str:
 
 
 def _unmerge_text(result: UnmergeResult) -> str:
+    from crmctl.bulk.usecases.unmerge_records import LEFT
+
     document = result.to_document()
     if not result.carried_out:
         takes = _takes(result.expected, result.seconds, "; {}", "at most")
         return f"job {result.job}: {counted(result.losers, 'record')} to make again in {counted(result.groups, 'group')}{takes}"
     parts = [f"job {result.job}: {counted(document['undone'], 'group')} taken apart, {document['recreated']:,} made again with new ids"]
     parts += [f"{document[name]:,} {name} put back" for name in ("survivors", "references", "activities") if document[name]]
-    said = {"conflicts": "changed by somebody since, kept", "failed": "refused by the service", "gone": "deleted by somebody since"}
-    parts += [f"{document[name]:,} {text}" for name, text in said.items() if document[name]]
+    parts += [f"{document[name]:,} {text}" for name, text in LEFT.items() if document[name]]
     return "; ".join(parts)

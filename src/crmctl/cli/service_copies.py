@@ -137,7 +137,8 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
         runtime.messages.warn(f"left out, because the object has no such attributes any more: {', '.join(sorted(restored.left_out))}")
     if restored.failed:
         first = dict(list(restored.failed.items())[:SHOWN])
-        raise PartialError(f"{len(restored.failed):,} records stay as they are", details={"failed": first})
+        why = "; ".join([*dict.fromkeys(restored.failed.values())][:2])
+        raise PartialError(f"{len(restored.failed):,} records stay as they are: {why}", details={"failed": first})
 
 
 def _confirm(runtime: Runtime, slug: str, count: int, moment: str) -> None:

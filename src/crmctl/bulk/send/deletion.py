@@ -173,6 +173,7 @@ class _Deletion:
         absent = len(ids) - verdict.deleted - len(verdict.failures)
         self.summary.deleted += verdict.deleted
         self.summary.failed += len(verdict.failures)
+        self.summary.refusals = [*self.summary.refusals, *verdict.failures.values()][:SHOWN_PROBLEMS]
         if doubted and self.target.were_there:
             self.summary.deleted += absent
         elif doubted:

@@ -23,7 +23,7 @@ from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.send.deletion import DeleteSummary
 from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.bulk.usecases.job_run import RunOptions, run_or_leave_nothing
-from crmctl.bulk.usecases.results import ImportResult
+from crmctl.bulk.usecases.results import ImportResult, service_words
 from crmctl.bulk.usecases.selected_records import Selection
 from crmctl.bulk.usecases.targets import resolve_target, store_of
 from crmctl.errors import CrmctlError, DeniedError, PartialError, RejectedError
@@ -80,8 +80,7 @@ class Deletion:
             return summary.error if summary is not None else None
         left = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
         said = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
-        why = f"; the service said: {'; '.join(summary.refusals)}" if summary.refusals else ""
-        return PartialError(f"not every record was deleted: {said}{why}") if said else None
+        return PartialError(f"not every record was deleted: {said}{service_words(summary.refusals)}") if said else None
 
     def raise_for_error(self) -> None:
         """Raises the error that goes with the outcome; nothing when every record is gone."""

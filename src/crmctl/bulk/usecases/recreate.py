@@ -16,9 +16,18 @@ from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.send.context import DeliveryOptions, SendContext
 from crmctl.bulk.undo import referrers, relink
 from crmctl.bulk.undo.recreate import IDS_NAME, DeletedRecords, Recreated, recreate
+from crmctl.bulk.usecases.results import service_words
 from crmctl.bulk.usecases.targets import current_limit, referring_attributes
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
+
+LEFT = {
+    "failed": "refused by the service",
+    "unknown": "there, and not to be told from others",
+    "unlinked": "activities not linked again",
+    "unreferenced": "other records still refer to the old ids",
+}
+"""What may be left, in words."""
 
 
 @dataclass
@@ -64,7 +73,8 @@ class Recreation:
         if self.result.error is not None:
             self.result.error.hint = self.result.error.hint or f"crmctl bulk undo {self.job} goes on with it"
             return self.result.error
-        return PartialError("not everything the job deleted is there again", details=self.left) if self.left else None
+        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in self.left.items()) + service_words(self.result.failed.values())
+        return PartialError(f"not everything the job deleted is there again: {said}", details=self.left) if self.left else None
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""

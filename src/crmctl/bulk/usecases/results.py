@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,12 @@ def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
         code=DUPLICATE_KEYS,
         details={"duplicates": list(rivals[:LISTED])},
     )
+
+
+def service_words(reasons: Iterable[str]) -> str:
+    """The end of a message: what the service said, the first two different things; nothing where it said nothing."""
+    said = [*dict.fromkeys(reasons)][:2]
+    return f"; the service said: {'; '.join(said)}" if said else ""
 
 
 def _said(reasons: Sequence[str]) -> str:

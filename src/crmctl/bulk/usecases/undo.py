@@ -27,6 +27,7 @@ from crmctl.bulk.undo.update_status import UpdateStatus
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.undo.written import written_rows
 from crmctl.bulk.usecases.recreate import Recreation, recreate_deleted
+from crmctl.bulk.usecases.results import service_words
 from crmctl.bulk.usecases.resume import reopen_finished
 from crmctl.bulk.usecases.targets import current_limit
 from crmctl.errors import CrmctlError, PartialError, UsageError
@@ -36,6 +37,17 @@ LISTED = 1000
 """How many rows of a kind a report lists; the counts are exact."""
 
 CHUNK_ROWS = 500
+
+LEFT = {
+    "failed": "refused by the service",
+    "conflicts": "changed by somebody since, kept",
+    "unknown": "not found, or not to be told from others",
+    "gone": "deleted by somebody since",
+    "updatesKept": "updates: what the records held before was not kept, so they stay",
+    "parentsKept": "records that rows refer to: changed since, or still referred to, kept",
+    "inDoubt": "in doubt: resume the job first",
+}
+"""What of a job may be left, in words."""
 
 
 class UndoService(ImportService, Deleter, Protocol):
@@ -105,17 +117,15 @@ class Undo:
         if not self.left:
             return None
         hint = "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if self.kept else None
-        return PartialError("not everything the job did was undone", hint=hint, details=self.left)
+        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in self.left.items())
+        reasons = [*(self.restored or Restored()).failed.values(), *(self.deleted or DeleteSummary(self.object)).refusals]
+        return PartialError(f"not everything the job did was undone: {said}{service_words(reasons)}", hint=hint, details=self.left)
 
     @property
     def left(self) -> dict[str, int]:
         """What of the job is not taken back, by why; empty when all is."""
         document = self.to_document()
-        return {
-            name: document[name]
-            for name in ("failed", "conflicts", "unknown", "gone", "updatesKept", "parentsKept", "inDoubt")
-            if document[name]
-        }
+        return {name: document[name] for name in LEFT if document[name]}
 
     @property
     def requests(self) -> int:

@@ -14,10 +14,15 @@ from crmctl.bulk.merge.current_records import CurrentRecords
 from crmctl.bulk.merge.merge_journal import MODE, GroupState, MergeJournal
 from crmctl.bulk.merge.unmerge import Unmerge, Unmerged, most_requests, undoable
 from crmctl.bulk.usecases.merge_records import merge_schema, seconds_for, sending
+from crmctl.bulk.usecases.results import service_words
 from crmctl.bulk.usecases.resume import check_service
 from crmctl.errors import CrmctlError, PartialError, UsageError
 
 LISTED = 1000
+
+
+LEFT = {"conflicts": "changed by somebody since, kept", "failed": "refused by the service", "gone": "deleted by somebody since"}
+"""What may be left, in words."""
 
 
 @dataclass
@@ -70,8 +75,13 @@ class UnmergeResult:
             self.ended.hint = self.ended.hint or f"crmctl bulk undo {self.job} goes on with it"
             return self.ended
         document = self.to_document()
-        left = {name: document[name] for name in ("conflicts", "failed", "gone") if document[name]}
-        return PartialError("not everything that was merged is taken apart", details={**left, "rows": document["rows"]}) if left else None
+        left = {name: document[name] for name in LEFT if document[name]}
+        if not left:
+            return None
+        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
+        why = service_words(row["error"] for row in self.done.failed)
+        details = {**left, "rows": document["rows"]}
+        return PartialError(f"not everything that was merged is taken apart: {said}{why}", details=details)
 
 
 def unmerge_records(

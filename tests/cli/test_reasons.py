@@ -1,0 +1,136 @@
+"""Why a row was refused, by the service or here, is on stderr in the words that help, and not only in a file of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.inprocess import run_here
+from tests.support.service import RunningService, running_service
+
+TAKEN = "another record has this value"
+INVALID = "not an email address"
+BOTH = "email,score\nada@acme.com,1\n{},2\n"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("reasons")) as running:
+        yield running
+
+
+@pytest.fixture
+def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+    yield service
+    there = service.client.get(records(service), params={"limit": 100}).json()["records"]
+    if there:
+        service.client.request("DELETE", f"{records(service)}/bulk", json={"ids": [one["id"] for one in there]}).raise_for_status()
+
+
+def records(crm: RunningService) -> str:
+    return f"/api/v1/objects/{crm.object_id('people')}/records"
+
+
+def person(crm: RunningService, email: str, **data: Any) -> str:
+    made = crm.client.post(records(crm), json={"data": {"email": email, **data}}).raise_for_status().json()
+    return str(made.get("record", made)["id"])
+
+
+def imported(crm: RunningService) -> list[str]:
+    Path("a.csv").write_text(BOTH.format("bob@acme.com"))
+    person(crm, "bob@acme.com")
+    return ["bulk", "import", "people", "a.csv"]
+
+
+def imported_badly(crm: RunningService) -> list[str]:
+    Path("a.csv").write_text(BOTH.format("bob"))
+    return ["bulk", "import", "people", "a.csv", "--on-error", "continue"]
+
+
+def imported_by_key(crm: RunningService) -> list[str]:
+    person(crm, "eve@acme.com", phone="+442079460958")
+    Path("a.csv").write_text("email,id\nada@acme.com,\neve@acme.com,{}\n".format(person(crm, "bob@acme.com")))
+    return ["bulk", "import", "people", "a.csv", "--mode", "upsert"]
+
+
+def planned(crm: RunningService) -> list[str]:
+    words = imported(crm)
+    run_here(*words, "--plan", "a.plan").ok()
+    return ["bulk", "apply", "a.plan"]
+
+
+def updated(crm: RunningService) -> list[str]:
+    person(crm, "ada@acme.com", score=1)
+    person(crm, "eve@acme.com")
+    return ["bulk", "update", "people", "--filter", "score=1", "--set", "email=eve@acme.com", "--yes"]
+
+
+def resumed(crm: RunningService) -> list[str]:
+    person(crm, "bob@acme.com")
+    Path("a.csv").write_text(BOTH.format("bob@acme.com"))
+    run_here("bulk", "import", "people", "a.csv", env={"CRMCTL_API_KEY": crm.key_for(["objects:read", "records:read"])}).exits(4)
+    return ["bulk", "resume", "--last"]
+
+
+def undone_update(crm: RunningService) -> list[str]:
+    person(crm, "ada@acme.com", score=1)
+    run_here("bulk", "update", "people", "--filter", "score=1", "--set", "email=new@acme.com", "--yes").ok()
+    person(crm, "ada@acme.com")
+    return ["bulk", "undo", "last", "--yes"]
+
+
+def undone_deletion(crm: RunningService) -> list[str]:
+    person(crm, "ada@acme.com", score=1)
+    person(crm, "bob@acme.com", score=1)
+    run_here("bulk", "delete", "people", "--filter", "score=1", "--yes").ok()
+    person(crm, "ada@acme.com")
+    return ["bulk", "undo", "last", "--yes"]
+
+
+def merged(crm: RunningService) -> None:
+    for email in ("ada@acme.com", "a.lovelace@acme.com"):
+        person(crm, email, name="Ada Lovelace", phone="+442079460958")
+    run_here("bulk", "dedupe", "people", "--match", "phone", "--plan", "m.plan").ok()
+
+
+def undone_merge(crm: RunningService) -> list[str]:
+    merged(crm)
+    run_here("bulk", "apply", "m.plan", "--yes").ok()
+    left = {one["data"]["email"] for one in crm.client.get(records(crm)).json()["records"]}
+    person(crm, ({"ada@acme.com", "a.lovelace@acme.com"} - left).pop())
+    return ["bulk", "undo", "last", "--yes"]
+
+
+def applied_merge(crm: RunningService) -> list[str]:
+    merged(crm)
+    there = crm.client.get(records(crm)).json()["records"]
+    crm.client.patch(f"{records(crm)}/{there[0]['id']}", json={"data": {"score": 9}}).raise_for_status()
+    return ["bulk", "apply", "m.plan", "--yes"]
+
+
+def edited_since(crm: RunningService) -> list[str]:
+    Path("a.csv").write_text(BOTH.format("bob@acme.com"))
+    run_here("bulk", "import", "people", "a.csv").ok()
+    there = crm.client.get(records(crm)).json()["records"]
+    crm.client.patch(f"{records(crm)}/{there[0]['id']}", json={"data": {"score": 9}}).raise_for_status()
+    return ["bulk", "undo", "last", "--yes"]
+
+
+CASES: list[tuple[Callable[[RunningService], list[str]], str]] = [
+    (imported, TAKEN), (imported_badly, INVALID), (imported_by_key, TAKEN), (planned, TAKEN), (updated, TAKEN), (resumed, TAKEN),
+    (undone_update, TAKEN), (undone_deletion, TAKEN), (undone_merge, TAKEN), (applied_merge, "changed"),
+    (edited_since, "changed by somebody since"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize(("prepare", "reason"), CASES, ids=[prepare.__name__ for prepare, _ in CASES])
+def test_the_reason_is_on_stderr(crm: RunningService, prepare: Callable[[RunningService], list[str]], reason: str, output: str) -> None:
+    done = run_here(*prepare(crm), "-o", output)
+    assert done.code in (9, 10), done.err
+    assert reason in done.err
