@@ -12,7 +12,7 @@ from crmctl.service.settings import Kept, Quotas
 from crmctl.service.store import audit_log, request_log
 from crmctl.service.store.request_log import RequestFilter
 from tests.support.cli import run_crmctl
-from tests.support.service import RunningService, running_service, service_process
+from tests.support.service import RunningService, make_client, running_service, service_process
 
 
 @pytest.fixture
@@ -134,3 +134,29 @@ def test_crmctl_says_what_there_is_no_room_for_and_uploads_it_when_there_is(tmp_
         small.write_bytes(b"")
         run_crmctl("files", "upload", small, "--bucket", "b", env=env).ok()
         run_crmctl("files", "upload", large, "--bucket", "b", env=env).ok()
+
+
+def test_results_of_reports_stay_below_the_quota_of_the_flag_and_of_the_environment(tmp_path: Path, database: str) -> None:
+    """By the installed programs: the oldest runs go, the newest of each report stays and can be read."""
+    data = tmp_path / "served"
+    where = ["--data", str(data), "--database-url", database]
+    text = "reports: [{name: Big, object: people, columns: [notes]}, {name: Small, object: people, columns: [score]}]"
+    run_crmctl("service", "load", "-", *where, input=text).ok()
+    made = run_crmctl("service", "keys", "create", "--name", "ci", "--full-access", *where, "-o", "json").ok().json()
+
+    def run_counts(env: dict[str, str], times: int) -> list[int]:
+        for _ in range(times):
+            assert run_crmctl("reports", "run", "Big", env=env).ok()
+        assert len(run_crmctl("reports", "results", "Big", "-o", "jsonl", env=env).ok().lines()) == 100
+        return [len(run_crmctl("reports", "runs", name, "-o", "jsonl", env=env).ok().lines()) for name in ("Big", "Small")]
+
+    with service_process(data, *where[2:], "--quota", "results=1") as service:
+        env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": made["key"]}
+        with make_client(service.base_url, made["key"]) as client:
+            people = next(each["id"] for each in client.get("/api/v1/objects").json()["objects"] if each["slug"] == "people")
+            body = {"records": [{"data": {"notes": "n" * 4000}}] * 100}
+            assert client.post(f"/api/v1/objects/{people}/records/bulk", json=body).json()["created"] == 100
+        run_crmctl("reports", "run", "Small", env=env).ok()
+        assert run_counts(env, 4) == [2, 1], "two runs of 400 KB fit into 1 MB"
+    with service_process(data, *where[2:], env={"CRMCTL_SERVE_QUOTA": "results=0"}) as service:
+        assert run_counts(env | {"CRMCTL_BASE_URL": service.base_url}, 1) == [1, 1]
