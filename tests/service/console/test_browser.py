@@ -261,6 +261,13 @@ def test_the_keyboard_is_enough(browser: Browser, live: RunningService) -> None:
     browser.tab_to("Create the key").send_keys(Keys.ENTER)
     browser.wait_for("only time the key is shown")
     assert "members:read" in browser.text
+    browser.size(NARROW)
+    browser.get(f"{live.base_url}/console/keys")
+    browser.tab_to("Menu").send_keys(Keys.ENTER)
+    browser.type(Keys.TAB)
+    assert browser.focused().text == "Overview"
+    browser.type(Keys.ESCAPE)
+    assert browser.focused().text == "Menu"
 
 
 def test_after_a_refused_form_the_focus_is_seen_on_what_is_wrong(browser: Browser, live: RunningService) -> None:

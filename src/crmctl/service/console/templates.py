@@ -110,7 +110,7 @@ def browser_name(agent: str) -> str:
     """`Firefox on Linux` of a User-Agent header; its beginning where neither is known."""
     browser = next((name for mark, name in _BROWSERS.items() if mark in agent), "")
     system = next((name for mark, name in _SYSTEMS.items() if mark in agent), "")
-    return " on ".join(part for part in (browser, system) if part) or agent[:40] or "unknown"
+    return " on ".join(part for part in (browser, system) if part) or shortened(agent, 40) or "unknown"
 
 
 # What calls itself many things comes before what it calls itself, too.
