@@ -174,3 +174,17 @@ def test_what_is_to_be_kept_is_kept_before_anything_is_changed(known: list[str],
     assert names(crm) == known
     assert (disk / "config" / "config.toml").read_text() == before
     assert {one.name for one in disk.iterdir()} <= {"ids", "config", "firms.csv", "state", "cache"}
+
+
+@pytest.mark.parametrize("room", [0, 8192, 40_960])
+def test_a_service_that_cannot_begin_names_the_disk(disk: Path, room: int) -> None:
+    with left(disk, room):
+        assert_said(run_crmctl("serve", "--port", "0", "--data", str(disk / "data")), has_job=False)
+
+
+def test_a_service_whose_ready_file_does_not_fit_ends_and_leaves_no_part_of_it(disk: Path, tmp_path: Path) -> None:
+    with left(disk, 0):
+        assert_said(
+            run_crmctl("serve", "--port", "0", "--data", str(tmp_path / "data"), "--ready-file", str(disk / "ready.json")), has_job=False
+        )
+        assert [path.name for path in disk.iterdir()] == ["ballast"]

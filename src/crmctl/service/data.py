@@ -6,9 +6,10 @@ import os
 import time
 
 from crmctl.clock import Clock
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, storage_error
 from crmctl.service.context import Ids
-from crmctl.service.settings import FILES_FOLDER, UNFINISHED, ServiceSettings
+from crmctl.service.faults import Unavailable
+from crmctl.service.settings import DATABASE_FILE, FILES_FOLDER, UNFINISHED, ServiceSettings
 from crmctl.service.store import organisation
 from crmctl.service.store.engine import Engine, has_data, open_engine
 
@@ -25,15 +26,21 @@ def new_id() -> str:
 def open_data(settings: ServiceSettings, clock: Clock, ids: Ids = new_id) -> Engine:
     """The data a service works on, created and its organisation set up where that is not done yet.
 
-    Raises ConfigError, also where a restore has begun and the database is not there yet: a new one would stand beside files of the old.
+    Raises StorageError where the disk is full or failed, and ConfigError, also where a restore has begun and the database is not there yet:
+    a new one would stand beside files of the old.
     """
     if (begun := next(settings.data_dir.glob(UNFINISHED), None)) and not has_data(settings.engine_url):
         hint = f"give crmctl service restore again; to begin with nothing, delete {begun} and {settings.data_dir / FILES_FOLDER}"
         raise ConfigError(f"a restore into {settings.data_dir} is not finished", hint=hint)
-    engine = open_engine(settings.engine_url)
+    engine = None
     try:
+        engine = open_engine(settings.engine_url)
         engine.write(lambda tx: organisation.initialise(tx, ids=ids, now=clock.now()))
-    except BaseException:
-        engine.close()
+    except BaseException as error:
+        if engine is not None:
+            engine.close()
+        cause = error.__cause__ if type(error) is Unavailable else error
+        if isinstance(cause, Exception) and (failed := storage_error(cause, settings.data_dir / DATABASE_FILE)) is not None:
+            raise failed from error
         raise
     return engine

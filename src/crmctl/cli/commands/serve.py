@@ -14,7 +14,7 @@ import typer
 
 from crmctl.cli.framework import CommandApp, environment_variable
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import UsageError, reason
+from crmctl.errors import UsageError, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.nearest import nearest, suggestion
 from crmctl.service.settings import DAY, Address, Kept, Quotas, S3Settings, ServiceSettings
@@ -222,7 +222,7 @@ def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Whoever waits for the file never sees half of it. Raises UsageError."""
+    """Whoever waits for the file never sees half of it. Raises UsageError, and StorageError where there is no room."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         # For its owner alone: the console link is as good as a key while it lasts.
@@ -230,7 +230,10 @@ def _write_whole(path: Path, text: str) -> None:
             file.write(text)
         partial.replace(path)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {reason(error)}", hint="--ready-file PATH") from error
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        error.filename = str(path)
+        raise storage_error(error) or UsageError(f"cannot write {path}: {reason(error)}", hint="--ready-file PATH") from error
 
 
 def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[str, Any]], None] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from crmctl.errors import ConfigError, reason
+from crmctl.errors import ConfigError, reason, storage_error
 from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.dialect import SqliteDialect
 from crmctl.service.store.rates import DatabaseRateWindows, FallingBack, RateWindows, create_tables
@@ -115,6 +115,8 @@ class SqliteEngine:
             self._create_private_file()
             self._writer = self._connect()
         except (OSError, sqlite3.Error) as error:
+            if (full := storage_error(error, self.path)) is not None and full.code == "no_space":
+                raise full from error
             raise ConfigError(f"cannot open the database {self.path}: {reason(error)}") from error
 
     def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False) -> T:
