@@ -5,10 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from crmctl.models.folded_text import fold
+from crmctl.models.part_names import PART_NAMES
 from crmctl.service.console.pages import ConsolePage, Pages, Visit
+from crmctl.service.console.record_form import PART_LABELS, USUAL_PARTS
 from crmctl.service.console.record_list import object_of
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes
@@ -28,8 +33,8 @@ def add_pages(pages: Pages) -> None:
     @pages.post("/records/{slug}/import", needs=MemberRole.MEMBER, form_limit=4 * 1024 * 1024)
     def read_header(tx: Tx, visit: Visit) -> ConsolePage:
         file = visit.files.get("file")
-        text = file.content[:LARGEST_HEAD].decode("utf-8-sig", "replace") if file else visit.raw("header")
-        return _page(tx, visit, text, file.name if file and file.name else "file.csv")
+        text = file.content[:LARGEST_HEAD].decode("utf-8-sig", "replace") if file else visit.raw("head")
+        return _page(tx, visit, text, (file.name if file else visit.text("name")) or "file.csv")
 
 
 def _page(tx: Tx, visit: Visit, text: str = "", name: str = "file.csv") -> ConsolePage:
@@ -37,17 +42,17 @@ def _page(tx: Tx, visit: Visit, text: str = "", name: str = "file.csv") -> Conso
     found = attributes.list_attributes(tx, known["id"])
     header, samples = _read_head(text)
     keys = [each["slug"] for each in found if each["isUnique"]]
-    mapping = {column: _guess(column, {each["slug"]: each["name"] for each in found}) for column in header}
-    chosen = {column: (visit.text(f"map:{column}") if f"map:{column}" in visit.form else mapping[column]) for column in header}
+    targets = _targets(found)
+    chosen = {column: visit.text(f"map:{column}") if f"map:{column}" in visit.form else _guess(column, targets) for column in header}
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
-        "attributes": found,
+        "targets": targets,
         "keys": keys,
         "key": visit.text("key"),
         "columns": [(column, chosen[column], samples.get(column, "")) for column in header],
-        "header": ",".join(header),
-        "text": text,
+        "head": "\n".join(text.splitlines()[:2]),
+        "name": name,
         "commands": _commands(known["slug"], name, chosen, visit.text("key")) if header else [],
         "error": "the file has no header: its first line must name the columns" if text and not header else None,
     }
@@ -67,10 +72,36 @@ def _delimiter(text: str) -> str:
     return max((",", ";", "\t"), key=first.count)
 
 
-def _guess(column: str, names: dict[str, str]) -> str:
-    """The slug of the attribute that is called like the column."""
-    wanted = fold(column).replace(" ", "_")
-    return next((slug for slug, name in names.items() if wanted in (slug, fold(name).replace(" ", "_"))), "")
+@dataclass(frozen=True)
+class ColumnTarget:
+    """What a column may fill: an attribute, or a part of one. `spellings` are what such columns are called."""
+
+    path: str
+    label: str
+    spellings: frozenset[str]
+
+
+def _targets(found: Sequence[Mapping[str, Any]]) -> list[ColumnTarget]:
+    targets = []
+    for each in found:
+        slug, name = each["slug"], each["name"]
+        targets.append(ColumnTarget(slug, name, frozenset(map(_letters, (slug, name)))))
+        parts = PART_NAMES[each["type"]] if each["type"] in USUAL_PARTS and not each["isList"] else {}
+        for part, others in parts.items():
+            spellings = map(_letters, (part, f"{slug}{part}", f"{name}{part}", *others))
+            targets.append(ColumnTarget(f"{slug}.{part}", f"{name}: {PART_LABELS.get(part, part)}", frozenset(spellings)))
+    return targets
+
+
+def _guess(column: str, targets: Sequence[ColumnTarget]) -> str:
+    """What is called like the column, an attribute before a part; nothing where several parts are."""
+    wanted = _letters(column)
+    paths = [target.path for target in targets if wanted in target.spellings]
+    return next((path for path in paths if "." not in path), paths[0] if len(paths) == 1 else "")
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, fold(text)))
 
 
 def _commands(slug: str, name: str, chosen: dict[str, str], key: str) -> list[tuple[str, str]]:

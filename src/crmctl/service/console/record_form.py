@@ -22,7 +22,7 @@ USUAL_PARTS = {
 }
 """Of an empty value; what a value has besides is shown, too."""
 
-_PART_LABELS = {"first": "First name", "last": "Last name", "middle": "Middle name", "street2": "Second line", "postalCode": "Postal code"}
+PART_LABELS = {"first": "First name", "last": "Last name", "middle": "Middle name", "street2": "Second line", "postalCode": "Postal code"}
 _KINDS = {AttributeType.EMAIL: "email", AttributeType.PHONE_NUMBER: "tel", AttributeType.REFERENCE: "reference"}
 _LONG = 80
 
@@ -162,7 +162,7 @@ def _part_inputs(kind: str, name: str, value: Mapping[str, Any]) -> list[Input]:
     texts = {part: _text(value.get(part)) for part in parts}
     # A field of one line would lose the others.
     kinds = {part: "textarea" if "\n" in text else "text" for part, text in texts.items()}
-    return [Input(f"{name}:{part}", _PART_LABELS.get(part, part[:1].upper() + part[1:]), texts[part], kinds[part]) for part in parts]
+    return [Input(f"{name}:{part}", PART_LABELS.get(part, part[:1].upper() + part[1:]), texts[part], kinds[part]) for part in parts]
 
 
 def _line(element: Any) -> str | None:

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 
 from crmctl.service.store import audit_log
+from crmctl.service.store.members import get_member
 from crmctl.service.store.timestamps import to_micros
 from crmctl.service.store.tx import Tx
 
@@ -27,7 +28,7 @@ def make_code(tx: Tx, member_id: str, *, now: float) -> str:
         "ON CONFLICT (member_id) DO UPDATE SET link_hash = excluded.link_hash, link_expires_at = excluded.link_expires_at",
         (member_id, _hash(code), to_micros(now + LINK_SECONDS)),
     )
-    audit_log.note(tx, "member.link_made", member_id, now=now)
+    audit_log.note(tx, "member.link_made", member_id, {"name": get_member(tx, member_id)["user"]["name"]}, now=now)
     return code
 
 
@@ -54,7 +55,7 @@ def get_password(tx: Tx, member_id: str) -> str | None:
 def drop_password(tx: Tx, member_id: str) -> None:
     """The member cannot sign in any more, until there is another link."""
     tx.execute("DELETE FROM member_password WHERE member_id = ?", (member_id,))
-    audit_log.note(tx, "member.access_taken_away", member_id)
+    audit_log.note(tx, "member.access_taken_away", member_id, {"name": get_member(tx, member_id)["user"]["name"]})
 
 
 def access_of_members(tx: Tx, *, now: float) -> dict[str, str]:
