@@ -56,6 +56,7 @@ def test_several_are_refused_with_their_ids(people: list[str], crm: RunningServi
         ("emial=person007@acme.com", 2, "did you mean email?"),
         ("email=", 2, "by its id, or by attr=value"),
         ("email~person", 2, "by its id, or by attr=value"),
+        ("person007@acme.com", 2, "email=person007@acme.com"),
         ("no-such-id", 3, "not_found"),
     ],
 )

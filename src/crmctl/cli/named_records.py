@@ -50,6 +50,8 @@ def _condition(given: str) -> Condition | None:
     from crmctl.models.filters import Operator, parse_condition
 
     if not any(sign in given for sign in "=~<>[ "):
+        if "@" in given:
+            raise UsageError(f"{given!r} is no id", hint=f"a record is named by its id, or by attr=value: email={given}")
         return None
     condition = parse_condition(given)
     if condition.operator is not Operator.EQUALS or not condition.value:
