@@ -26,7 +26,8 @@ from tests.support.mirrorhistories import MirrorContext
 
 from crmctl.client.shapes import Page
 from crmctl.errors import NotFoundError, RejectedError
-from crmctl.mirror.file import MirrorFile, mirror_path
+from crmctl.mirror.file import MirrorFile
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute

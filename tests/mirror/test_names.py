@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.mirror.file import MirrorFile, mirror_path
+from crmctl.mirror.file import MirrorFile
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.search import search
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models.objects import Object

@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.clock import SystemClock
 from crmctl.errors import CrmctlError, PendingError
-from crmctl.mirror.file import mirror_path
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sql import ask
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from tests.support.historyservice import HistoryService

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crmctl.errors import NetworkError, PendingError, UsageError
-from crmctl.mirror.file import mirror_path
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.mirror.turn import writing_turn
 from tests.support.historypair import PairService

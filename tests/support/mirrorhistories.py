@@ -11,8 +11,9 @@ from typing import Any
 
 from crmctl.errors import NetworkError
 from crmctl.mirror.columns import quoted
-from crmctl.mirror.file import ACTIVITIES, MirrorFile, mirror_path
+from crmctl.mirror.file import ACTIVITIES, MirrorFile
 from crmctl.mirror.object_sync import JustRead, ObjectResult
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.models.timestamps import MICROS
 from tests.support.bulkcontext import QuietListener

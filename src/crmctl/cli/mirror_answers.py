@@ -50,7 +50,7 @@ class MirrorAnswers:
 
     @cached_property
     def _lists(self) -> MirroredLists | None:
-        from crmctl.mirror.file import mirror_path
+        from crmctl.mirror.place import mirror_path
 
         runtime = self._runtime
         place = mirror_path(runtime.paths.state, runtime.settings.profile.value, runtime.settings.require_origin())

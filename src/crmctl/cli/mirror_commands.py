@@ -170,7 +170,7 @@ def remove(runtime: Runtime) -> None:
 
 def existing(runtime: Runtime) -> Path:
     """The mirror of the profile's service. Raises NotFoundError where there is none."""
-    from crmctl.mirror.file import mirror_path
+    from crmctl.mirror.place import mirror_path
 
     place = mirror_path(runtime.paths.state, runtime.settings.profile.value, runtime.settings.require_origin())
     if not place.is_file() or not place.stat().st_size:

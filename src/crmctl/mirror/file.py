@@ -1,9 +1,7 @@
-"""The mirror's file: where it is, its fixed tables, who may open it, and what is known of each object in it (`_sync`)."""
+"""The mirror's file: its fixed tables, who may open it, and what is known of each object in it (`_sync`)."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -16,7 +14,6 @@ from crmctl.mirror.columns import quoted
 from crmctl.models import jsontext
 from crmctl.models.timestamps import to_timestamp
 
-FOLDER = "mirror"
 FORMAT = 1
 ACTIVITIES = "activities"
 """The key of the activities in `_sync`."""
@@ -76,13 +73,6 @@ class SyncState:
         document = jsontext.loads(text)
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in document.items() if name in known})
-
-
-def mirror_path(state: Path, profile: str, origin: str) -> Path:
-    """Where the mirror of a profile's service is, or would be."""
-    digest = hashlib.sha256(f"{profile} {origin}".encode()).hexdigest()[:12]
-    readable = re.sub(r"[^A-Za-z0-9.]+", "-", f"{profile} {origin.partition('://')[2]}")[:60].strip("-")
-    return state / FOLDER / f"{readable}-{digest}.sqlite"
 
 
 def connect_to_read(path: Path, seconds: float) -> sqlite3.Connection:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Self
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.match.record_match import key_of
 from crmctl.mirror.columns import quoted
-from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, mirror_path, storage_errors
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, storage_errors
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.activities import Activity

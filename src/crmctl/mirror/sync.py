@@ -12,10 +12,11 @@ from crmctl.errors import DeniedError, NotFoundError, UsageError
 from crmctl.mirror.activity_sync import sync_activities
 from crmctl.mirror.changes import CannotProve, most_asked_for
 from crmctl.mirror.columns import can_be_named, quoted
-from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, mirror_path, remove_mirror
+from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, remove_mirror
 from crmctl.mirror.noun_tables import write_attributes, write_members, write_objects
 from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan
 from crmctl.mirror.object_table import ObjectTable
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute, AttributeType

@@ -13,8 +13,9 @@ from crmctl.bulk.export.passes import UNEVEN
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.mirror.activity_sync import read_activities, take_activities, wrong_activities
 from crmctl.mirror.columns import wire_text
-from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, mirror_path
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState
 from crmctl.mirror.object_sync import ObjectSync
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import MirrorSync
 from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
 from crmctl.models import jsontext

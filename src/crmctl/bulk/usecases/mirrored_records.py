@@ -10,11 +10,13 @@ from pathlib import Path
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.match.key_lookups import RecordStock
 from crmctl.errors import CrmctlError, PendingError, ServiceError, StorageError, UsageError
-from crmctl.mirror.file import MirrorFile, SyncState, mirror_path
+from crmctl.mirror.file import MirrorFile, SyncState
 from crmctl.mirror.object_sync import JustRead
 from crmctl.mirror.object_table import ObjectTable
+from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
+from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
 from crmctl.models.timestamps import to_timestamp
 
@@ -32,13 +34,11 @@ class MirroredRecords:
         self._is_wanted = wish == ONLY
         self._path = mirror_path(context.state, context.profile, context.origin)
         self._synced: dict[str, SyncState] = {}
-        self.just_read: dict[str, JustRead] = {}
-        """What this command has read of objects already."""
+        self._just_read: dict[str, JustRead] = {}
 
-    @property
-    def may_answer(self) -> bool:
-        """Whether there is any mirror, or nobody else may be asked."""
-        return self._is_wanted or self._path.exists()
+    def has_read(self, object_id: str, attributes: Sequence[Attribute], asked: int) -> None:
+        """All attributes of an object, asked for at this moment: the mirror need not read them again."""
+        self._just_read[object_id] = JustRead(attributes, asked)
 
     def __call__(self, object_id: str, slugs: Collection[str] | None) -> RecordStock | None:
         """All records of an object with at least these attributes (None: all of them); None where the mirror cannot say. Raises UsageError
@@ -61,7 +61,7 @@ class MirroredRecords:
 
     def _sync(self, object_id: str) -> tuple[SyncState | None, int]:
         try:
-            report = sync_mirror(self._context, SyncRequest(objects=[object_id], just_read=self.just_read))
+            report = sync_mirror(self._context, SyncRequest(objects=[object_id], just_read=self._just_read))
         except (StorageError, PendingError) as error:
             self._tell(error)
             return None, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crmctl.bulk.atomic_file import check_place
 from crmctl.bulk.context import BulkContext
@@ -15,14 +15,16 @@ from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.run.dry_run import Limit
 from crmctl.bulk.run.job_start import ImportTarget
 from crmctl.bulk.sources.given_input import is_stream
-from crmctl.bulk.usecases.mirrored_records import MirroredRecords
 from crmctl.bulk.usecases.requests import check_choice
 from crmctl.client.directory import active_ones
 from crmctl.errors import DeniedError
-from crmctl.mirror.object_sync import JustRead
+from crmctl.mirror.place import mirror_path
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES
 from crmctl.models.timestamps import MICROS
+
+if TYPE_CHECKING:
+    from crmctl.bulk.usecases.mirrored_records import MirroredRecords
 
 SAMPLES = 20
 """How many existing records show the form of composite values."""
@@ -43,7 +45,7 @@ def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecor
         return ImportTarget(object_name, object_id, context.origin, attributes, context.service, tell=tell)
     asked = int(context.clock.now() * MICROS)
     object_id, every = context.directory.every_attribute(object_name)
-    mirror.just_read[object_id] = JustRead(every, asked)
+    mirror.has_read(object_id, every, asked)
     return ImportTarget(object_name, object_id, context.origin, active_ones(every), context.service, at_hand=mirror, tell=tell)
 
 
@@ -92,8 +94,12 @@ def check_places(failed: Path | None, *files: str | Path | None) -> None:
 def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
     """Where records, and those that are referred to, are at hand; None where that is not wished or there is no mirror."""
     check_choice("--mirror", wish, ("auto", "never", "only"))
-    mirror = MirroredRecords(context, wish) if wish != "never" else None
-    return mirror if mirror is not None and mirror.may_answer else None
+    is_there = wish == "only" or mirror_path(context.state, context.profile, context.origin).exists()
+    if wish == "never" or not is_there:
+        return None
+    from crmctl.bulk.usecases.mirrored_records import MirroredRecords
+
+    return MirroredRecords(context, wish)
 
 
 def last_turn(context: BulkContext, target: ImportTarget) -> str | None:

@@ -1,0 +1,16 @@
+"""Where a mirror is: all that is imported of it where there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+FOLDER = "mirror"
+
+
+def mirror_path(state: Path, profile: str, origin: str) -> Path:
+    """Where the mirror of a profile's service is, or would be."""
+    digest = hashlib.sha256(f"{profile} {origin}".encode()).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", f"{profile} {origin.partition('://')[2]}")[:60].strip("-")
+    return state / FOLDER / f"{readable}-{digest}.sqlite"
