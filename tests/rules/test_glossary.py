@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import defaultdict
+from functools import cache
 
 from tests.support.sources import PACKAGE, ROOT, package_files
 
@@ -23,14 +25,32 @@ def test_no_module_is_named_by_a_gerund() -> None:
     assert named == []
 
 
-def test_no_class_name_means_two_things() -> None:
+@cache
+def _homes() -> dict[str, list[str]]:
+    """The modules of each class name that is not private to one."""
     homes: dict[str, list[str]] = defaultdict(list)
     for path in package_files():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path.relative_to(PACKAGE).as_posix())
-    doubled = {name: places for name, places in homes.items() if len(places) > 1}
+    return homes
+
+
+def test_no_class_name_means_two_things() -> None:
+    doubled = {name: places for name, places in _homes().items() if len(places) > 1}
     assert {name: places for name, places in doubled.items() if not _is_one_resource(places)} == {}
+
+
+def test_crmctl_knows_every_field_that_the_service_promises() -> None:
+    """What the service promises of each field, crmctl does without; but which fields there are, it knows."""
+    resources = {name: places for name, places in _homes().items() if _is_one_resource(places)}
+    assert len(resources) > 15
+    for name, places in resources.items():
+        modules = [importlib.import_module(f"crmctl.{place.removesuffix('.py').replace('/', '.')}") for place in places]
+        read, promised = (getattr(module, name).model_fields for module in modules)
+        unknown = {field.alias or each for each, field in promised.items()} - {field.alias or each for each, field in read.items()}
+        assert unknown == set(), name
+        assert sum(field.is_required() for field in read.values()) < sum(field.is_required() for field in promised.values()), name
 
 
 def _is_one_resource(places: list[str]) -> bool:

@@ -24,3 +24,4 @@ class ReportRun(Resource):
     started_at: str | None = None
     completed_at: str | None = None
     created_at: str | None = None
+    error: str | None = None
