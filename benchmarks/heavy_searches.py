@@ -1,9 +1,10 @@
 """How quickly others are answered while one key has 45 heavy searches under way: a real `crmctl serve` on loopback, on either engine.
 
-    python benchmarks/heavy_searches.py [--records 200000] [--engine sqlite|postgresql] [--searches 45] [--data DIR]
+    python benchmarks/heavy_searches.py [--records 200000] [--engine sqlite|postgresql] [--searches 45] [--data DIR|postgresql://...]
 
-`--data` takes a directory of a service that holds records already. Another key meanwhile reads a record, a page of a list and a search of
-its own, and writes a record, all in turn. Ends with 1 when one of them took a second, or a search ended in anything but 200 or 503.
+`--data` takes a directory, or the address of a database, of a service that holds records already. Another key meanwhile reads a record, a
+page of a list and a search of its own, and writes a record, all in turn. Ends with 1 when one of them took a second, or a search ended in
+anything but 200 or 503.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.service_store import fill_service
+from benchmarks.service_store import ORDINARY, fill_service
 from tests.support.service import make_client, make_key, service_process
 
 from crmctl.service.settings import DATABASE_FILE
@@ -41,25 +42,28 @@ HEAVY = {
 
 
 @contextlib.contextmanager
-def served(engine: str, data: Path, count: int) -> Iterator[tuple[str, str, str]]:
+def served(engine: str, data: str | None, count: int) -> Iterator[tuple[str, str, str]]:
     """A service that holds records: its address, and the secrets of two keys."""
     with contextlib.ExitStack() as stack:
-        options: tuple[str, ...] = ()
-        address = str(data / DATABASE_FILE)
-        if engine == "postgresql":
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if data and "://" in data:
+            address = data
+        elif engine == "postgresql":
             from tests.support.postgres import private_server
 
-            address = stack.enter_context(private_server(autovacuum="on")).create_database()
-            options = ("--database-url", address)
-        data.mkdir(parents=True, exist_ok=True)
-        if engine == "postgresql" or not (data / DATABASE_FILE).exists():
+            address = stack.enter_context(private_server(**ORDINARY)).create_database()
+        else:
+            folder = Path(data) if data else folder
+            address = str(folder / DATABASE_FILE)
+        if not data:
             filled = fill_service(address, count)[0]
             if engine == "postgresql":
                 filled.write(lambda tx: tx.execute("ANALYZE"))
             filled.close()
         with contextlib.closing(open_engine(address)) as opened:
             secrets = [make_key(opened, name=name) for name in ("heavy", "other")]
-        service = stack.enter_context(service_process(data, "--rate-limit", "0", *options))
+        options = ("--database-url", address) if "://" in address else ()
+        service = stack.enter_context(service_process(folder, "--rate-limit", "0", *options))
         yield service.base_url, *secrets
 
 
@@ -109,9 +113,9 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--engine", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--searches", type=int, default=45)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, served(given.engine, given.data or Path(folder) / "data", given.records) as service:
+    with served(given.engine, given.data, given.records) as service:
         return 0 if measure(*service, given.searches) else 1
 
 

@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 
+from crmctl.service.console import objects as console_objects
 from crmctl.service.settings import Quotas
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
 from tests.support.service import RunningService, running_service
 
 
-def test_an_object_and_its_attributes_from_creation_to_deletion(service: RunningService, visitor: Visitor) -> None:
+def test_an_object_and_its_attributes_from_creation_to_deletion(
+    service: RunningService, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = visitor.send("/console/objects", plural="Projects", singular="Project", description=NASTY)
     page = visitor.follow(made)
     assert "<script>alert" not in page.text
@@ -33,6 +37,8 @@ def test_an_object_and_its_attributes_from_creation_to_deletion(service: Running
     attribute = f"{path}/attributes/{found[1]['id']}"
     visitor.follow(visitor.send(attribute, name="Phase"))
     assert "1 of 1 record holds a value" in visitor.get(f"{attribute}/delete").text
+    monkeypatch.setattr(console_objects, "_MANY", 0)
+    assert "More than 0 of 1 record holds a value" in visitor.get(f"{attribute}/delete").text
     assert "The attribute is deleted" in visitor.follow(visitor.send(f"{attribute}/delete")).text
     visitor.follow(visitor.send(path, plural="Works", description=""))
     assert "The object is inactive" in visitor.follow(visitor.send(f"{path}/active", active="false")).text

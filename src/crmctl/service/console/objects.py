@@ -35,6 +35,9 @@ TYPES = {
 PATH = "/objects/{objectId:uuid}"
 ATTRIBUTE = PATH + "/attributes/{attributeId:uuid}"
 
+_MANY = 100_000
+"""Values of an attribute that are counted before it is deleted."""
+
 
 def add_pages(pages: Pages) -> None:
     """All pages of the schema."""
@@ -150,9 +153,10 @@ def _add_deletions(pages: Pages) -> None:
         known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
         text = "Its values are taken out of every record, without an event."
         if known["isActive"]:
-            held = records.count_records(tx, visit.id("objectId"), [Condition(known["slug"], Operator.IS_NOT_EMPTY)])
+            held = records.count_some(tx, visit.id("objectId"), [Condition(known["slug"], Operator.IS_NOT_EMPTY)], _MANY + 1)
             all_of_them = records.count_records(tx, visit.id("objectId"))
-            text = f"{held:,} of {_counted(all_of_them, 'record')} {'holds' if held == 1 else 'hold'} a value of it. {text}"
+            some = f"{held:,}" if held <= _MANY else f"More than {_MANY:,}"
+            text = f"{some} of {_counted(all_of_them, 'record')} {'holds' if held == 1 else 'hold'} a value of it. {text}"
         return _confirmation(f"/objects/{visit.id('objectId')}/attributes/{known['id']}", known["name"], text, "attribute")
 
     @pages.post(ATTRIBUTE + "/delete")

@@ -113,6 +113,14 @@ def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) 
     return list_records(tx, object_id, conditions, Paging(limit=0))[1]
 
 
+def count_some(tx: Tx, object_id: str, conditions: Sequence[Condition], most: int) -> int:
+    """Exact up to `most`, where it ends."""
+    search = _prepare(tx, load_schema(tx, object_id), conditions)
+    counted = f"SELECT count(*) FROM (SELECT 1 FROM {search.source} WHERE {search.where.sql} LIMIT ?) AS counted"
+    count: int = required(tx.one(counted, (*search.where.params, most)))[0]
+    return count
+
+
 def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search:
     wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
     everything: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
