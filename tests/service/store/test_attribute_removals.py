@@ -15,12 +15,13 @@ from crmctl.service.jobs import removals
 from crmctl.service.jobs.removals import Pieces, Removals, after_removal
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import attribute_removals, attributes, objects, record_history, records
-from crmctl.service.store.attribute_removals import StillLeaving, take_out
+from crmctl.service.store.attribute_removals import INDEX, KEYS, VALUES, StillLeaving, take_out
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.engine import open_engine
 from tests.service.store.conftest import Store, new_id, opened
 
 PIECE = 4
+SIZES = dict.fromkeys((INDEX, VALUES, KEYS), PIECE)
 COUNT = 22
 
 
@@ -44,8 +45,8 @@ def delete(store: Store, things: str, slug: str = "code") -> None:
     store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
 
 
-def take(store: Store, most: int = PIECE) -> bool:
-    return store.engine.write(lambda tx: take_out(tx, most))
+def take(store: Store) -> bool:
+    return store.engine.write(lambda tx: take_out(tx, SIZES)) is not None
 
 
 def take_all(store: Store) -> int:
@@ -94,18 +95,18 @@ def test_a_death_in_a_piece_loses_that_piece_only(database: str, store: Store, t
         with contextlib.suppress(KeyboardInterrupt):
             store.engine.write(_die_after_a_piece)
         with contextlib.closing(open_engine(database)) as restarted:
-            restarted.write(lambda tx: take_out(tx, PIECE))
+            restarted.write(lambda tx: take_out(tx, SIZES))
             found = restarted.read(lambda tx: records.list_records(tx, things, page=records.Paging(order="asc", limit=100)))[0]
             assert [each["data"] for each in found] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
     with contextlib.closing(open_engine(database)) as restarted:
-        while restarted.write(lambda tx: take_out(tx, PIECE)):
+        while restarted.write(lambda tx: take_out(tx, SIZES)):
             pass
     assert [each["updatedAt"] for each in store.find(things)] == [each["updatedAt"] for each in seen]
     assert "Code" not in repr(raw(store, things))
 
 
 def _die_after_a_piece(tx: Any) -> None:
-    take_out(tx, PIECE)
+    take_out(tx, SIZES)
     raise KeyboardInterrupt
 
 

@@ -16,9 +16,11 @@ from crmctl.service.jobs import removals
 from crmctl.service.jobs.removals import Removals
 from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import attribute_removals, attributes, objects, records
+from crmctl.service.store.attribute_removals import INDEX, KEYS, RECORDS
 from tests.service.store.conftest import Store, new_id
 
 PIECE, COUNT = 4, 22
+SIZES = dict.fromkeys((INDEX, KEYS, RECORDS), PIECE)
 
 DYING = f"""
 import os, signal, sys
@@ -26,11 +28,11 @@ from crmctl.service.jobs import removals
 from crmctl.service.store.engine import open_engine
 
 def die(tx):
-    assert removals._take_piece(tx, {PIECE})
+    assert removals._take_piece(tx, {SIZES})
     os.kill(os.getpid(), signal.SIGKILL)
 
 engine = open_engine(sys.argv[1])
-engine.write(lambda tx: removals._take_piece(tx, {PIECE}))
+engine.write(lambda tx: removals._take_piece(tx, {SIZES}))
 engine.write(die)
 """
 
@@ -58,7 +60,7 @@ def held(store: Store, table: str) -> int:
 
 
 def take(store: Store) -> bool:
-    return store.engine.write(lambda tx: removals._take_piece(tx, PIECE))
+    return store.engine.write(lambda tx: removals._take_piece(tx, SIZES)) is not None
 
 
 def delete(store: Store, things: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from crmctl.service.context import Context
 from crmctl.service.faults import Busy, Held
 from crmctl.service.store import attribute_removals, object_removals
-from crmctl.service.store.attribute_removals import StillLeaving
+from crmctl.service.store.attribute_removals import INDEX, KEYS, RECORDS, VALUES, Sizes, StillLeaving
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.tx import Tx
 
@@ -53,8 +53,8 @@ def _is_waiting(tx: Tx) -> bool:
     return attribute_removals.is_waiting(tx) or object_removals.is_waiting(tx)
 
 
-def _take_piece(tx: Tx, most: int) -> bool:
-    return attribute_removals.take_out(tx, most) or object_removals.take_out(tx, most)
+def _take_piece(tx: Tx, sizes: Sizes) -> str | None:
+    return attribute_removals.take_out(tx, sizes) or object_removals.take_out(tx, sizes)
 
 
 class Pieces:
@@ -62,16 +62,17 @@ class Pieces:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._most = FIRST_PIECE
+        self._sizes = dict.fromkeys((INDEX, VALUES, KEYS, RECORDS), FIRST_PIECE)
 
     def take(self) -> float | None:
         """Seconds that it took; None when there was nothing to take, or others are at it. Raises Busy as `take_out` does."""
         begun = time.monotonic()
-        if not self._engine.write(lambda tx: _take_piece(tx, self._most)):
+        kind = self._engine.write(lambda tx: _take_piece(tx, self._sizes))
+        if kind is None:
             return None
         took = time.monotonic() - begun
-        wanted = self._most * PIECE_SECONDS / max(took, PIECE_SECONDS / 4)
-        self._most = int(min(LARGEST_PIECE, max(LEAST_PIECE, wanted)))
+        wanted = self._sizes[kind] * PIECE_SECONDS / max(took, PIECE_SECONDS / 4)
+        self._sizes[kind] = int(min(LARGEST_PIECE, max(LEAST_PIECE, wanted)))
         return took
 
 

@@ -7,6 +7,7 @@ next attribute of the object: taking a column away would rewrite all of a table 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from crmctl.service.faults import Busy
@@ -14,6 +15,12 @@ from crmctl.service.store import record_tables
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.tx import Tx, required
 from crmctl.service.values.attribute import StoredAttribute
+
+INDEX, VALUES, KEYS, RECORDS = "index", "values", "keys", "records"
+"""Kinds of pieces. How long one takes for so many rows says nothing of another kind."""
+
+Sizes = Mapping[str, int]
+"""How many rows a piece of each kind has at most."""
 
 AT_ONCE = 500
 """An object with no more records than this is done with when the attribute is."""
@@ -81,8 +88,8 @@ def is_waiting(tx: Tx) -> bool:
     return tx.one("SELECT 1 FROM attribute_removal WHERE is_vacant = 0 LIMIT 1") is not None
 
 
-def take_out(tx: Tx, most: int) -> bool:
-    """One piece, of about `most` records, of the oldest removal that nobody else is at; whether there was one.
+def take_out(tx: Tx, sizes: Sizes) -> str | None:
+    """One piece of the oldest removal that nobody else is at; its kind, None when there was none.
 
     Raises Busy where an index cannot be dropped at once because somebody reads the table.
     """
@@ -92,9 +99,8 @@ def take_out(tx: Tx, most: int) -> bool:
         claim = f"SELECT {_COLUMNS} FROM attribute_removal WHERE number = ? AND is_vacant = 0{tx.dialect.for_claim('attribute_removal')}"
         row = tx.one(claim, (number,))
         if row is not None:
-            _take_piece(tx, _Removal(*row), most)
-            return True
-    return False
+            return _take_piece(tx, _Removal(*row), sizes)
+    return None
 
 
 def take_vacancy(tx: Tx, object_number: int) -> int | None:
@@ -110,15 +116,18 @@ def forget_object(tx: Tx, object_number: int) -> None:
     tx.execute("DELETE FROM attribute_removal WHERE object_number = ?", (object_number,))
 
 
-def _take_piece(tx: Tx, removal: _Removal, most: int) -> None:
+def _take_piece(tx: Tx, removal: _Removal, sizes: Sizes) -> str:
     if removal.is_indexed:
         record_tables.drop_index(tx, removal.object_number, record_tables.columns_of(removal.number)[0])
         tx.execute("UPDATE attribute_removal SET is_indexed = 0 WHERE number = ?", (removal.number,))
-    elif removal.done < removal.last:
-        done = _take_values_out(tx, removal, most)
+        return INDEX
+    if removal.done < removal.last:
+        done = _take_values_out(tx, removal, sizes[VALUES])
         tx.execute("UPDATE attribute_removal SET done = ? WHERE number = ?", (done, removal.number))
-    elif not removal.is_unique or _forget_unique_values(tx, removal, most) < most:
+        return VALUES
+    if not removal.is_unique or _forget_unique_values(tx, removal, sizes[KEYS]) < sizes[KEYS]:
         tx.execute("UPDATE attribute_removal SET is_vacant = 1 WHERE number = ?", (removal.number,))
+    return KEYS
 
 
 def _take_values_out(tx: Tx, removal: _Removal, most: int) -> int:

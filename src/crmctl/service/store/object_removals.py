@@ -7,6 +7,7 @@ Nobody sees it meanwhile: the object and its attributes are no more, and no late
 from __future__ import annotations
 
 from crmctl.service.store import attribute_removals, record_tables
+from crmctl.service.store.attribute_removals import INDEX, RECORDS, Sizes
 from crmctl.service.store.schema import Schema
 from crmctl.service.store.tx import Tx
 
@@ -26,8 +27,8 @@ def is_waiting(tx: Tx) -> bool:
     return tx.one("SELECT 1 FROM object_removal LIMIT 1") is not None
 
 
-def take_out(tx: Tx, most: int) -> bool:
-    """One piece, of at most `most` records, of the oldest removal that nobody else is at; whether there was one.
+def take_out(tx: Tx, sizes: Sizes) -> str | None:
+    """One piece of the oldest removal that nobody else is at; its kind, None when there was none.
 
     Raises Busy where a table cannot be dropped at once because somebody reads it.
     """
@@ -35,17 +36,18 @@ def take_out(tx: Tx, most: int) -> bool:
     claim = f"SELECT number, is_indexed FROM object_removal WHERE NOT EXISTS ({theirs}) ORDER BY number LIMIT 1"
     row = tx.one(claim + tx.dialect.for_claim("object_removal"))
     if row is None:
-        return False
+        return None
     number, is_indexed = row
     if is_indexed:
         for column in record_tables.MOMENTS:
             record_tables.drop_index(tx, number, column)
         tx.execute("UPDATE object_removal SET is_indexed = 0 WHERE number = ?", (number,))
-    elif tx.dialect.drops_whole or _take_records_out(tx, record_tables.table_name(number), most) < most:
+        return INDEX
+    if tx.dialect.drops_whole or _take_records_out(tx, record_tables.table_name(number), sizes[RECORDS]) < sizes[RECORDS]:
         record_tables.drop_table(tx, number)
         attribute_removals.forget_object(tx, number)
         tx.execute("DELETE FROM object_removal WHERE number = ?", (number,))
-    return True
+    return RECORDS
 
 
 def _take_records_out(tx: Tx, table: str, most: int) -> int:
