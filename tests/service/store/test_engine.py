@@ -201,3 +201,26 @@ def test_what_takes_longer_than_it_may_is_stopped_and_has_done_nothing(store: St
     assert store.create(things, text="kept")["data"] == {"text": "kept"}
     assert store.engine.read(lambda tx: records.count_records(tx, things), within=30) == 1
     assert store.total(things) == 1
+
+
+@pytest.mark.parametrize(("count", "width"), [(0, 3), (1, 3), (3, 3), (243, 3), (101, 700)])
+def test_rows_that_are_inserted_together_are_those_that_were_given(store: Store, count: int, width: int) -> None:
+    """Also where all of them have more values than an engine takes in one statement."""
+    names = ", ".join(f"c{number}" for number in range(width))
+    rows = [
+        tuple(None if (row + column) % 3 == 0 else row if column == 1 else f"({row}?" for column in range(width)) for row in range(count)
+    ]
+
+    def work(tx: Tx) -> list[Any]:
+        tx.execute(f"CREATE TABLE given ({names.replace(',', ' TEXT,').replace('c1 TEXT', 'c1 INTEGER')} TEXT)")
+        tx.execute_many(f"INSERT INTO given ({names}) VALUES ({', '.join('?' * width)})", rows)
+        return tx.all(f"SELECT {names} FROM given")
+
+    assert store.engine.write(work) == rows
+
+
+def test_a_row_that_violates_takes_back_those_beside_it(store: Store) -> None:
+    store.engine.write(lambda tx: tx.execute("CREATE TABLE given (value INTEGER NOT NULL)"))
+    with pytest.raises(Exception, match=r"(?i)not.null"):
+        store.engine.write(lambda tx: tx.execute_many("INSERT INTO given (value) VALUES (?)", [(1,), (2,), (3,), (None,)]))
+    assert store.rows("SELECT * FROM given") == []

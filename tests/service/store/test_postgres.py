@@ -371,15 +371,3 @@ def test_locks_of_a_killed_process_are_released_at_once(two: Stores, url: str) -
         child.kill()
         two[0].engine.write(lambda tx: tx.execute("UPDATE organisation SET name = 'free'"))
     assert two[0].rows("SELECT name FROM organisation") == [("free",)]
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 243])
-def test_rows_of_one_statement_are_those_that_were_given(two: Stores, count: int) -> None:
-    rows = [(number, None if number % 3 else f"text ({number}, ?)", b"x" * number) for number in range(count)]
-
-    def work(tx: Tx) -> list[Any]:
-        tx.execute("CREATE TEMPORARY TABLE given (number INTEGER, value TEXT, bytes BYTEA) ON COMMIT DROP")
-        tx.execute_many("INSERT INTO given (number, value, bytes) VALUES (?, ?, ?)", rows)
-        return tx.all("SELECT number, value, bytes FROM given")
-
-    assert two[0].engine.write(work) == rows

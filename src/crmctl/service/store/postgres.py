@@ -6,7 +6,6 @@ A writer waits for another only where both touch the same rows; what they cannot
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -26,7 +25,7 @@ from crmctl.service.faults import Busy, Held, Unavailable
 from crmctl.service.store import postgres_copy
 from crmctl.service.store.dialect import PostgresDialect
 from crmctl.service.store.rates import DatabaseRateWindows, RateWindows
-from crmctl.service.store.tx import Params, Row, Tx
+from crmctl.service.store.tx import Params, Row, Tx, several_at_once
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
@@ -45,10 +44,6 @@ _STATEMENT_SECONDS = 120
 
 _TRIES = 12
 _LONGEST_PAUSE = 0.25
-
-_ONE_ROW = re.compile(r"VALUES (\([?, ]+\))$")
-_ROWS_AT_ONCE = (100, 32, 8, 2, 1)
-"""Few sizes, so that the same statements come again and are prepared."""
 
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # Each statement must see what is committed by then: what a writer read before it got a lock may be out of date.
@@ -107,17 +102,8 @@ class PostgresTx:
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
         self._look_at_the_clock()
-        one_row = _ONE_ROW.search(sql)
-        if one_row is None:
-            self._connection.cursor().executemany(_native(sql), rows)
-            return
-        # Rows of one statement cost the server half of what they cost alone, and us less than half.
-        left = list(rows)
-        for most in _ROWS_AT_ONCE:
-            while len(left) >= most:
-                values = [value for row in left[:most] for value in row]
-                self._connection.execute(_native(f"{sql}, {', '.join([one_row[1]] * (most - 1))}" if most > 1 else sql), values)
-                del left[:most]
+        for statement, some in several_at_once(sql, rows):
+            self._connection.cursor().executemany(_native(statement), some)
 
     def one(self, sql: str, params: Params = ()) -> Row | None:
         self._look_at_the_clock()

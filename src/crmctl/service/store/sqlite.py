@@ -16,7 +16,7 @@ from crmctl.errors import ConfigError, reason, storage_error
 from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.dialect import SqliteDialect
 from crmctl.service.store.rates import DatabaseRateWindows, FallingBack, RateWindows, create_tables
-from crmctl.service.store.tx import Params, Row
+from crmctl.service.store.tx import Params, Row, several_at_once
 
 T = TypeVar("T")
 
@@ -83,7 +83,9 @@ class SqliteTx:
         return self._connection.execute(sql, params).rowcount
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
-        self._connection.executemany(sql, rows)
+        # What a row violates ends the statement, and the transaction with it; to be able to take back a statement alone costs much.
+        for statement, some in several_at_once(sql, rows):
+            self._connection.executemany(statement.replace("INSERT INTO", "INSERT OR FAIL INTO", 1), some)
 
     def one(self, sql: str, params: Params = ()) -> Row | None:
         rows: list[Row] = self._connection.execute(sql, params).fetchmany(1)

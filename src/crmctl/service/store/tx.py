@@ -3,10 +3,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Protocol
 
 from crmctl.service.store.dialect import SqlDialect
+
+_ONE_ROW = re.compile(r"^INSERT INTO .* VALUES (\([?, ]+\))$")
+_ROWS_AT_ONCE = (100, 32, 8, 2, 1)
+"""Few sizes, so that the same statements come again and are prepared."""
+
+_MOST_PARAMETERS = 30_000
+"""Of one statement: SQLite takes 32,766, PostgreSQL twice as many."""
 
 Params = Sequence[Any]
 Row = tuple[Any, ...]
@@ -70,6 +80,27 @@ def insert_columns(tx: Tx, table: str, columns: Mapping[str, Sequence[Any]]) -> 
     if filled:
         marks = ", ".join("?" * len(filled))
         tx.execute_many(f"INSERT INTO {table} ({', '.join(filled)}) VALUES ({marks})", list(zip(*filled.values(), strict=True)))
+
+
+def several_at_once(sql: str, rows: Iterable[Params]) -> Iterator[tuple[str, Iterable[Params]]]:
+    """An INSERT of one row, given many, as statements of many rows, which take about half the time on either engine; any other as it is."""
+    one = _ONE_ROW.search(sql)
+    if one is None:
+        yield sql, rows
+        return
+    left, width = list(rows), one[1].count("?")
+    for count in _ROWS_AT_ONCE:
+        groups = len(left) // count if count * width <= _MOST_PARAMETERS else 0
+        if groups:
+            flat = list(chain.from_iterable(left[: groups * count]))
+            size = count * width
+            yield _of_rows(sql, one[1], count), [flat[start : start + size] for start in range(0, len(flat), size)]
+            del left[: groups * count]
+
+
+@lru_cache(256)
+def _of_rows(sql: str, one: str, count: int) -> str:
+    return f"{sql}{f', {one}' * (count - 1)}"
 
 
 def required(row: Row | None) -> Row:
