@@ -41,7 +41,7 @@ def test_the_commands_of_an_import_fit_the_files_columns(service: RunningService
     assert {"Email=email", "job title=job_title", "Odd="} <= set(commands[0])
     assert commands[0][-1] == "--dry-run"
     # Parts of names and addresses are known by their usual spellings; what was chosen keeps the file.
-    head = 'E-Mail,First Name,"Name, of the family",ZIP code,Surname\na@example.com,Ada,x,10117,Lovelace\n'
+    head = 'E-Mail,First Name,"Name, of the family",ZIP code,Surname,Company\na@example.com,Ada,x,10117,Lovelace,Northwind\n'
     read = visitor.client.post(path, data={"token": visitor.form_token()}, files={"file": ("new ones.csv", head.encode())}).text
     sent = dict(re.findall(r'<input type="hidden" name="(head|name)" value="([^"]*)"', read))
     again = visitor.send(path, **{name: html.unescape(text) for name, text in sent.items()}, **{"map:Name, of the family": "notes"}).text
@@ -50,5 +50,6 @@ def test_the_commands_of_an_import_fit_the_files_columns(service: RunningService
     assert command[4] == "new ones.csv"
     wanted = {"E-Mail=email", "First Name=name.first", "Name, of the family=notes", "ZIP code=address.postalCode", "Surname=name.last"}
     assert wanted <= set(command)
+    assert "company=companies.name" in command
     assert visitor.client.post(path, data={"token": visitor.form_token()}, files={"file": ("x.csv", b"\n\n")}).status_code == 400
     assert service.client.get(f"/api/v1/objects/{service.object_id('people')}/records").json()["pagination"]["total"] == 0

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from crmctl.models.attributes import AttributeType
 from crmctl.models.folded_text import fold
 from crmctl.models.part_names import PART_NAMES
 from crmctl.service.console.pages import ConsolePage, Pages, Visit
 from crmctl.service.console.record_form import PART_LABELS, USUAL_PARTS
-from crmctl.service.console.record_list import object_of
+from crmctl.service.console.record_list import object_of, reference_target
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes
 from crmctl.service.store.tx import Tx
+from crmctl.service.values.choices import canonical_uuid
 
 LARGEST_HEAD = 256 * 1024
 """Bytes of a file that are looked at: its header and first rows."""
@@ -44,6 +46,8 @@ def _page(tx: Tx, visit: Visit, text: str = "", name: str = "file.csv") -> Conso
     keys = [each["slug"] for each in found if each["isUnique"]]
     targets = _targets(found)
     chosen = {column: visit.text(f"map:{column}") if f"map:{column}" in visit.form else _guess(column, targets) for column in header}
+    refs = [ref for column, path in chosen.items() if (ref := _reference(tx, visit, found, path, samples.get(column, "")))]
+    options = [*(f"--ref {ref}" for ref in refs), *([f"--key {visit.text('key')}"] if visit.text("key") in keys else [])]
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
@@ -53,7 +57,7 @@ def _page(tx: Tx, visit: Visit, text: str = "", name: str = "file.csv") -> Conso
         "columns": [(column, chosen[column], samples.get(column, "")) for column in header],
         "head": "\n".join(text.splitlines()[:2]),
         "name": name,
-        "commands": _commands(known["slug"], name, chosen, visit.text("key")) if header else [],
+        "commands": _commands(known["slug"], name, chosen, options) if header else [],
         "error": "the file has no header: its first line must name the columns" if text and not header else None,
     }
     return ConsolePage("import.html", values, HTTPStatus.BAD_REQUEST if values["error"] else HTTPStatus.OK)
@@ -104,12 +108,23 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, fold(text)))
 
 
-def _commands(slug: str, name: str, chosen: dict[str, str], key: str) -> list[tuple[str, str]]:
+def _reference(tx: Tx, visit: Visit, found: Sequence[Mapping[str, Any]], path: str, sample: str) -> str:
+    """How a column that does not hold ids says which record it means, as --ref has it; nothing where it may hold ids."""
+    target = next((reference_target(each) for each in found if each["slug"] == path), None)
+    slug = next((each["slug"] for each in visit.objects if each["id"] == target), None)
+    if slug is None or not sample or canonical_uuid(sample):
+        return ""
+    wanted = AttributeType.EMAIL if "@" in sample else AttributeType.TEXT
+    key = next((each["slug"] for each in attributes.list_attributes(tx, str(target)) if each["type"] == wanted), None)
+    return f"{path}={slug}.{key}" if key else ""
+
+
+def _commands(slug: str, name: str, chosen: dict[str, str], options: Sequence[str]) -> list[tuple[str, str]]:
     """(what it does, the command), in the order in which they are run."""
     maps = [f"--map {shlex.quote(f'{column}={target}')}" for column, target in chosen.items() if target != column]
     # A name that begins with a dash would be read as an option.
     file = shlex.quote(f"./{name}" if name.startswith("-") else name)
-    base = " ".join(["crmctl bulk import", slug, file, *maps, *([f"--key {key}"] if key else [])])
+    base = " ".join(["crmctl bulk import", slug, file, *maps, *options])
     failed = shlex.quote(f"{name.rpartition('.')[0] or name}-failed.csv")
     return [
         ("Look first: nothing is written", f"{base} --dry-run"),
