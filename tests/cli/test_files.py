@@ -148,6 +148,23 @@ def test_a_refusal_that_stays_is_an_error_without_the_signature() -> None:
         assert fake.signed == 9
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"statusCode": "409", "error": "Duplicate", "message": "It is there"}', "409: Duplicate: It is there"),
+        (b'{"error": {"code": "tooBig", "message": "at most 5 MB"}}', "409: tooBig: at most 5 MB"),
+        (b"<?xml version='1.0'?><Error><Code>Taken</Code><Message>it&apos;s there</Message></Error>", "409: Taken: it's there"),
+        (b"no room", "409: no room"),
+        (b'{"x": 1}', "answered 409"),
+        (b"<html><body>Conflict</body></html>", "answered 409"),
+    ],
+)  # fmt: skip
+def test_the_reason_of_a_storage_is_said_in_words(body: bytes, said: str) -> None:
+    with Storage(lambda asked, number: Answer(409, body=body)) as fake:
+        refused = run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).exits(9)
+        assert refused.error()["message"].endswith(said)
+
+
 @pytest.mark.parametrize(("status", "code"), [(302, 7), (307, 7), (413, 9), (409, 9)])
 def test_a_redirect_and_a_real_refusal_are_not_repeated(status: int, code: int) -> None:
     with ScriptedServer() as elsewhere:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from crmctl.errors import UsageError
-from crmctl.models.jsontext import loads
+from crmctl.models.jsontext import dumps, loads
+from crmctl.output.selection import compile_query
 from crmctl.output.views import MEMBERS, OBJECTS
 from tests.output.samples import NIL, Run, record, view
 
@@ -130,3 +131,22 @@ def test_a_wrong_query_is_named_with_its_place_and_never_with_a_whole_record(exp
     assert said in caught.value.message
     assert expression[:100] in caught.value.message
     assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("query", "result"),
+    [
+        ("sum(a[].x)", "12345678901234569.19"),
+        ("sum(b)", "0.3"),
+        ("avg(a[].x)", "3086419725308642.2975"),
+        ("max(a[].x)", "12345678901234567.89"),
+        ("sort_by(a, &x)[].x", "[0.1,0.2,1,12345678901234567.89]"),
+        ("a[?x > `5`].x", "[12345678901234567.89]"),
+        ("to_string(a[0].x)", '"12345678901234567.89"'),
+        ("to_number('12345678901234567.89')", "12345678901234567.89"),
+        ("[type(a[0].x), to_number('x'), sum(c), avg(c)]", '["number",null,0,null]'),
+    ],
+)
+def test_numbers_are_computed_to_the_last_digit(query: str, result: str) -> None:
+    document = loads('{"a": [{"x": 12345678901234567.89}, {"x": 1}, {"x": 0.1}, {"x": 0.2}], "b": [0.1, 0.2], "c": []}')
+    assert dumps(compile_query(query)(document)) == result

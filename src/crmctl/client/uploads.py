@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from crmctl.backoff import Backoff
 from crmctl.client.crm import Crm
-from crmctl.client.http.answers import Answer
+from crmctl.client.http.answers import Answer, explanation
 from crmctl.client.http.retry import retry_after
 from crmctl.client.http.transport import UploadBody
 from crmctl.clock import Clock
@@ -176,7 +177,7 @@ class Uploader:
 
 def _refused(answer: Answer, address: str) -> CrmctlError:
     """The storage's refusal: its host and its own words, never the signed address."""
-    said = _words(answer.content, address)
+    said = _words(answer, address)
     host = urlsplit(address).netloc.rpartition("@")[2]
     text = f"the storage at {host} answered {answer.status}{f': {said}' if said else ''}"
     if 300 <= answer.status < 400:
@@ -186,11 +187,14 @@ def _refused(answer: Answer, address: str) -> CrmctlError:
     return RejectedError(text, code="storage_refused", status=answer.status)
 
 
-def _words(content: bytes, address: str) -> str:
-    """Code and message of an XML or other error, without anything of the signed address."""
-    text = content[: _EXCERPT * 20].decode("utf-8", "replace")
+def _words(answer: Answer, address: str) -> str:
+    """Code and message of an XML, JSON or other error, without anything of the signed address."""
+    text = answer.content[: _EXCERPT * 20].decode("utf-8", "replace")
     named = [found[1] for tag in ("Code", "Message") if (found := re.search(rf"<{tag}>([^<]*)</{tag}>", text))]
-    text = " ".join((": ".join(named) if named else "" if text.lstrip().startswith("<") else text).split())
+    if not named:
+        code, message, _ = explanation(answer)
+        named = list(dict.fromkeys(filter(None, (code, message))))
+    text = " ".join(unescape(": ".join(named)).split())
     parts = urlsplit(address)
     secrets = {address, parts.path, parts.query, *(value for pair in parts.query.split("&") if len(value := pair.partition("=")[2]) > 5)}
     for secret in sorted((secret for secret in secrets if len(secret) > 1), key=len, reverse=True):

@@ -50,6 +50,8 @@ def compile_query(expression: str) -> Callable[[Any], Any]:
     import jmespath  # only --query pays for it
     from jmespath.exceptions import JMESPathError
 
+    from crmctl.output.query_functions import ExactFunctions
+
     def wrong(error: Exception) -> UsageError:
         shown = repr(_cut(expression, SHOWN_EXPRESSION))
         return UsageError(f"--query {shown}: {_why(error)}", hint="the language is described at https://jmespath.org", code="bad_query")
@@ -59,9 +61,11 @@ def compile_query(expression: str) -> Callable[[Any], Any]:
     except (JMESPathError, ValueError) as error:
         raise wrong(error) from error
 
+    options = jmespath.Options(custom_functions=ExactFunctions())
+
     def apply(document: Any) -> Any:
         try:
-            return compiled.search(document)
+            return compiled.search(document, options)
         except (JMESPathError, ValueError, TypeError, ArithmeticError) as error:
             raise wrong(error) from error
 

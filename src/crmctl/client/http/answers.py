@@ -58,7 +58,7 @@ def unreadable(answer: Answer, why: str = "an answer that cannot be read") -> Se
 
 def refusal(answer: Answer, *, retry_after: float | None = None, until: str | None = None) -> CrmctlError:
     """The error for an answer outside 2xx; whatever the service said about it is kept in message, code and details."""
-    code, message, details = _explanation(answer)
+    code, message, details = explanation(answer)
     status = answer.status
     facts: dict[str, Any] = {"code": code, "status": status, "details": details}
     if status == 401:
@@ -99,7 +99,7 @@ def _redirected(answer: Answer) -> ServiceError:
     )
 
 
-def _explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
+def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
     """Code, message and details of an error body of any shape; unknown fields of a JSON object become the details when there are none."""
     try:
         body = jsontext.loads(answer.content)
