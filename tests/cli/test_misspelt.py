@@ -91,6 +91,19 @@ def test_an_option_that_the_command_does_not_have_is_not_suggested(words: tuple[
     assert hint == f"crmctl {words[0]} {words[1]} --help"
 
 
+def test_the_name_of_an_object_is_no_command_and_leads_to_its_records(service_here: RunningService) -> None:
+    assert hint_of(run_here("deals", "list").exits(2)).endswith("crmctl records list OBJECT"), "nothing is known yet, and nobody is asked"
+    run_here("objects", "list").ok()
+    for words, meant in (
+        (("deals", "list"), "crmctl records list deals"),
+        (("deals",), "crmctl records list deals"),
+        (("people", "get", "email=a@b.c"), "crmctl records get people"),
+        (("peple", "list"), "crmctl records list people"),
+        (("report", "list"), "did you mean: crmctl reports"),
+    ):
+        assert hint_of(run_here(*words).exits(2)) == meant
+
+
 LIBRARIES = (
     "[Errno",
     "Input should be",

@@ -54,7 +54,7 @@ def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
     context = RuntimeContext(runtime)
     if runtime.dry_run:
         preview = preview_plan(context, request)
-        runtime.emitter.emit_result(preview.to_document(), text=_plan_text(preview))
+        runtime.emitter.emit_result(preview.to_document(), text=_plan_text(preview, runtime.clock.now()))
         if preview.error is not None:
             raise preview.error
         return
@@ -168,16 +168,18 @@ def preview_text(preview: ImportPreview) -> str:
     )
 
 
-def _plan_text(preview: PlanPreview) -> str:
+def _plan_text(preview: PlanPreview, now: float) -> str:
+    from crmctl.models.timestamps import in_a_sentence
     from crmctl.output.columns import aligned
     from crmctl.output.progress import duration
 
     document = preview.to_document()
+    when = in_a_sentence(document["createdAt"], now)
     planned, shown = document["planned"], preview.examples
     counts = {name: count for name, count in planned["predicted"].items() if count}
     width = max((len(f"{count:,}") for count in counts.values()), default=1)
     into = f"{preview.header.input} into {document['object']}"
-    lines = [f"{preview.path}: {into}, {counted(planned['rows'], 'row')}, planned {document['createdAt']}"]
+    lines = [f"{preview.path}: {into}, {counted(planned['rows'], 'row')}, planned as of {when}"]
     lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
     lines += [f"  first      {counted(one['create'], 'record')} of {one['object']}, by {one['key']}" for one in planned["parents"]]
     lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
     """Find duplicates, write the plan, show what was found: a review as a table, else the counts."""
     from crmctl.bulk.usecases.dedupe import dedupe
+    from crmctl.models.timestamps import in_a_sentence
     from crmctl.output.views import generic_view
 
     found = dedupe(RuntimeContext(runtime), request)
     if found.mirrored:
-        runtime.messages.note(f"from the mirror, as of {found.as_of}")
+        runtime.messages.note(f"from the mirror, as of {in_a_sentence(found.as_of or '', runtime.clock.now())}")
     if found.crowded:
         values = "value is" if found.crowded == 1 else "values are"
         runtime.messages.note(f"{found.crowded:,} {values} shared by more than {request.most} records and say nothing; --max-group N")

@@ -21,6 +21,7 @@ from typer.main import get_command_from_info as build_command
 from crmctl.cli import help_text
 from crmctl.cli.options import common_options
 from crmctl.cli.registry import BY_NAME, COMMANDS
+from crmctl.cli.unknown_command import way_out
 from crmctl.errors import UsageError
 from crmctl.models.nearest import nearest
 
@@ -148,8 +149,7 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            near = nearest(args[0], names)
-            hint = f"did you mean: {ctx.command_path} {near}" if near else f"{ctx.command_path} --help lists the commands"
+            hint = way_out(ctx.obj, ctx.command_path, args, names)
             wanted = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
             raise UsageError(f"there is no command '{wanted}'", hint=hint)
         return super().resolve_command(ctx, args)

@@ -75,10 +75,6 @@ class MirrorAnswers:
         return None
 
     def _when(self, state: SyncState) -> str:
-        """Local time, with the day unless it is today."""
-        from crmctl.models.timestamps import MICROS, to_timestamp
-        from crmctl.output.times import local
+        from crmctl.models.timestamps import in_a_sentence, to_timestamp
 
-        moments = [local(to_timestamp(micros)) for micros in (state.as_of, int(self._runtime.clock.now() * MICROS))]
-        then, now = (moment[0] if moment else "" for moment in moments)
-        return then[11:] if then[:10] == now[:10] else then
+        return in_a_sentence(to_timestamp(state.as_of), self._runtime.clock.now())

@@ -102,8 +102,11 @@ def _is_remote(place: str) -> bool:
 
 
 def _show(runtime: Runtime, about: dict[str, Any], found: dict[str, Any]) -> None:
+    from crmctl.models.timestamps import in_a_sentence
+
+    as_of = in_a_sentence(str(found["createdAt"]), runtime.clock.now())
     size = f", {size_text(found['bytes'])}" if "bytes" in found else ""
-    text = f"{about['file']}: {found['records']:,} records, {found['files']:,} uploaded files{size}, as of {found['createdAt']}"
+    text = f"{about['file']}: {found['records']:,} records, {found['files']:,} uploaded files{size}, as of {as_of}"
     runtime.emitter.emit_result(about | found, text=text)
 
 

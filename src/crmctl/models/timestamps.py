@@ -68,3 +68,11 @@ def _tolerant(text: str) -> datetime | None:
         return datetime(year, month, day, tzinfo=UTC) + within - (-offset if found[9] == "-" else offset)
     except (ValueError, OverflowError):
         return None
+
+
+def in_a_sentence(timestamp: str, now: float) -> str:
+    """Local time to the minute, with the day unless it is that of `now` (Unix seconds); what is no timestamp as it is."""
+    if (moment := moment_of(timestamp)) is None:
+        return timestamp
+    here, today = moment.astimezone(), datetime.fromtimestamp(now, UTC).astimezone()
+    return f"{here:%H:%M}" if here.date() == today.date() else f"{here:%Y-%m-%d %H:%M}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import pytest
 
+from crmctl.bulk.sources.open_source import open_source
+from crmctl.bulk.sources.rows import SourceOptions
 from crmctl.errors import RejectedError, UsageError
 from tests.support.bulkfiles import read, source_of
 
@@ -247,3 +250,21 @@ def test_a_text_with_the_name_of_a_workbook_is_read_as_what_it_is_and_that_is_sa
     assert said[0].startswith(f"read as {format}")
     assert "it is text, though its name says otherwise" in said
     assert "it is text, though its name says otherwise" not in source_of(tmp_path, text, "people").dialect.told
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "read_as", "said"),
+    [
+        ("name\nJosé\n", "mac_roman", "latin-1", "would be 'José' in mac_roman"),
+        ("name\nJosé\n", "mac_roman", "cp1252", "'JosŽ' would be 'José' in mac_roman: --encoding mac_roman"),
+        ("name\nZürich\n", "mac_roman", "cp1252", "'ZŸrich' would be 'Zürich' in mac_roman"),
+        ("name\nMüller\n", "cp850", "latin-1", "would be 'Müller' in cp850"),
+        ("name\ndon’t “say” – 5 €\n", "cp1252", "latin-1", "characters that Latin-1 does not have: --encoding cp1252"),
+        ("name\ndon’t “say” – 5 € cœur Žižek ŠKODA Smith†\n", "cp1252", "cp1252", ""),
+        ("name\nJosé Müller\n", "latin-1", "latin-1", ""),
+    ],
+)
+def test_what_was_hardly_meant_by_an_encoding_is_said(tmp_path: Path, text: str, written: str, read_as: str, said: str) -> None:
+    (tmp_path / "a.csv").write_bytes(text.encode(written))
+    notes = open_source(tmp_path / "a.csv", SourceOptions(encoding=read_as)).dialect.notes
+    assert [said in note for note in notes] == ([True] if said else [])

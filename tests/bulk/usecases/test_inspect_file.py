@@ -73,6 +73,8 @@ def test_the_proposed_mapping_is_what_an_import_would_accept(tmp_path):
 def test_colliding_columns_say_so(tmp_path):
     report = inspect(source_of(tmp_path, "email,E-Mail,x,x\n1,2,3,4\n"), ATTRIBUTES)
     assert [column.note for column in report.columns] == [None, "collides with column 1 (email)", None, "collides with column 3 (x)"]
+    unmapped = inspect(source_of(tmp_path, "email,E-Mail,x,x\n1,2,3,4\n"))
+    assert [column.note for column in unmapped.columns] == [None, None, None, "collides with column 3 (x)"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from crmctl.bulk.sources.jsonarray import JsonArraySource
 from crmctl.bulk.sources.jsonlines import JsonLinesSource
 from crmctl.bulk.sources.rows import Dialect, Format, Source, SourceOptions
 from crmctl.bulk.sources.tables import open_table, table_format
-from crmctl.bulk.sources.text_encodings import Encoding, find_encoding, open_text, read_lines
+from crmctl.bulk.sources.text_encodings import SAMPLE, Encoding, find_encoding, mistaken_encoding, open_text, read_lines
 from crmctl.errors import UsageError
 from crmctl.models.nearest import suggestion
 
@@ -50,8 +50,11 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     encoding = find_encoding(start, options.encoding)
     lines = partial(_lines, path, shown, encoding, compressed)
     with open_text(path, shown, encoding, compressed=compressed) as text:
-        kind = _format(options, shown, text.read(START_LENGTH).lstrip())
+        beginning = text.read(START_LENGTH)
+        kind = _format(options, shown, beginning.lstrip())
+        mistaken = mistaken_encoding(beginning + text.read(SAMPLE), encoding.name)
     notes = ["it is text, though its name says otherwise"] if PurePath(shown).suffix.lower() in TABLE_SUFFIXES else []
+    notes += [mistaken] if mistaken else []
     if not kind.is_delimited:
         _refuse_dialect_options(options, kind)
         dialect = Dialect(kind, compressed, encoding.name, encoding.bom, notes=notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,12 @@ class Encoding:
     name: str
     bom: bool
 
+
+_OLDER = ("mac_roman", "cp850", "cp437")
+"""Encodings whose letters are other characters in cp1252."""
+
+_ODD = re.compile("[A-Za-z]+(Ÿ|\N{REPLACEMENT CHARACTER}|(?<=[a-z])[ŽŠ]|(?<=[a-z])[ˆ‡‰‹ƒ‚„†](?=[a-z]))[A-Za-z]*")
+"""A word with a capital, or a sign, in its middle, as cp1252 makes of letters of other encodings."""
 
 _NOT_OF_FILES = ("idna", "punycode", "undefined")
 
@@ -194,6 +201,23 @@ def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, plac
         code="undecodable",
         details={"offset": place.offset, "line": place.line, "encoding": encoding.name, "likely": likely},
     )
+
+
+def mistaken_encoding(text: str, encoding: str) -> str | None:
+    """What to say where the beginning of a text, decoded without an error, has characters that hardly stand in a word, and another encoding
+    has letters there. Latin-1 and cp1252 take nearly every file."""
+    if encoding not in ("iso8859-1", "cp1252"):
+        return None
+    window = text if encoding == "cp1252" else text.encode(encoding).decode("cp1252", "replace")
+    for found in _ODD.finditer(window):
+        word = text[found.start() : found.end()].encode(encoding)
+        place = found.start(1) - found.start()
+        likely = next((name for name in _OLDER if word[place : place + 1].decode(name).islower()), None)
+        if likely is not None:
+            return f"{word.decode(encoding)!r} would be {word.decode(likely)!r} in {likely}: --encoding {likely}"
+    if window != text:
+        return "it has characters that Latin-1 does not have: --encoding cp1252"
+    return None
 
 
 def _lines_from(data: bytes, place: int) -> bytes:

@@ -18,7 +18,7 @@ from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
-from crmctl.models.timestamps import to_timestamp
+from crmctl.models.timestamps import in_a_sentence, to_timestamp
 
 ONLY = "only"
 """The wish that nobody but the mirror is asked."""
@@ -72,7 +72,8 @@ class MirroredRecords:
             self._tell(ServiceError(f"the mirror cannot be used: {proof}", hint=hint, code="unproven_mirror"))
             return None, 0
         self._synced[object_id] = state
-        self._context.listener.note(f"{state.slug} from the mirror, as of {to_timestamp(state.as_of)}")
+        as_of = in_a_sentence(to_timestamp(state.as_of), self._context.clock.now())
+        self._context.listener.note(f"{state.slug} from the mirror, as of {as_of}")
         return state, report.requests
 
     def _state(self, object_id: str) -> SyncState | None:
