@@ -2,9 +2,10 @@
 
     python benchmarks/million_records.py [--records 1000000] [--engine sqlite|postgresql]
 
-The store makes 20,000 people, SQL the others. Lists are timed by the clock, the best of three; two writers make companies, one after the
-other, while an attribute with an index goes and its values are taken out, and while the object goes, for half a minute each. Ends with 1
-when two wide ranges take over 0.5 s, a page by a time over 30 ms, or a writer waits over 1 s.
+The store makes 20,000 people, SQL the others. Lists are timed, the best of three: by this process's processor on SQLite, where that is all
+there is, and by the clock on PostgreSQL. Two writers make companies, one after the other, while an attribute with an index goes and its
+values are taken out, and while the object goes, for half a minute each. Ends with 1 when two wide ranges take over 0.5 s, a page by a time
+over 30 ms, or a writer waits over 1 s.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ LISTS: list[tuple[str, list[tuple[str, str, str]], dict[str, Any], float | None]
     ("two wide ranges, far down", WIDE, {"offset": 0.3}, None),
     ("contains, many match", [("job_title", "contains", "GINEER 7")], {}, None),
     ("contains, none matches", [("job_title", "contains", "zebra")], {}, None),
+    ("contains, indexed, one matches", [("email", "contains", "person.77@")], {}, None),
+    ("begins with, few match", [("name", "startsWith", "First5 Last5")], {}, None),
     ("100 by updated_at", [], {"sort": "updated_at", "limit": 100}, 0.03),
     ("100 by updated_at, the middle", [], {"sort": "updated_at", "limit": 100, "offset": 0.5}, 0.03),
     ("100 by created_at, the middle", [], {"limit": 100, "offset": 0.5}, 0.03),
@@ -86,16 +89,16 @@ def settle(name: str, url: str) -> None:
             connection.execute("VACUUM ANALYZE")
 
 
-def time_lists(engine: Engine, people: str, count: int) -> bool:
+def time_lists(engine: Engine, people: str, count: int, clock: Callable[[], float]) -> bool:
     kept = True
     for title, conditions, paging, most in LISTS:
         read = [read_condition(*condition) for condition in conditions]
         page = records.Paging(**{key: int(value * count) if key == "offset" else value for key, value in paging.items()})
         taken = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = clock()
             total = engine.read(lambda tx, read=read, page=page: records.list_records(tx, people, read, page))[1]  # type: ignore[misc]
-            taken.append(time.perf_counter() - start)
+            taken.append(clock() - start)
         kept = kept and (most is None or min(taken) <= most)
         print(f"  {title:32} {1000 * min(taken):8.1f} ms of {total:,}", flush=True)
     return kept
@@ -167,7 +170,8 @@ def main() -> int:
         engine.write(lambda tx: multiply(tx, given.engine, given.records))
         settle(given.engine, database.url)
         print(f"{given.engine}: {given.records:,} records, made in {time.perf_counter() - start:.0f} s", flush=True)
-        kept = [time_lists(engine, people, given.records), *time_deletions(engine, people)]
+        clock = time.process_time if given.engine == "sqlite" else time.perf_counter
+        kept = [time_lists(engine, people, given.records, clock), *time_deletions(engine, people)]
         engine.close()
     return 0 if all(kept) else 1
 
