@@ -18,7 +18,7 @@ from crmctl.errors import ConfigError
 from crmctl.models import jsontext
 from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
 from crmctl.service.server import make_first_key
-from crmctl.service.store import activities, attributes, keys, objects, outbox, records
+from crmctl.service.store import activities, attributes, keys, objects, outbox, record_tables, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.postgres import PostgresEngine
 from tests.service.store.conftest import Store, new_id, opened
@@ -371,3 +371,14 @@ def test_locks_of_a_killed_process_are_released_at_once(two: Stores, url: str) -
         child.kill()
         two[0].engine.write(lambda tx: tx.execute("UPDATE organisation SET name = 'free'"))
     assert two[0].rows("SELECT name FROM organisation") == [("free",)]
+
+
+def test_tables_of_records_are_vacuumed_before_a_fifth_of_them_is_new(two: Stores) -> None:
+    store = two[0]
+    number = store.rows("SELECT number FROM crm_object WHERE id = ?", store.object("things"))[0][0]
+    settings = "SELECT reloptions FROM pg_class WHERE relname = ?"
+    [[made]] = store.rows(settings, f"record_{number}")
+    assert made == ["autovacuum_vacuum_insert_scale_factor=0.02"]
+    store.engine.write(lambda tx: tx.execute(f"ALTER TABLE record_{number} RESET (autovacuum_vacuum_insert_scale_factor)"))
+    store.engine.write(record_tables.let_tables_grow)
+    assert store.rows(settings, f"record_{number}") == [(made,)]

@@ -39,6 +39,8 @@ class SqlDialect(Protocol):
         """Suffix of a SELECT that takes rows of the table for this transaction alone and passes over those another one has taken."""
         ...
 
+    growth: str
+    """Settings of a table that grows large, where the engine has any."""
     drops_whole: bool
     """Whether a table goes in no time, however large it is; else nobody can write while each of its pages is freed."""
     names_indexes: bool
@@ -85,6 +87,7 @@ class SqliteDialect:
     impatience = ""
     before_migration: tuple[str, ...] = ()
     passing_table = "CREATE TABLE"
+    growth = ""
     drops_whole = False
     names_indexes = True
 
@@ -138,6 +141,8 @@ class PostgresDialect:
         f"SELECT pg_advisory_xact_lock({_MIGRATIONS}, 0)",
     )
     passing_table = "CREATE UNLOGGED TABLE"
+    # What is counted in an index alone has to be looked up in the table as well until it is vacuumed, which waits for a fifth of new rows.
+    growth = "autovacuum_vacuum_insert_scale_factor = 0.02"
     drops_whole = True
     names_indexes = False
 

@@ -22,6 +22,7 @@ from crmctl.service.store import (
     object_removals,
     passwords,
     rates,
+    record_tables,
     reports,
     request_log,
     service_values,
@@ -133,4 +134,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("what deleted objects leave behind", object_removals.create_table),
     Migration("waiting deliveries in their order", delivery_claims.order_waiting),
     Migration("index of failed requests", request_log.create_index_of_failures),
+    Migration("tables of records that are vacuumed sooner", record_tables.let_tables_grow),
 )

@@ -43,6 +43,18 @@ def create_table(tx: Tx, object_number: int) -> None:
     )
     for field in MOMENTS:
         tx.execute(f"CREATE INDEX {index_name(table, field)} ON {table} ({field}, seq)")
+    _let_grow(tx, table)
+
+
+def let_tables_grow(tx: Tx) -> None:
+    """The migration for tables that were made without the setting."""
+    for (number,) in tx.all("SELECT number FROM crm_object"):
+        _let_grow(tx, table_name(number))
+
+
+def _let_grow(tx: Tx, table: str) -> None:
+    if tx.dialect.growth:
+        tx.execute(f"ALTER TABLE {table} SET ({tx.dialect.growth})")
 
 
 def drop_table(tx: Tx, object_number: int) -> None:
