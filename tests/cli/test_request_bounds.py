@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ PEOPLE = 1200
 SAID = re.compile(r"(\d+) (?:more )?requests?")
 
 
-@pytest.fixture
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a service with companies and people, to copy."""
     clock = ShiftedClock()
     clock.ago = 86_400
     with running_service(tmp_path_factory.mktemp("priced"), clock=clock) as running:
@@ -28,7 +30,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
         for start in range(0, PEOPLE, 100):
             clock.ago -= 60  # whoever looks for what changed a moment ago finds few
             add(running, "people", [person(number, companies) for number in range(start, start + 100)])
-        clock.ago = 0
+        return running.data_dir
+
+
+@pytest.fixture
+def service(template: Path, tmp_path: Path) -> Iterator[RunningService]:
+    shutil.copytree(template, tmp_path / "service")
+    with running_service(tmp_path / "service") as running:
         yield running
 
 

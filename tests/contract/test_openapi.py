@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import PATIENCE
 from tests.support.service import running_service
 
@@ -30,6 +32,7 @@ expected-statuses = ["2xx", "400", "403", "404", "409", "412"]
 """
 
 
+@pytest.mark.long
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text("".join(map(EXCEPTION.format, DEPENDS_ON_THE_DATA)), encoding="utf-8")

@@ -16,6 +16,7 @@ import yaml
 from tests.support.cli import CRMCTL, environment, run_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
+from tests.support.warm_program import warm_program
 
 CI = Path(__file__).parents[2] / "docs" / "ci"
 INSTALL = "pip install crmctl"
@@ -35,8 +36,9 @@ def runner(service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The checked-out repository, and what the build system puts into the environment."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
+    warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
     values = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
-    for name, value in {**values, "PATH": f"{CRMCTL.parent}:{os.environ['PATH']}"}.items():
+    for name, value in {**values, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}.items():
         monkeypatch.setenv(name, value)
     return tmp_path
 

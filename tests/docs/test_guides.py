@@ -10,10 +10,11 @@ import pexpect
 import pytest
 
 from crmctl.models.jsontext import loads
-from tests.support.cli import run_crmctl
+from tests.support.cli import CRMCTL, run_crmctl
 from tests.support.pages import follow, open_shell, read_page, type_line
 from tests.support.service import RunningService, running_service, service_process
 from tests.support.sources import ROOT
+from tests.support.warm_program import warm_program
 
 pytestmark = pytest.mark.needs("bash", "python3")
 
@@ -27,9 +28,16 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 
 
 @pytest.fixture
-def shell(service: RunningService) -> Iterator[pexpect.spawn]:
+def program(tmp_path: Path) -> Path:
+    """The folder of a `crmctl` whose start costs little; the tour of the README starts the installed one each time."""
+    warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
+    return tmp_path / "bin"
+
+
+@pytest.fixture
+def shell(service: RunningService, program: Path) -> Iterator[pexpect.spawn]:
     """In the test's working folder; crmctl knows the service and its key."""
-    with open_shell(Path.cwd(), {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}) as opened:
+    with open_shell(Path.cwd(), {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}, program) as opened:
         yield opened
 
 
@@ -46,10 +54,10 @@ def test_every_day(shell: pexpect.spawn, service: RunningService) -> None:
     assert ada["address"] == {"city": "Turin"}
 
 
-def test_nightly_import(tmp_path: Path) -> None:
+def test_nightly_import(tmp_path: Path, program: Path) -> None:
     """And what the script promises: what one night leaves undone, the next one does."""
     data, rows = tmp_path / "service", 700
-    with open_shell(Path.cwd()) as shell:
+    with open_shell(Path.cwd(), crmctl=program) as shell:
         with service_process(data, "--rate-limit", "0") as service:
             type_line(shell, f"export CRMCTL_BASE_URL={service.base_url} CRMCTL_API_KEY={service.key}")
             follow(shell, read_page("docs/guides/nightly-import.md"))
@@ -76,8 +84,8 @@ def test_a_feed_beside_people(shell: pexpect.spawn, service: RunningService) -> 
     assert (people["ada"]["phone"], people["grace"]["status"]) == ("+442079461111", "customer")
 
 
-def test_moving(tmp_path: Path, service: RunningService) -> None:
-    with running_service(tmp_path / "new") as new, open_shell(Path.cwd()) as shell:
+def test_moving(tmp_path: Path, service: RunningService, program: Path) -> None:
+    with running_service(tmp_path / "new") as new, open_shell(Path.cwd(), crmctl=program) as shell:
         for name, side in (("old", service), ("new", new)):
             login = ("auth", "login", "--profile", name, "--base-url", side.base_url, "--with-key", "--insecure-storage")
             run_crmctl(*login, input=side.key).ok()

@@ -16,6 +16,7 @@ TOUR = read_page("README.md")
 PORT = "8787"
 
 
+@pytest.mark.long
 @pytest.mark.needs("bash", "python3")
 def test_every_command_of_the_tour_works(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -52,9 +53,15 @@ def _imports(node: ast.AST, modules: dict[str, Path], is_deferred: bool = False)
         yield from _imports(child, modules, is_deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def test_no_import_leads_back_to_where_it_came_from() -> None:
+@cache
+def _graph() -> dict[str, set[Import]]:
+    """What each module imports."""
     modules = _modules()
-    graph = {name: {target for target, _ in _imports(ast.parse(path.read_text()), modules)} for name, path in modules.items()}
+    return {name: set(_imports(ast.parse(path.read_text()), modules)) for name, path in modules.items()}
+
+
+def test_no_import_leads_back_to_where_it_came_from() -> None:
+    graph = {name: {target for target, _ in imported} for name, imported in _graph().items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -62,10 +69,9 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
 
 
 def test_outside_the_command_line_imports_inside_functions_have_a_reason() -> None:
-    modules = _modules()
     inside = {
         name
-        for name, path in modules.items()
-        if not name.startswith("crmctl.cli.") and any(is_deferred for _, is_deferred in _imports(ast.parse(path.read_text()), modules))
+        for name, imported in _graph().items()
+        if not name.startswith("crmctl.cli.") and any(is_deferred for _, is_deferred in imported)
     }
     assert inside == set(DEFERRED)

@@ -72,9 +72,9 @@ def _commands(body: str) -> Iterator[Command]:
 
 
 @contextlib.contextmanager
-def open_shell(folder: Path, env: Mapping[str, str | None] | None = None) -> Iterator[pexpect.spawn]:
-    """An interactive bash on a terminal in `folder`, with `crmctl` on its PATH."""
-    path = {"PATH": f"{CRMCTL.parent}:/usr/bin:/bin", "PS1": PROMPT, "COLUMNS": None, "LINES": None}
+def open_shell(folder: Path, env: Mapping[str, str | None] | None = None, crmctl: Path = CRMCTL.parent) -> Iterator[pexpect.spawn]:
+    """An interactive bash on a terminal in `folder`, with the `crmctl` of another folder on its PATH."""
+    path = {"PATH": f"{crmctl}:/usr/bin:/bin", "PS1": PROMPT, "COLUMNS": None, "LINES": None}
     shell = pexpect.spawn(
         "bash",
         ["--norc", "--noprofile"],

@@ -21,16 +21,18 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import psycopg
 
+from tests.support.database_copies import Contents, put_back, read_contents
 from tests.support.own_folder import own_folder
 from tests.support.programs import find_program
 
 START_SECONDS = 60
+EMPTY = "template0"
 SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
@@ -46,24 +48,56 @@ SETTINGS = {
 """Quick because nothing has to outlive the session. A time zone that nobody expects, so that nobody depends on it."""
 
 
+@dataclass
 class Server:
-    """A running cluster. Its default collation is not the one that compares by code point, as on most real machines."""
+    """A running cluster. Its default collation is not the one that compares by code point, as on most real machines.
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    `_contents` is what templates hold; `_copied` the template of each copy, `_spare` those that wait for who asks next.
+    """
+
+    port: int
+    _contents: dict[str, Contents] = field(default_factory=dict, init=False)
+    _copied: dict[str, str] = field(default_factory=dict, init=False)
+    _spare: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self, template: str = "template0") -> str:
+    def create_database(self, template: str = EMPTY) -> str:
         """The address of a new database: empty, or a copy of another one."""
-        name = f"t{uuid.uuid4().hex}"
-        self._administer(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-        return self.url(name)
+        if spare := self._spare.get(template):
+            return spare.pop()
+        url = self.url(f"t{uuid.uuid4().hex}")
+        self._administer(f"CREATE DATABASE {database_of(url)} TEMPLATE {template} STRATEGY FILE_COPY")
+        if template != EMPTY:
+            self._copied[url] = template
+            if template not in self._contents:
+                with psycopg.connect(url, autocommit=True) as connection:
+                    self._contents[template] = read_contents(connection)
+        return url
 
     def drop_database(self, url: str) -> None:
-        """Also ends the connections to it."""
-        self._administer(f"DROP DATABASE IF EXISTS {database_of(url)} WITH (FORCE)")
+        """Also ends the connections to it. A copy is kept under another name, for who asks for the next one."""
+        if (template := self._copied.pop(url, None)) and (renewed := self._renewed(url, self._contents[template])):
+            self._copied[renewed] = template
+            self._spare.setdefault(template, []).append(renewed)
+        else:
+            self._administer(f"DROP DATABASE IF EXISTS {database_of(url)} WITH (FORCE)")
+
+    def _renewed(self, url: str, contents: Contents) -> str | None:
+        """The new address; None where it has to go: somebody changed more than rows, dropped it, or connects to it again and again."""
+        renamed = self.url(f"t{uuid.uuid4().hex}")
+        try:
+            with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+                connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database_of(url)}'")
+                connection.execute(f"ALTER DATABASE {database_of(url)} RENAME TO {database_of(renamed)}")
+        except psycopg.Error:
+            return None
+        with psycopg.connect(renamed, autocommit=True) as connection:
+            if put_back(connection, contents):
+                return renamed
+        self._administer(f"DROP DATABASE {database_of(renamed)} WITH (FORCE)")
+        return None
 
     def end_connections(self, url: str) -> None:
         """As an administrator, or a failing network, would."""
@@ -83,7 +117,6 @@ class PrivateServer(Server):
     """A cluster that belongs to one test, which may stop it, kill it and start it again. It keeps what is committed."""
 
     folder: Path
-    port: int
     settings: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
 
@@ -103,7 +136,7 @@ class PrivateServer(Server):
 @contextlib.contextmanager
 def private_server(**settings: str) -> Iterator[PrivateServer]:
     folder = _make_cluster()
-    server = PrivateServer(folder, _free_port(), settings)
+    server = PrivateServer(_free_port(), folder, settings)
     try:
         server.start()
         yield server

@@ -45,15 +45,21 @@ LIBRARIES = (
     "tomlkit",
     "jmespath",
     "charset_normalizer",
+    "platformdirs.unix",
     "phonenumbers",
     "sqlite3",
 )
+APART = (["demo"], ["serve"])
+"""Commands of a shell that it stops itself, with what they started."""
+
 READY = b"ready\n"
 PID_LENGTH = 12
 SHIM = """#!{python} -IS
 import json, os, socket, sys
 mask = os.umask(0)
 words = [{program!r}, *sys.argv[1:]]
+if sys.argv[1:2] in {apart!r}:
+    os.execv(words[0], words)
 request = {{"arguments": words, "module": "", "environment": dict(os.environ), "cwd": os.getcwd(), "umask": mask}}
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({socket!r})
@@ -198,7 +204,7 @@ class WarmProgram:
     def put_shim(self, folder: Path) -> None:
         """A `crmctl` in the folder, for the PATH of a shell."""
         folder.mkdir(exist_ok=True)
-        text = SHIM.format(python=sys.executable, program=self.program, socket=self.socket, length=PID_LENGTH)
+        text = SHIM.format(python=sys.executable, program=self.program, socket=self.socket, length=PID_LENGTH, apart=APART)
         (folder / "crmctl").write_text(text, encoding="utf-8")
         (folder / "crmctl").chmod(0o755)
 
@@ -265,7 +271,7 @@ def _read(end: int, texts: dict[int, bytes]) -> None:
 
 
 def preload(*packages: str) -> None:
-    """Import what commands import, and these packages."""
+    """Import what commands import, and these packages; make what every run would make anew from that, commands and models."""
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -273,41 +279,68 @@ def preload(*packages: str) -> None:
         root = importlib.import_module(f"crmctl.{package}")
         for found in pkgutil.walk_packages(root.__path__, f"crmctl.{package}."):
             importlib.import_module(found.name)
+    from crmctl.cli import framework
+    from crmctl.models.base import Resource
+
+    framework.load_command = cache(framework.load_command)
+    for name in framework.BY_NAME:
+        framework.load_command(name)
+    for model in Resource.__subclasses__():
+        model.model_rebuild()
 
 
 def serve(path: str) -> str:
     """Fork for each request. Returns in the copy that is to run the program, or the module that this names."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    asked: dict[int, socket.socket] = {}
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(64)
         os.write(1, READY)
         while True:
-            readable, _, _ = select.select([listener, 0], [], [])
+            readable, _, _ = select.select([listener, woken, 0], [], [])
             if 0 in readable:
                 sys.exit()
+            if woken in readable:
+                os.read(woken, 4096)
+                _report_ended(asked)
+            if listener not in readable:
+                continue
             connection, _ = listener.accept()
-            if os.fork() == 0:
-                listener.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                return _handle(connection)
-            connection.close()
-
-
-def _handle(connection: socket.socket) -> str:
-    """Fork once more, tell number and exit code of the copy, and end; returns in the copy."""
-    _, ends, _, _ = socket.recv_fds(connection, 1, 3)
-    request = json.loads(b"".join(iter(lambda: connection.recv(65536), b"")).decode("utf-8", "surrogateescape"))
-    if pid := os.fork():
-        for end in ends:
-            os.close(end)
-        with contextlib.suppress(OSError):
-            connection.sendall(b"%*d" % (PID_LENGTH, pid))
-            _, status = os.waitpid(pid, 0)
-            connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
-        os._exit(0)
-    connection.close()
+            request, ends = _read_request(connection)
+            pid = os.fork()
+            if pid == 0:
+                break
+            asked[pid] = connection
+            with contextlib.suppress(OSError):
+                connection.sendall(b"%*d" % (PID_LENGTH, pid))
+            for end in ends:
+                os.close(end)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for other in (connection, *asked.values()):
+        other.close()
+    os.close(woken)
+    os.close(wake)
     return _become(request, ends)
+
+
+def _read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    _, ends, _, _ = socket.recv_fds(connection, 1, 3)
+    return json.loads(b"".join(iter(lambda: connection.recv(65536), b"")).decode("utf-8", "surrogateescape")), ends
+
+
+def _report_ended(asked: dict[int, socket.socket]) -> None:
+    """Tell who asked for a copy what it ended with."""
+    while asked:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with contextlib.suppress(OSError), asked.pop(pid) as connection:
+            connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
 
 
 def _become(request: dict[str, Any], ends: list[int]) -> str:

@@ -184,10 +184,11 @@ return window.unreached.size;
 """
 
 
-def check_page(browser: Browser, path: str) -> None:
-    """One that is open: for readers of screens, in both schemes, wide and narrow, by Tab alone."""
+def check_page(browser: Browser, live: RunningService, path: str) -> None:
+    """For readers of screens, in both schemes, wide and narrow, by Tab alone."""
     browser.scheme("light")
     browser.size(WIDE)
+    browser.get(f"{live.base_url}/console{path}")
     assert browser.script(UNLABELLED) == [], path
     assert browser.script("return document.querySelectorAll('h1').length") == 1, path
     assert violations(browser) == [], path
@@ -204,16 +205,15 @@ def check_page(browser: Browser, path: str) -> None:
         assert browser.script(CUT_OFF) == [], (path, size)
 
 
+@pytest.mark.long
 def test_every_page_by_keyboard_in_light_and_dark_and_on_a_phone(browser: Browser, live: RunningService) -> None:
     furnished = furnish(live)
     assert unknown_pages(live, furnished) == set()
     for path in [each[0] for each in furnished.paths.values()]:
-        browser.get(f"{live.base_url}/console{path}")
-        check_page(browser, path)
+        check_page(browser, live, path)
     browser.driver.delete_all_cookies()
     for path in furnished.signed_out:
-        browser.get(f"{live.base_url}/console{path}")
-        check_page(browser, path)
+        check_page(browser, live, path)
     answered = re.compile(r"status of (400|403|404) ")
     assert [entry for entry in browser.complaints() if not answered.search(entry)] == []
 
