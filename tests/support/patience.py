@@ -12,8 +12,9 @@ PATIENCE = 180.0
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], Any] = lambda: "it never came about") -> None:
-    """Look until it holds; `what` says what was found instead."""
-    end, pause = time.monotonic() + PATIENCE, threading.Event()
+    """Look until it holds, less and less often: looking too takes of the machine. `what` says what was found instead."""
+    end, pause, seconds = time.monotonic() + PATIENCE, threading.Event(), 0.01
     while not condition():
         assert time.monotonic() < end, what()
-        pause.wait(0.02)
+        pause.wait(seconds)
+        seconds = min(seconds * 1.3, 0.2)

@@ -140,8 +140,10 @@ def test_a_crash_at_any_write_of_an_exchange_loses_nothing(crm: Crm, tmp_path: P
             assert resume(trade.context).error is None
             trade.world.check_merged(trade.merges)
             trade.undone()
+            trade.world.remove()
         else:
             assert at > 3
+            trade.world.remove()
             return
 
 
@@ -163,3 +165,4 @@ def test_random_small_plans_end_as_they_began(crm: Crm, tmp_path: Path, seed: in
         trade.undone()
     else:
         assert trade.world.snapshot() == trade.before
+    trade.world.remove()

@@ -63,6 +63,7 @@ def test_a_crash_at_any_write_of_the_journal(crm: Crm, tmp_path: Path, undoing: 
         taken = unmerge(context)
         assert taken.error is None
         assert world.snapshot() == before, at
+        world.remove()
         if not came:
             assert at > 10
             return
@@ -78,3 +79,4 @@ def test_an_undo_says_beforehand_how_many_requests_it_takes_at_most(crm: Crm, tm
     done = unmerge_records(context, newest_job(context), lambda plan: said.append(plan.expected))
     assert done.error is None
     assert done.requests <= said[0] <= 2 * done.requests
+    world.remove()

@@ -67,6 +67,7 @@ class Case:
         self.merges = self.world.plan(self.chance, self.ids, self.path, self.service.base_url)
 
     def __exit__(self, *error: Any) -> None:
+        self.world.remove()
         self._context.__exit__(*error)
 
     def apply(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,14 +11,20 @@ from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store import record_pages as listing
 from crmctl.service.values.conditions import read_condition
-from tests.service.store.conftest import Store, new_id
+from tests.service.store.conftest import Store, new_id, opened
+from tests.support.databases import ENGINES, fresh_database
 
 ROWS = 700
 
 
-@pytest.fixture
-def people(store: Store) -> tuple[Store, str]:
-    """Seven hundred records; a hundred share each creation time, some were updated later."""
+@pytest.fixture(scope="module", params=ENGINES)
+def people(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]]:
+    """To read only: seven hundred records; a hundred share each creation time, some were updated later."""
+    with fresh_database(request, tmp_path_factory.mktemp("listing")) as url, opened(url) as store:
+        yield store, fill(store)
+
+
+def fill(store: Store) -> str:
     chance = random.Random(7)
     object_id = store.object(
         "folk",
@@ -37,7 +44,7 @@ def people(store: Store) -> tuple[Store, str]:
     for record in chance.sample(everything, 40):
         store.clock.advance(1)
         store.write(records.update_record, object_id, record["id"], {"label": "changed"})
-    return store, object_id
+    return object_id
 
 
 CONDITIONS = [
