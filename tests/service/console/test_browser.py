@@ -64,7 +64,7 @@ def live(tmp_path: Path) -> Iterator[RunningService]:
         yield service
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with open_browser(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
