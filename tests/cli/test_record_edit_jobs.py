@@ -176,16 +176,22 @@ def test_one_fault_on_the_way_and_it_is_written_once(crm: RunningService, ada: s
     assert (job["state"], job["updated"], kept_texts()) == ("finished", 1, [])
 
 
-REFUSALS = [("500", 7, "told to fail"), ("503", 7, "told to fail"), ("lost", 6, ""), ("422", 9, "told to fail"), ("403", 4, "")]
+REFUSALS = [("500", 7, 3), ("503", 7, 5), ("lost", 6, 5), ("422", 9, 1), ("403", 4, 1)]
 
 
-@pytest.mark.parametrize(("fault", "code", "said"), REFUSALS)
-def test_what_is_not_written_leaves_the_text_and_no_job(crm: RunningService, ada: str, fault: str, code: int, said: str) -> None:
+@pytest.mark.parametrize(("fault", "code", "patches"), REFUSALS)
+def test_what_is_not_written_leaves_the_text_and_no_job(crm: RunningService, ada: str, fault: str, code: int, patches: int) -> None:
     with Faults(crm, [fault], versions=True) as faults:
         error = edit(faults, ada).exits(code).error()
-    assert said in error["message"]
+    assert ("told to fail" in error["message"], len(faults.sent)) == (fault != "lost", patches)
     [text] = kept_texts()
     assert ("your text is in" in error["hint"], "score: 40" in text, data_of(crm), jobs()) == (True, True, DATA, [])
+
+
+def test_a_limit_that_does_not_clear_ends_it_in_time(crm: RunningService, ada: str) -> None:
+    with Faults(crm, ["429"], versions=True) as faults:
+        error = run_here("records", "edit", "people", ada, "--base-url", faults.url, "--max-wait", "0").exits(5).error()
+    assert ("your text is in" in error["hint"], len(faults.sent), data_of(crm), jobs()) == (True, 1, DATA, [])
 
 
 @pytest.mark.parametrize("fault", ["lost", "late"])

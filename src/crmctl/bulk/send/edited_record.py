@@ -39,6 +39,8 @@ class Editing:
         watch: BatchObserver | None = None,
     ) -> BulkResult:
         """Write the one record. Raises RejectedError where somebody has changed it."""
+        if self.error is not None and (self.error.retryable or self.error.status is None):
+            raise CrmctlError(self.error.message) from self.error  # it was not carried out, and was repeated often enough
         record = records[0]
         data = (jsontext.loads(record) if isinstance(record, bytes) else record)["data"]
         if watch is not None:
