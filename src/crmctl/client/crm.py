@@ -173,7 +173,7 @@ class Crm:
         its key is sent for services that know such keys.
         """
         headers = {"Idempotency-Key": watch.idempotency_key} if watch is not None else None
-        encoded = b",".join(record if isinstance(record, bytes) else encode_json(record) for record in records)
+        encoded = b",".join([record if isinstance(record, bytes) else encode_json(record) for record in records])
         body = b'{"mode":%s,"records":[%s]}' % (encode_json(mode), encoded)
         path = path_of("objects", object_id, "records", action="bulk")
         return read_bulk(self.session.request("POST", path, body=body, headers=headers, watch=watch))

@@ -106,12 +106,14 @@ class Batcher:
 
     def feed(self, entry: Entry) -> Batch | None:
         """Take one entry; returns the batch before it when that is complete."""
-        full = None
-        if self._entries and (len(self._entries) >= self.max_rows or self._size + len(entry.encoded) > self.max_bytes):
+        entries, size = self._entries, len(entry[1])
+        if entries and (len(entries) >= self.max_rows or self._size + size > self.max_bytes):
             full = self.flush()
-        self._entries.append(entry)
-        self._size += len(entry.encoded)
-        return full
+            self._entries, self._size = [entry], size
+            return full
+        entries.append(entry)
+        self._size += size
+        return None
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[Batch]:
         """All of them, and what is left at the end."""

@@ -106,9 +106,10 @@ class RowEncoder:
     def encode(self, rows: Sequence[Row]) -> list[bytes | None]:
         """The records of rows as JSON, their data the same as the builder's; None for a row that the builder has to look at."""
         try:
-            if any(row.problem for row in rows):
+            _, _, _, _, cells, _, problems = zip(*rows, strict=True)
+            if any(problems):
                 raise _Remarkable
-            columns = zip(*(row.cells for row in rows), strict=True)
+            columns = zip(*cells, strict=True)
             members = [column.members(texts) for column, texts in zip(self._columns, columns, strict=True)]
         except (_Remarkable, RejectedError, ValueError):
             middle = len(rows) // 2

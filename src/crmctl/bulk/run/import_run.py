@@ -121,7 +121,7 @@ def _read_all(run: ImportRun, keep: Keep) -> JobState:
     rejected = fatal = False
     updates_by_id = run.journal.header.mode == Mode.UPDATE and run.resolver is None
     for chunk in chunks(run.rows()):
-        remarkable = [row for row in chunk if row.findings]
+        remarkable = [row for row in chunk if type(row) is not Entry and row.findings]
         errors = {row.ordinal: text for row in remarkable if (text := rejection(row)) is not None}
         for finding in (finding for row in remarkable for finding in row.findings):
             run.report(finding)
@@ -279,6 +279,8 @@ def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
     header = journal.header
     with_id = header.mode != "create"
     marker = Marker.of(header.marker, header.job) if header.marker is not None else None
+    if not header.keys and not with_id and marker is None:
+        return lambda row: row if type(row) is Entry else entry_of(row, with_id=False)
     if not header.keys:
         return lambda row: entry_of(row, with_id=with_id, marker=marker)
     return lambda row: entry_of(row, with_id=True, marker=marker, target=journal.target(row.ordinal))

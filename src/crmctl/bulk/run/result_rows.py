@@ -58,10 +58,9 @@ class _Delimited:
     def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
         mark = self._delimiter
         tail = "".join(mark + self._text(text or "") for text in outcome) + self._newline
-        as_is = self._kept is None
-        return "".join(
-            [f"{row.raw if as_is and not row.problem else self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows]
-        )
+        if self._kept is None and not any(row.problem for row in rows):
+            return "".join([f"{raw}{mark}{ordinal}{mark}{line}{tail}" for ordinal, line, _, raw, _, _, _ in rows])
+        return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows])
 
     def _shown(self, row: Row) -> str:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:

@@ -56,10 +56,10 @@ class EntrySpool:
     def add(self, entries: Iterable[Entry]) -> None:
         """Raises StorageError."""
         # JSON text holds no bare tab or line feed.
-        lines = (
+        lines = [
             b"%d\t%s\t%s\n" % (ordinal, jsontext.dumps(record_id).encode() if record_id else b"null", encoded)
             for ordinal, encoded, record_id in entries
-        )
+        ]
         with self._on_disk():
             self._file.writelines(lines)
 
