@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from crmctl.client.http.transport import HttpxTransport, Request, Response
 from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service
 
@@ -134,3 +135,17 @@ def test_the_reason_is_on_stderr(crm: RunningService, prepare: Callable[[Running
     done = run_here(*prepare(crm), "-o", output)
     assert done.code in (9, 10), done.err
     assert reason in done.err
+
+
+@pytest.mark.parametrize("words", [("delete", "people", "--filter", "score>=0"), ("undo", "last")], ids=["delete", "undo"])
+def test_why_records_are_not_deleted_is_on_stderr(crm: RunningService, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    Path("a.csv").write_text(BOTH.format("bob@acme.com"))
+    run_here("bulk", "import", "people", "a.csv").ok()
+    send = HttpxTransport.send
+
+    def refuses(transport: HttpxTransport, request: Request) -> Response:
+        refusal = b'{"error": "locked", "message": "the record is locked by an audit"}'
+        return Response(409, {"content-type": "application/json"}, refusal) if request.method == "DELETE" else send(transport, request)
+
+    monkeypatch.setattr(HttpxTransport, "send", refuses)
+    assert "the record is locked by an audit" in run_here("bulk", *words, "--yes").exits(10).error()["message"]
