@@ -20,6 +20,7 @@ DEFERRED = {
     "crmctl.client.rate_limit.limiter": "the ledger and its model are there when a request is made",
     "crmctl.output.messages": "an error for a program is the only JSON on stderr",
     "crmctl.output.progress": "a bar needs rich",
+    "crmctl.output.selection": "only --query needs its functions",
     "crmctl.service.context": "who administers a service needs no places for requests",
     "crmctl.service.store.engine": "SQLite needs no driver of PostgreSQL",
 }

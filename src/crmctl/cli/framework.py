@@ -21,7 +21,6 @@ from typer.main import get_command_from_info as build_command
 from crmctl.cli import help_text
 from crmctl.cli.options import common_options
 from crmctl.cli.registry import BY_NAME, COMMANDS
-from crmctl.cli.unknown_command import way_out
 from crmctl.errors import UsageError
 from crmctl.models.nearest import nearest
 
@@ -149,9 +148,10 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            hint = way_out(ctx.obj, ctx.command_path, args, names)
+            from crmctl.cli.unknown_command import way_out
+
             wanted = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
-            raise UsageError(f"there is no command '{wanted}'", hint=hint)
+            raise UsageError(f"there is no command '{wanted}'", hint=way_out(ctx.obj, ctx.command_path, args, names))
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
