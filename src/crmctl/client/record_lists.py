@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
 from crmctl.client.paging import iterate
+from crmctl.client.shapes import Page
 from crmctl.errors import DeniedError
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
@@ -19,6 +20,21 @@ SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "c
 """What the service sorts records by, as people may call it."""
 
 SHIFTED = "the list changed while its pages were read: something may be missing"
+
+
+class Lister(Protocol):
+    """Who lists records: the service, a copy of it, or who counts what is asked."""
+
+    def list_records(
+        self,
+        object_id: str,
+        *,
+        filters: Sequence[Condition] = (),
+        sort: str | None = None,
+        order: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page[Record]: ...
 
 
 def known_attributes(directory: Directory, object_name: str, tell: Callable[[str], None]) -> list[Attribute] | None:

@@ -14,8 +14,9 @@ from typing import Any, Self
 from crmctl.bulk.export.collected_records import Staging
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.full_scan import Sweep, SweepState
-from crmctl.bulk.read.sorted_lists import Lister, Listing, PassStatistics, Unsorted
+from crmctl.bulk.read.sorted_lists import Listing, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass, Position
+from crmctl.client.record_lists import Lister
 from crmctl.clock import Clock
 from crmctl.models.filters import Condition
 from crmctl.models.records import Record

@@ -11,8 +11,9 @@ from crmctl.bulk.match.key_filters import KeyFilter, Question
 from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE, Lister, Listing, PassStatistics, Unsorted
+from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE, Listing, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass
+from crmctl.client.record_lists import Lister
 from crmctl.client.shapes import Page
 from crmctl.errors import InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.models.filters import Condition

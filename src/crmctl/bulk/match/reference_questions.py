@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from crmctl.bulk.match.key_lookups import PAGE_STEP, RecordSink
-from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE, Lister
+from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE
+from crmctl.client.record_lists import Lister
 from crmctl.client.shapes import Page
 from crmctl.errors import NotFoundError, RejectedError, ServiceError
 from crmctl.models.filters import Condition, Operator

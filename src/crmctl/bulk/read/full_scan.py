@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.read.sorted_lists import Lister, Listing, NoProgress, PassStatistics, Unsorted
+from crmctl.bulk.read.sorted_lists import Listing, NoProgress, PassStatistics, Unsorted
 from crmctl.bulk.read.stable_pages import AnchoredPass, Position
+from crmctl.client.record_lists import Lister
 from crmctl.errors import CrmctlError, RejectedError, ServiceError
 from crmctl.models.records import PAGE_LIMIT, Record
 
-__all__ = ["Lister", "ScanStatistics", "Sweep", "scan"]
+__all__ = ["ScanStatistics", "Sweep", "scan"]
 
 
 @dataclass

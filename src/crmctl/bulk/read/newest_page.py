@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crmctl.bulk.read.sorted_lists import Lister
+from crmctl.client.record_lists import Lister
 from crmctl.client.shapes import Page
 from crmctl.clock import Clock
 from crmctl.models.records import PAGE_LIMIT, Record

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE, Lister
+from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
+from crmctl.client.record_lists import Lister
 from crmctl.client.shapes import Page
 from crmctl.errors import InterruptedByUser
 from crmctl.models.filters import Condition, Operator

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.read.sorted_lists import Lister, Listing
+from crmctl.bulk.read.sorted_lists import Listing
 from crmctl.bulk.spill import Spill
+from crmctl.client.record_lists import Lister
 from crmctl.errors import NotFoundError
 from crmctl.models import jsontext
 from crmctl.models.records import PAGE_LIMIT, Record

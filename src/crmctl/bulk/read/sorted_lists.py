@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from crmctl.client.shapes import Page
+from crmctl.client.record_lists import Lister
 from crmctl.errors import ServiceError
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import PAGE_LIMIT, Record
@@ -14,21 +13,6 @@ from crmctl.models.timestamps import micros_of, micros_of_date
 
 SMALLEST_PAGE = 20
 """A page of fewer records is the end of a list of unknown length: no service cuts pages shorter than its smallest default."""
-
-
-class Lister(Protocol):
-    """The list call of the client."""
-
-    def list_records(
-        self,
-        object_id: str,
-        *,
-        filters: Sequence[Condition] = (),
-        sort: str | None = None,
-        order: str | None = None,
-        limit: int = 50,
-        offset: int = 0,
-    ) -> Page[Record]: ...
 
 
 class NoProgress(ServiceError):

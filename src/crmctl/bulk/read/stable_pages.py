@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from crmctl.bulk.read.order_evidence import SURE, Sighting, weigh
-from crmctl.bulk.read.sorted_lists import Lister, Listing, NoProgress, PassStatistics, Slice, SliceReader
+from crmctl.bulk.read.sorted_lists import Listing, NoProgress, PassStatistics, Slice, SliceReader
 from crmctl.bulk.read.tie_groups import GroupWalk
+from crmctl.client.record_lists import Lister
 from crmctl.errors import RejectedError
 from crmctl.models.records import PAGE_LIMIT, Record
 

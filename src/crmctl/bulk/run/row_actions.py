@@ -16,7 +16,6 @@ from crmctl.bulk.match.key_index import KeyIndex, Wanted
 from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.keys import KeyRule, is_unchanged, key_rule
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.read.sorted_lists import Lister
 from crmctl.bulk.rows.mapping import Mode
 from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import before_image
@@ -24,6 +23,7 @@ from crmctl.bulk.run.feed import Feed, KeptValues
 from crmctl.bulk.run.part_merges import MergedRows, finding_of_merge
 from crmctl.bulk.run.plan import PlannedInput
 from crmctl.bulk.run.three_way import Merge
+from crmctl.client.record_lists import Lister
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute

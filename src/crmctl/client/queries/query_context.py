@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
+from crmctl.client.record_lists import Lister
 from crmctl.client.shapes import Page
 from crmctl.errors import UsageError
 from crmctl.models.filters import Condition
@@ -22,19 +23,8 @@ class ReadingCost(NamedTuple):
     of: str = ""
 
 
-class RecordLists(Protocol):
+class RecordLists(Lister, Protocol):
     """Who is asked for records: the service, or a copy of it."""
-
-    def list_records(
-        self,
-        object_id: str,
-        *,
-        filters: Sequence[Condition] = (),
-        sort: str | None = None,
-        order: str | None = None,
-        limit: int = 50,
-        offset: int = 0,
-    ) -> Page[Record]: ...
 
     def search_records(
         self,
