@@ -282,11 +282,17 @@ def preload(*packages: str) -> None:
     from crmctl.cli import framework
     from crmctl.models.base import Resource
 
-    framework.load_command = cache(framework.load_command)
+    framework._build_one = cache(framework._build_one)
     for name in framework.BY_NAME:
-        framework.load_command(name)
+        _build(framework.load_command(name))
     for model in Resource.__subclasses__():
         model.model_rebuild()
+
+
+def _build(command: Any) -> None:
+    """A command, or all of a group."""
+    for each in getattr(command, "commands", {}).values():
+        _build(each)
 
 
 def serve(path: str) -> str:
