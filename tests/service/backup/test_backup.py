@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import random
 import signal
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,12 @@ def test_a_service_comes_back_whole_from_a_backup_made_while_others_write(
     run_crmctl("service", "restore", file, *empty).exits(2)
 
 
+def content_of(packed: bytes) -> bytes | None:
+    with contextlib.suppress(OSError, EOFError, zlib.error):
+        return gzip.decompress(packed)
+    return None
+
+
 def test_what_is_not_all_of_a_backup_is_never_taken_for_one(crm: RunningService, tmp_path: Path) -> None:
     file = tmp_path / "crm.backup"
     run_crmctl("service", "backup", file, *where(crm)).ok()
@@ -153,7 +161,10 @@ def test_what_is_not_all_of_a_backup_is_never_taken_for_one(crm: RunningService,
             unpack(damaged, None)
     for _ in range(10):
         place = chance.randrange(after_name, len(whole))
-        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << chance.randrange(8)]) + whole[place + 1 :])
+        flipped = whole[:place] + bytes([whole[place] ^ 1 << chance.randrange(8)]) + whole[place + 1 :]
+        damaged.write_bytes(flipped)
+        if content_of(flipped) == content_of(whole):
+            continue  # one of the bits that fill up a byte
         with pytest.raises(RejectedError):
             unpack(damaged, None)
     damaged.write_bytes(whole[: len(whole) // 2])
