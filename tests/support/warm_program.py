@@ -36,18 +36,8 @@ ROOT = Path(__file__).parents[2]
 CRMCTL = str(Path(sysconfig.get_path("scripts"), "crmctl"))
 PACKAGES = ("cli", "client", "bulk", "schema", "output", "config", "models", "api")
 LIBRARIES = (
-    "httpx",
-    "httpcore",
-    "encodings.idna",
-    "rich.table",
-    "keyring",
-    "yaml",
-    "tomlkit",
-    "jmespath",
-    "charset_normalizer",
-    "platformdirs.unix",
-    "phonenumbers",
-    "sqlite3",
+    *("httpx", "httpcore", "encodings.idna", "rich.table", "keyring", "yaml", "tomlkit"),
+    *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3"),
 )
 APART = (["demo"], ["serve"])
 """Commands of a shell that it stops itself, with what they started."""
