@@ -29,7 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()
     if config.getoption("--folder-seconds"):
         from tests.support.folder_seconds import FolderSeconds
 
@@ -42,11 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end: looking through it for garbage took a seventh of the time of a run."""
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays until the end: looking through it for garbage took a seventh of the time of a run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
