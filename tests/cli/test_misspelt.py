@@ -100,6 +100,9 @@ def test_the_name_of_an_object_is_no_command_and_leads_to_its_records(service_he
         (("people", "get", "email=a@b.c"), "crmctl records get people"),
         (("peple", "list"), "crmctl records list people"),
         (("report", "list"), "did you mean: crmctl reports"),
+        (("search", "Ada"), "did you mean: crmctl records search"),
+        (("list", "people"), "did you mean: crmctl records list"),
+        (("import", "people.csv"), "did you mean: crmctl bulk import"),
     ):
         assert hint_of(run_here(*words).exits(2)) == meant
 

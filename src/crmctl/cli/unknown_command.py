@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from crmctl.cli.registry import BY_NAME
 from crmctl.models.nearest import nearest
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ def way_out(runtime: Runtime, path: str, words: Sequence[str], names: Sequence[s
     """The hint for `words` behind `path`, where only `names` are commands. Reads what is kept of the schema; asks nobody."""
     typed = words[0]
     objects = _objects(runtime) if path == "crmctl" else []
+    if path == "crmctl" and typed not in objects and (nouns := _nouns_of(typed)):
+        return f"did you mean: {path} {'records' if 'records' in nouns else nouns[0]} {typed}"
     if typed not in objects and (near := nearest(typed, names)):
         return f"did you mean: {path} {near}"
     verb = next((word for word in words[1:] if word in OF_RECORDS), "list")
@@ -24,6 +28,12 @@ def way_out(runtime: Runtime, path: str, words: Sequence[str], names: Sequence[s
         return f"crmctl records {verb} {near}"
     help_text = f"{path} --help lists the commands"
     return f"{help_text}; records are asked for by their object: crmctl records {verb} OBJECT" if path == "crmctl" else help_text
+
+
+def _nouns_of(verb: str) -> list[str]:
+    """The groups that have a command of this name."""
+    groups = {name: importlib.import_module(entry.import_name).app for name, entry in BY_NAME.items()}
+    return [name for name, group in groups.items() if any(command.name == verb for command in group.registered_commands)]
 
 
 def _objects(runtime: Runtime) -> Sequence[str]:
