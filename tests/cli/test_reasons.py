@@ -137,6 +137,12 @@ def test_the_reason_is_on_stderr(crm: RunningService, prepare: Callable[[Running
     assert reason in done.err
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_finished_job_says_it_again(crm: RunningService, output: str) -> None:
+    run_here(*imported(crm)).exits(10)
+    assert TAKEN in run_here("bulk", "resume", "--last", "-o", output).ok().err
+
+
 @pytest.mark.parametrize("words", [("delete", "people", "--filter", "score>=0"), ("undo", "last")], ids=["delete", "undo"])
 def test_why_records_are_not_deleted_is_on_stderr(crm: RunningService, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
     Path("a.csv").write_text(BOTH.format("bob@acme.com"))

@@ -30,7 +30,7 @@ from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.run.row_actions import resolver_of
 from crmctl.bulk.send.context import DeliveryOptions, ImportService
 from crmctl.bulk.usecases.finding_log import FindingLog
-from crmctl.bulk.usecases.results import ImportResult, JobResult, result_of
+from crmctl.bulk.usecases.results import ImportResult, JobResult, result_of, service_words
 from crmctl.bulk.usecases.targets import note_if_empty, store_of
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 
@@ -166,7 +166,9 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
         duplicates, rivals = len(known_duplicates(journal)), known_rivals(journal)
         finished = ExitCode.PARTIAL if duplicates or rivals else ExitCode.OK
         code = ExitCode.REJECTED if job.state is JobState.REJECTED else finished
-        return JobResult(summarize(journal), code, duplicates=duplicates, rivals=rivals, refusals=journal.refusals())
+        refusals = journal.refusals()
+        notes = (f"rows failed{service_words(refusals)}",) if refusals else ()
+        return JobResult(summarize(journal), code, notes=notes, duplicates=duplicates, rivals=rivals, refusals=refusals)
 
 
 def known_rivals(journal: Journal) -> list[dict[str, Any]]:
