@@ -11,7 +11,7 @@ from typing import Any
 
 from crmctl.clock import Clock
 from crmctl.config.profiles import write_private
-from crmctl.errors import ConfigError
+from crmctl.errors import ConfigError, StorageError
 from crmctl.models import jsontext
 
 FRESH_SECONDS = 300.0
@@ -64,5 +64,5 @@ class SchemaCache:
         self._lists = lists
         try:
             write_private(self._path, jsontext.dumps(lists))
-        except (ConfigError, ValueError):
+        except (ConfigError, StorageError, ValueError):
             return
