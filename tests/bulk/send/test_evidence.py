@@ -72,7 +72,7 @@ def test_times_without_a_zone_cost_nothing_more(tmp_path: Path) -> None:
     reads = []
     for number, times in enumerate(("zone", "bare")):
         service = FaultService(FakeClock(), {5: NOT_APPLIED}, Habits(times=times))
-        for old in range(20_000):
+        for old in range(6_000):
             service.create({"n": -old})
         service.clock.sleep(3600)
         _, states = import_over_socket(tmp_path / str(number), service, 2000)
