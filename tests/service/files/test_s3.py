@@ -175,6 +175,7 @@ def gated() -> Iterator[tuple[str, Gate]]:
     server.server_close()
 
 
+@pytest.mark.long
 def test_a_backup_that_is_killed_at_any_request_leaves_the_one_before(
     gated: tuple[str, Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
