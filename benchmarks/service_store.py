@@ -110,7 +110,7 @@ class Database:
 @contextlib.contextmanager
 def sqlite_database() -> Iterator[Database]:
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(sqlite3.connect(f"{folder}/plain.db", isolation_level=None)) as plain:
-        for pragma in PRAGMAS:
+        for pragma in ("PRAGMA journal_mode = WAL", *PRAGMAS):
             plain.execute(pragma)
         table = "CREATE TABLE record (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, data TEXT NOT NULL)"
         reads = {"truth": r"data ->> '$.\1' = 1", "number": r"data ->> '$.\1'", "text": r"data ->> '$.\1'"}

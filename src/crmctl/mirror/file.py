@@ -13,6 +13,7 @@ from crmctl.errors import ConfigError, StorageError, reason, storage_error
 from crmctl.mirror.columns import quoted
 from crmctl.models import jsontext
 from crmctl.models.timestamps import to_timestamp
+from crmctl.write_ahead_log import begin_log
 
 FORMAT = 1
 ACTIVITIES = "activities"
@@ -112,7 +113,7 @@ class MirrorFile:
             raise storage_error(error, path) or ConfigError(f"cannot write to {path.parent}: {reason(error)}", hint=hint) from error
         with storage_errors(path):
             db = sqlite3.connect(path, isolation_level=None, timeout=60.0)
-            db.execute("PRAGMA journal_mode = WAL")
+            begin_log(db, 60.0)
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA cache_size = -16000")
             db.execute("PRAGMA secure_delete = ON")

@@ -20,10 +20,13 @@ from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.errors import storage_error
 from crmctl.models import jsontext
+from crmctl.write_ahead_log import begin_log
 
 FOLDER = "feeds"
 KEY_NAME = "key"
 CHUNK_ROWS = 500
+LONGEST_WAIT = 60.0
+"""Seconds for others who write."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS base (row BLOB PRIMARY KEY, hashes TEXT NOT NULL) WITHOUT ROWID;
@@ -208,8 +211,8 @@ class FeedBases:
         self._db.execute("INSERT OR REPLACE INTO base VALUES (?, ?)", (row, jsontext.dumps(_without(self._bases(row), gone) | dict(new))))
 
     def _connect(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, isolation_level=None, timeout=60.0)
-        database.execute("PRAGMA journal_mode = WAL")
+        database = sqlite3.connect(self._path, isolation_level=None, timeout=LONGEST_WAIT)
+        begin_log(database, LONGEST_WAIT)
         database.execute("PRAGMA synchronous = FULL")
         database.executescript(_TABLES)
         return database

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from crmctl.client.rate_limit.estimator import Exchange, learn
 from crmctl.client.rate_limit.model import SOON, Learned, Usage, free_at, time_for
+from crmctl.write_ahead_log import begin_log
 
 INTERACTIVE, BULK = 0, 1
 """Lanes; the lower one goes first."""
@@ -99,7 +100,8 @@ class Ledger:
         try:
             # What a power cut could lose here is not worth an fsync per request.
             self._base.execute("PRAGMA synchronous=OFF")
-            self._base.execute("PRAGMA journal_mode=WAL")
+            if path is not None:
+                begin_log(self._base, LOCKED)
             self._base.executescript(_SCHEMA)
         except sqlite3.Error:
             self._base.close()

@@ -17,6 +17,7 @@ from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.dialect import SqliteDialect
 from crmctl.service.store.rates import DatabaseRateWindows, FallingBack, RateWindows, create_tables
 from crmctl.service.store.tx import Params, Row, several_at_once
+from crmctl.write_ahead_log import begin_log
 
 T = TypeVar("T")
 
@@ -30,7 +31,6 @@ _STEPS = 200_000
 threads may let go of only every 5 ms."""
 
 PRAGMAS = (
-    "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA fullfsync = ON",
     "PRAGMA foreign_keys = ON",
@@ -45,7 +45,7 @@ PRAGMAS = (
 _READING = ("PRAGMA query_only = ON", "PRAGMA mmap_size = 2147418112")
 """What readers need besides. Going through all records costs half the time where the file is mapped, and one copy serves all readers."""
 
-_PASSING = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = OFF", "PRAGMA cache_size = -1000")
+_PASSING = ("PRAGMA synchronous = OFF", "PRAGMA cache_size = -1000")
 """For what may be lost when the machine goes down, but not with a process."""
 
 _CANNOT_WRITE = {
@@ -231,6 +231,7 @@ class SqliteEngine:
             factory=_Connection,
         )
         try:
+            begin_log(connection, self._busy_seconds)
             for pragma in (*self._pragmas, *more):
                 connection.execute(pragma)
         except BaseException:
