@@ -80,12 +80,12 @@ def test_the_first_night_decides_by_the_policy_alone(desk: KeyDesk) -> None:
 
 
 def test_what_is_remembered_holds_no_value_of_anybody(desk: KeyDesk) -> None:
-    night(desk, {"ada": "a1", "bob": "a1"})
+    night(desk, {"adalbertine": "remarkable", "bartholomew": "remarkable"})  # words that hashes do not hold by chance
     folder = desk.folder / "state" / "feeds"
     (file,) = folder.glob("*.sqlite")
     assert [path.stat().st_mode & 0o777 for path in (file, folder / "key", folder)] == [0o600, 0o600, 0o700]
     said = b"".join(path.read_bytes() for path in folder.iterdir())
-    assert not any(word in said for word in (b"ada", b"bob", b"acme", b"a1"))
+    assert not any(word in said for word in (b"adalbert", b"barthol", b"acme.com", b"remarkable"))
     with closing(sqlite3.connect(file)) as base:
         hashes = [row for (row,) in base.execute("SELECT hashes FROM base")]
     assert len(set(hashes)) == 2  # one value, two rows: nobody can tell

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,20 +138,20 @@ def all_people(service: RunningService) -> dict[str, Any]:
     return found
 
 
-def a_second_later(service: RunningService) -> None:
-    """What was made before is older than the service's clock, which its answers tell in whole seconds, says from now on."""
+def until_older(service: RunningService, made: dict[str, Any]) -> None:
+    """What was made is older than the service's clock, which its answers tell in whole seconds and a little late, says from now on."""
+    newest = max(micros_of(record["updatedAt"]) or 0 for record in made.values())
 
-    def now() -> str:
-        return service.client.get("/api/v1/objects").headers["Date"]
+    def now() -> float:
+        return parsedate_to_datetime(service.client.get("/api/v1/objects").headers["Date"]).timestamp() * 1_000_000
 
-    made = now()
-    wait_until(lambda: now() != made)
+    wait_until(lambda: now() > newest)
 
 
 def test_an_export_beside_a_writer_has_all_that_stayed(service: RunningService, tmp_path: Path) -> None:
     create(service, 0, 2500)
     before = all_people(service)
-    a_second_later(service)
+    until_older(service, before)
     path = f"/api/v1/objects/{service.object_id('people')}/records"
     done = threading.Event()
     deleted: set[str] = set()
