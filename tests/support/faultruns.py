@@ -114,17 +114,19 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows that are not there exactly once. `in_doubt` and `duplicates` are named by the job, `lost` and `doubled` are not."""
+    """Rows that are not there exactly once. `in_doubt` and `duplicates` are named by the job, `lost` and `doubled` are not. `wronged` are
+    duplicates that are none: who deletes them loses a row."""
 
     lost: int
     doubled: int
     in_doubt: int
     duplicates: int
     requests: int
+    wronged: int = 0
 
     @property
     def is_right(self) -> bool:
-        return not self.lost and not self.doubled
+        return not (self.lost or self.doubled or self.wronged)
 
 
 def rows_for(recognition: str) -> list[Prepared]:
@@ -203,7 +205,8 @@ def _count(service: FaultService, journal: Journal, rows: list[Prepared]) -> Out
         extra[n] += len(duplicates.get(row.ordinal, ()))
     lost = sum(max(0, wanted[n] - open_rows[n] - there[n]) for n in wanted)
     doubled = sum(max(0, there[n] - wanted[n] - extra[n]) for n in wanted)
-    return Outcome(lost, doubled, sum(open_rows.values()), sum(extra.values()), service.writes + service.reads)
+    wronged = sum(max(0, extra[n] - max(0, there[n] - wanted[n] + open_rows[n])) for n in wanted)
+    return Outcome(lost, doubled, sum(open_rows.values()), sum(extra.values()), service.writes + service.reads, wronged)
 
 
 def singles() -> list[Scenario]:

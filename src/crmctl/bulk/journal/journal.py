@@ -384,12 +384,11 @@ class Journal(JournalSends):
         return found
 
     def record_duplicates(self, records: Mapping[int, Iterable[str]]) -> None:
-        """Rows with more records than they should have: all but the ones that rows are known to have become are further ones."""
-        rows = [(ordinal, record_id, record_id) for ordinal, ids in records.items() for record_id in ids]
+        """Rows with more records than they should have: all are further ones but those that rows became, or that are known as such."""
+        rows = [(ordinal, record_id) for ordinal, ids in records.items() for record_id in ids]
+        unless = "EXISTS (SELECT 1 FROM row WHERE created_id = ?2) OR EXISTS (SELECT 1 FROM duplicate WHERE record_id = ?2)"
         with self._transaction():
-            self._db.executemany(
-                "INSERT OR IGNORE INTO duplicate SELECT ?, ? WHERE NOT EXISTS (SELECT 1 FROM row WHERE created_id = ?)", rows
-            )
+            self._db.executemany(f"INSERT INTO duplicate SELECT ?1, ?2 WHERE NOT ({unless})", rows)
 
     def forget_duplicate(self, record_id: str) -> None:
         self._write("DELETE FROM duplicate WHERE record_id = ?", record_id)

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.bulk.rows.batches import Entry
 from crmctl.models import jsontext
@@ -23,8 +23,23 @@ from crmctl.models.records import Record
 _FOLDED = types_with(Trait.FOLDED)
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
 
-Others = Callable[[Collection[str]], Mapping[str, int]]
-"""For some keys, how many other rows of the job that have them may be in the service."""
+
+class Twins(NamedTuple):
+    """Other rows of the job that are just like some and may be in the service: the `ids` of the records that they are known to have become,
+    and how many `unnamed` ones there are."""
+
+    ids: frozenset[str] = frozenset()
+    unnamed: int = 0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was told before about records of the job, and stays so. `twins`: by key. `names`: by ordinal, the record that a row became.
+    `further`: records that a row has beyond its own; they never stand for another row."""
+
+    twins: Callable[[Collection[str]], Mapping[str, Twins]] = lambda _: {}
+    names: Mapping[int, str] = field(default_factory=dict)
+    further: Collection[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -53,8 +68,8 @@ class Recognition:
 
 @dataclass(frozen=True)
 class RecordMatch:
-    """`found`: by ordinal, the id of its record (None when it is there and nobody can say which one it is). `extra`: where
-    there are more records than rows, all of them (only those too many, where some may belong to other rows).
+    """`found`: by ordinal, the id of its record (None when it is there and nobody can say which one it is). `extra`: the records that are
+    too many, where there are more than rows, and were not known to be.
 
     `ambiguous`: rows that may be there, or other rows like them. `strangers`: how many records are none of the rows asked for.
     """
@@ -81,7 +96,7 @@ def without_altered(recognition: Recognition, entries: Sequence[Entry], records:
     return Recognition(frozenset(slug for slug in recognition.slugs if values(slug, sent) <= values(slug, seen)), unique=False)
 
 
-def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, others: Others) -> RecordMatch:
+def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, known: Known) -> RecordMatch:
     """Which rows are among the records (oldest first)."""
     wanted: dict[str, list[int]] = defaultdict(list)
     for ordinal, key in recognition.keys(entries).items():
@@ -92,21 +107,26 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         if (key := recognition.key(record.data)) in wanted and key is not None:
             ids[key].append(record.id)
     strangers = len(records) - sum(map(len, ids.values()))
-    elsewhere = {} if recognition.unique else others(ids)
+    every_twin = {} if recognition.unique else known.twins(ids)
     found: dict[int, str | None] = {}
     extra: dict[int, Sequence[str]] = {}
     ambiguous: set[int] = set()
     for key, there in ids.items():
-        ordinals, more = wanted[key], elsewhere.get(key, 0)
-        if more == 0:
+        twins = every_twin.get(key, Twins())
+        named = {ordinal: name for ordinal in wanted[key] if (name := known.names.get(ordinal)) in there and name is not None}
+        found.update(named)
+        ordinals = [ordinal for ordinal in wanted[key] if ordinal not in named]
+        taken = {*named.values(), *twins.ids, *known.further}
+        free = [record_id for record_id in there if record_id not in taken]
+        if twins.unnamed == 0:
             # Rows that are alike may stand for one another.
-            found.update((ordinal, record_id) for ordinal, record_id in zip(ordinals, there, strict=False))
-        elif len(there) >= len(ordinals) + more:
+            found.update(zip(ordinals, free, strict=False))
+        elif len(free) >= len(ordinals) + twins.unnamed:
             found.update((ordinal, None) for ordinal in ordinals)
         else:
             ambiguous.update(ordinals)
-        if surplus := there[len(ordinals) + more :]:
-            extra[ordinals[-1]] = surplus if more else there
+        if surplus := free[len(ordinals) + twins.unnamed :]:
+            extra[wanted[key][-1]] = surplus
     return RecordMatch(found, extra, frozenset(ambiguous), strangers)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.journal.states import MAY_BE_THERE, RowState
+from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.record_match import Recognition, RecordMatch, match
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Reader, Unusable
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
 from crmctl.bulk.send.context import SETTLE_SECONDS, ImportService
 from crmctl.bulk.send.methods import methods
+from crmctl.bulk.send.twin_rows import known
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import BULK_LIMIT, Record
@@ -62,8 +63,8 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
         if found is None:
             unreadable += len(chunk)
             continue
-        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-        nameless = {row for row, entry in known.items() if entry.state is RowState.CREATED and entry.record_id is None}
+        rows = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        nameless = {row for row, entry in rows.items() if entry.state is RowState.CREATED and entry.record_id is None}
         journal.name_rows({row: record_id for row, record_id in found.found.items() if record_id is not None and row in nameless})
         journal.record_duplicates(found.extra)
     final = due is None or journal.clock.now() >= due
@@ -88,12 +89,15 @@ def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Cal
         method.shows(created, records)
         recognition = method.recognition_of(entries)
 
-        def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, int]:
-            """How many further rows of the job may be there and are just like these."""
-            others = ((recognition.key(entry.data), entry.ordinal) for entry in again() if entry.ordinal not in mine)
-            return Counter(key for key, row in others if key in keys and key is not None and _state(journal, row) in MAY_BE_THERE)
+        def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, Sequence[int]]:
+            """Further rows of the job that are just like these."""
+            found: dict[str, list[int]] = defaultdict(list)
+            for entry in again():
+                if entry.ordinal not in mine and (key := recognition.key(entry.data)) is not None and key in keys:
+                    found[key].append(entry.ordinal)
+            return found
 
-        if reading.complete and (found := match(entries, records, recognition, alike)).found:
+        if reading.complete and (found := match(entries, records, recognition, known(journal, entries, alike))).found:
             return found
     return None
 

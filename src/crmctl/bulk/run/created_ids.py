@@ -16,6 +16,7 @@ from crmctl.bulk.read.read_back import Baseline, Reader, Unusable, Walk, is_afte
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
 from crmctl.bulk.send.methods import recognitions
+from crmctl.bulk.send.twin_rows import further_records
 from crmctl.bulk.spill import open_spill
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
@@ -111,10 +112,13 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
     slug_sets = {key.split("\n", 1)[0] for (key,) in keyed}
     contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for slugs in slug_sets]
     marker = journal.header.marker
+    further = further_records(journal) if recognition is None else ()
     for record in _records(journal, reader):
         by_id = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (record.id,)).fetchone()
         if by_id is not None:
             _mark_seen(db, record, by_id[1], is_edited(record, by_id[0], marker))
+            continue
+        if record.id in further:
             continue
         keys = (
             [recognition.key(record.data)]

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.journal.states import MAY_BE_THERE, RowState
+from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.record_match import Recognition, RecordMatch, match
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Reader, ReadResult, Unusable
 from crmctl.bulk.rows.batches import Batch, Entry
 from crmctl.bulk.send.methods import Confirmed, Method, methods, showing
 from crmctl.bulk.send.record_counts import RecordCount
+from crmctl.bulk.send.twin_rows import known
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError
 from crmctl.models.records import Record
@@ -363,10 +364,12 @@ class Evidence:
     # -- rows that are alike ---------------------------------------------------------------------------------------------------------
 
     def _match(self, recognition: Recognition, sent: Sent, records: Sequence[Record]) -> RecordMatch:
-        return match(sent.creates, records, recognition, lambda keys: self._others(keys, sent, recognition))
+        return match(
+            sent.creates, records, recognition, known(self._journal, sent.creates, lambda keys: self._others(keys, sent, recognition))
+        )
 
-    def _others(self, keys: Collection[str], sent: Sent, recognition: Recognition) -> Mapping[str, int]:
-        """By key, how many rows outside the batch may be in the service."""
+    def _others(self, keys: Collection[str], sent: Sent, recognition: Recognition) -> Mapping[str, Sequence[int]]:
+        """By key, the rows outside the batch."""
         if not keys:
             return {}
         at = (sent.number, recognition.slugs)
@@ -378,11 +381,7 @@ class Evidence:
                 if entry.id is None and entry.ordinal not in mine and (key := next(iter(recognition.keys([entry]).values()))) in wanted:
                     twins.setdefault(str(key), []).append(entry.ordinal)
             self._twins[at] = twins
-        return {key: sum(map(self._may_be_there, self._twins[at].get(key, ()))) for key in keys}
-
-    def _may_be_there(self, ordinal: int) -> bool:
-        entry = self._journal.rows(ordinal, ordinal).get(ordinal)
-        return entry is not None and entry.state in MAY_BE_THERE
+        return {key: self._twins[at].get(key, ()) for key in keys}
 
 
 def _never(_records: Sequence[Record], _total: int | None) -> bool:

@@ -1,0 +1,62 @@
+"""Which records are rows of ours: rows that are alike, records too many of them, and what was told before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pytest
+
+from crmctl.bulk.match.record_match import Known, Recognition, RecordMatch, Twins, match
+from crmctl.models.records import Record
+from tests.support.bulkjobs import Prepared
+
+CONTENT = Recognition(frozenset({"n"}), unique=False)
+
+
+def matched(
+    rows: Sequence[int], there: str, twins: Twins | None = None, names: Mapping[int, str] | None = None, further: str = ""
+) -> RecordMatch:
+    """Rows by ordinal and records by a letter each, oldest first, all of them alike."""
+
+    def told(keys: Collection[str]) -> Mapping[str, Twins]:
+        return dict.fromkeys(keys, twins) if twins is not None else {}
+
+    entries = [Prepared(ordinal, {"n": 5}) for ordinal in rows]
+    records = [Record.model_validate({"id": letter, "objectId": "o", "data": {"n": 5}}) for letter in there]
+    return match(entries, records, CONTENT, Known(told, names or {}, frozenset(further)))
+
+
+def test_rows_that_are_alike_stand_for_one_another() -> None:
+    assert matched([1, 2], "ab") == RecordMatch({1: "a", 2: "b"})
+
+
+def test_what_is_too_many_is_only_that() -> None:
+    assert matched([1, 2], "abcd") == RecordMatch({1: "a", 2: "b"}, {2: ["c", "d"]})
+
+
+def test_a_row_keeps_the_record_it_is_known_to_have_become() -> None:
+    assert matched([1, 2], "ab", names={2: "a"}) == RecordMatch({1: "b", 2: "a"})
+
+
+def test_a_record_that_is_gone_is_no_row_of_ours() -> None:
+    assert matched([1], "b", names={1: "a"}).found == {1: "b"}
+
+
+def test_the_record_of_a_row_elsewhere_is_not_too_many() -> None:
+    assert matched([1], "abc", Twins(frozenset("b")), {1: "a"}) == RecordMatch({1: "a"}, {1: ["c"]})
+
+
+def test_what_was_told_to_be_too_many_is_not_told_of_another_record() -> None:
+    """Row 1 was seen twice before its twin was sent: `b` is too many, and `c` the twin's."""
+    assert matched([1], "abc", Twins(unnamed=1), {1: "a"}, "b") == RecordMatch({1: "a"})
+
+
+def test_what_was_told_to_be_too_many_stands_for_no_other_row() -> None:
+    """Otherwise whoever deletes it loses that row."""
+    assert matched([2], "ab", Twins(frozenset("a")), further="b") == RecordMatch()
+    assert matched([2], "abc", Twins(frozenset("a"), 1), further="b") == RecordMatch(ambiguous=frozenset({2}))
+
+
+@pytest.mark.parametrize(("there", "told"), [("a", RecordMatch(ambiguous=frozenset({1}))), ("ab", RecordMatch({1: None}))])
+def test_with_a_twin_that_may_be_there_it_takes_records_for_both(there: str, told: RecordMatch) -> None:
+    assert matched([1], there, Twins(unnamed=1)) == told
