@@ -28,16 +28,8 @@ class RecordCount:
 
     @property
     def made(self) -> int:
-        """Records that the job is known to have made, those included that are known to be too many."""
-        return self._of_rows + self._further
-
-    @property
-    def _of_rows(self) -> int:
+        """Records that the job is known to have made."""
         return self.journal.records_made() + sum(self.found.values())
-
-    @property
-    def _further(self) -> int:
-        return sum(map(len, self.journal.duplicates().values()))
 
     def left(self, total: int | None, made: int, sent_at: float) -> int | None:
         """Records beyond those that were there, those that were `made`, and those of others that were known before `sent_at` (Unix time).
@@ -55,14 +47,14 @@ class RecordCount:
             self._marks.append((now, total - self.before - self.made))
 
     def rows_since(self, moment: float | None) -> int:
-        """Rows that were confirmed at `moment` (Unix time) or later, or found at any time; and records too many, as well."""
-        return self.journal.records_made(moment) + sum(self.found.values()) + self._further
+        """Rows that were confirmed at `moment` (Unix time) or later, or found at any time."""
+        return self.journal.records_made(moment) + sum(self.found.values())
 
     def verdict(self, total: int | None, in_doubt: int) -> str | None:
         """What is wrong where more or fewer records are there than were created; `in_doubt` rows may be there or not."""
         if total is None or self.before is None:
             return "nobody can count whether every created row is there: the service does not say how many records it has"
-        made = self._of_rows
+        made = self.made
         left = total - self.before - made
         if left < 0:
             return f"{made:,} rows were created, and the service has only {total - self.before:,} more records than before: {FEWER}"
