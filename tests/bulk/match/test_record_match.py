@@ -60,3 +60,27 @@ def test_what_was_told_to_be_too_many_stands_for_no_other_row() -> None:
 @pytest.mark.parametrize(("there", "told"), [("a", RecordMatch(ambiguous=frozenset({1}))), ("ab", RecordMatch({1: None}))])
 def test_with_a_twin_that_may_be_there_it_takes_records_for_both(there: str, told: RecordMatch) -> None:
     assert matched([1], there, Twins(unnamed=1)) == told
+
+
+@pytest.mark.parametrize(
+    ("there", "is_ours"),
+    [
+        ({"phone": "+49 (30) 12345", "home": {"city": "BERLIN", "country": "DE"}, "score": 1.24, "note": "a long no"}, True),
+        ({"phone": "030 12345", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}, True),
+        ({"phone": "+49307777", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}, False),
+        ({"phone": "+493012345", "home": {"city": "Berlin"}, "score": 7, "note": "a long note"}, False),
+        ({"phone": "+493012345", "home": {"city": "Berlin"}, "score": 1.239}, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_record_with_the_key_is_ours_unless_it_was_created_with_something_else(
+    there: Mapping[str, object], is_ours: bool, changed: bool
+) -> None:
+    """Services spell values in their own way, and people change records; neither makes a record somebody else's."""
+    sent = {"email": "a@b.de", "phone": "03012345", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}
+    by_email = Recognition(frozenset({"email"}), unique=True, shared=True, held=frozenset(sent))
+    made, at = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z" if changed else "2026-01-01T00:00:00.2Z"
+    wire = {"id": "a", "objectId": "o", "data": {"email": "A@b.de", **there}, "createdAt": made, "updatedAt": at}
+    found = match([Prepared(1, sent)], [Record.model_validate(wire)], by_email, Known())
+    assert (found.found, found.taken) == (({1: "a"}, frozenset()) if is_ours or changed else ({}, frozenset({1})))

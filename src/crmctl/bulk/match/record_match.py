@@ -19,6 +19,7 @@ from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import AttributeType
 from crmctl.models.numbers import canonical_number
 from crmctl.models.records import Record
+from crmctl.models.timestamps import seconds_of
 
 _FOLDED = types_with(Trait.FOLDED)
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
@@ -45,15 +46,19 @@ class Known:
 @dataclass(frozen=True)
 class Recognition:
     """Records and rows are alike when these attributes are. `unique`: no two rows of a job are alike. `key_types`: the types of key
-    attributes, in order, where rows and records are told apart as an import by key does it."""
+    attributes, in order, where rows and records are told apart as an import by key does it. `shared`: others may create records like them,
+    which are told by the attributes that the service is known to show as they were written (`held`).
+    """
 
     slugs: frozenset[str]
     unique: bool
     key_types: tuple[tuple[str, str], ...] = ()
+    shared: bool = False
+    held: frozenset[str] = frozenset()
 
     @classmethod
     def by_key(cls, slugs: Sequence[str], types: Sequence[str]) -> Recognition:
-        return cls(frozenset(slugs), unique=True, key_types=tuple(zip(slugs, types, strict=True)))
+        return cls(frozenset(slugs), unique=True, key_types=tuple(zip(slugs, types, strict=True)), shared=True)
 
     def key(self, data: Mapping[str, Any]) -> str | None:
         """None when none of the attributes has a value; of key attributes all must have one."""
@@ -71,12 +76,14 @@ class RecordMatch:
     """`found`: by ordinal, the id of its record (None when it is there and nobody can say which one it is). `extra`: the records that are
     too many, where there are more than rows, and were not known to be.
 
-    `ambiguous`: rows that may be there, or other rows like them. `strangers`: how many records are none of the rows asked for.
+    `ambiguous`: rows that may be there, or other rows like them. `taken`: rows whose key is that of a record which holds something else.
+    `strangers`: how many records are none of the rows asked for.
     """
 
     found: Mapping[int, str | None] = field(default_factory=dict)
     extra: Mapping[int, Sequence[str]] = field(default_factory=dict)
     ambiguous: frozenset[int] = frozenset()
+    taken: frozenset[int] = frozenset()
     strangers: int = 0
 
 
@@ -102,10 +109,9 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
     for ordinal, key in recognition.keys(entries).items():
         if key is not None:
             wanted[key].append(ordinal)
-    ids: dict[str, list[str]] = defaultdict(list)
-    for record in records:
-        if (key := recognition.key(record.data)) in wanted and key is not None:
-            ids[key].append(record.id)
+    alike = {key: there for key, there in _by_key(records, recognition).items() if key in wanted}
+    theirs = _of_others(entries, records, recognition) if recognition.shared else frozenset[str]()
+    ids = {key: [record.id for record in there if record.id not in theirs] for key, there in alike.items()}
     strangers = len(records) - sum(map(len, ids.values()))
     every_twin = {} if recognition.unique else known.twins(ids)
     found: dict[int, str | None] = {}
@@ -127,7 +133,61 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
             ambiguous.update(ordinals)
         if surplus := free[len(ordinals) + twins.unnamed :]:
             extra[wanted[key][-1]] = surplus
-    return RecordMatch(found, extra, frozenset(ambiguous), strangers)
+    foreign = frozenset(ordinal for key, there in ids.items() if not there for ordinal in wanted[key])
+    return RecordMatch(found, extra, frozenset(ambiguous), foreign, strangers)
+
+
+def held_as_written(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
+    """The attributes that most of these rows have a record of, among those with their key, that holds what was written."""
+    there = _by_key(records, recognition)
+    rows = [(_telling(entry, recognition), found) for entry in entries if (found := there.get(recognition.key(entry.data) or ""))]
+    given = Counter(slug for data, _ in rows for slug in data)
+    held = Counter(slug for data, found in rows for slug in data if any(_resembles(data[slug], one.data.get(slug)) for one in found))
+    return frozenset(slug for slug, count in given.items() if 2 * held[slug] > count)
+
+
+def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
+    """Records with the key of a row that hold something else, and that nobody has changed since: somebody else created them."""
+    telling = recognition.held | held_as_written(entries, records, recognition)
+    there = _by_key(records, recognition)
+    return frozenset(
+        record.id
+        for entry in entries
+        for record in there.get(recognition.key(entry.data) or "", ())
+        if _is_untouched(record)
+        and any(slug in telling and not _resembles(value, record.data.get(slug)) for slug, value in _telling(entry, recognition).items())
+    )
+
+
+def _by_key(records: Sequence[Record], recognition: Recognition) -> Mapping[str, Sequence[Record]]:
+    there: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if (key := recognition.key(record.data)) is not None:
+            there[key].append(record)
+    return there
+
+
+def _telling(entry: Entry, recognition: Recognition) -> dict[str, Any]:
+    return {slug: value for slug, value in entry.data.items() if slug not in recognition.slugs and canonical(value) is not None}
+
+
+def _is_untouched(record: Record) -> bool:
+    """Whether it is as it was created; nobody changes a record within a second."""
+    created, updated = seconds_of(record.created_at), seconds_of(record.updated_at)
+    return created is None or updated is None or updated - created < 1
+
+
+def _resembles(sent: Any, there: Any) -> bool:
+    """Whether a value may be what became of one that was sent: with fewer digits, cut off, or written in another way."""
+    if isinstance(sent, dict) and isinstance(there, dict):
+        return all(_resembles(value, there.get(name)) for name, value in sent.items() if canonical(value) is not None)
+    if all(isinstance(one, int | float | Decimal) and not isinstance(one, bool) for one in (sent, there)):
+        one, other = (Decimal(str(number)) for number in (sent, there))
+        return abs(one - other) <= max(Decimal("0.01"), abs(one) / 1_000_000)
+    if isinstance(sent, str) and isinstance(there, str):
+        short, long = sorted(("".join(filter(str.isalnum, str(canonical(text) or ""))).lstrip("0") for text in (sent, there)), key=len)
+        return short == long or (short != "" and short in long)
+    return bool(canonical(sent) == canonical(there))
 
 
 def key_of(data: Mapping[str, Any], types: Iterable[tuple[str, str | None]]) -> str | None:

@@ -59,12 +59,13 @@ def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[
 
 def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> int:
     """Write the ids of created rows into the journal; returns how many rows stay without one."""
-    unnamed = 0
+    unnamed, marked = 0, journal.header.marker is not None
     found = name_records(journal, reader, again)
     while chunk := list(islice(found, CHUNK_ROWS)):
         journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
-        if extra := {row.ordinal: [str(row.id), *row.extra] for row in chunk if row.extra}:
-            journal.record_duplicates(extra)
+        # Beside a record that holds what was written, one that holds something else is somebody else's.
+        extra = {row.ordinal: [one for one, edited in row.extra.items() if marked or row.edited or not edited] for row in chunk}
+        journal.record_duplicates({row.ordinal: [str(row.id), *extra[row.ordinal]] for row in chunk if extra[row.ordinal]})
         unnamed += sum(row.id is None for row in chunk)
     return unnamed
 

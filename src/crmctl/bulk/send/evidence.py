@@ -169,7 +169,8 @@ class Evidence:
                     hopeless = isinstance(error, DeniedError)
                     return Look(why=f"it cannot be read back: {error.message}", failed=True, hopeless=hopeless)
                 self.count.found[sent.number] = len(view.seen.found)
-                if view.conclusive or len(view.seen.found) == len(sent.creates):
+                is_told = view.conclusive and not any(earlier.seen.taken for earlier in views)
+                if is_told or len(view.seen.found) == len(sent.creates):
                     return view
                 views.append(view)
             return views[0] if views else Look()

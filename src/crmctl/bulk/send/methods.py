@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crmctl.bulk.journal.journal import Header, Journal
-from crmctl.bulk.match.record_match import Recognition, by_content, without_altered
+from crmctl.bulk.match.record_match import Recognition, by_content, held_as_written, without_altered
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Enough, NewestFirst, Reader, ReadStrategy, Unusable, moment_of
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
@@ -82,6 +82,8 @@ class Method:
         """Whether all of these rows, which are there, are among the records. Attributes that come back altered are left out from then on,
         where the others tell the rows apart as well."""
         recognition = self.recognition_of(entries)
+        if self.recognition is not None and self.recognition.shared:
+            self.recognition = replace(self.recognition, held=self.recognition.held | held_as_written(entries, records, recognition))
         if showing(entries, recognition)(records, None):
             return True
         if self.recognition is not None:
@@ -109,7 +111,8 @@ def methods(journal: Journal) -> list[Method]:
 def recognitions(header: Header) -> list[Recognition]:
     """What tells a job's rows from all other records, the best first: the marker, the key that no record had, a unique attribute."""
     by_key = [Recognition.by_key(header.keys, header.key_types)] if header.keys else []
-    marked, unique = ([Recognition(frozenset({slug}), unique=True)] if slug is not None else [] for slug in (header.marker, header.unique))
+    marked = [Recognition(frozenset({header.marker}), unique=True)] if header.marker is not None else []
+    unique = [Recognition(frozenset({header.unique}), unique=True, shared=True)] if header.unique is not None else []
     return [*marked, *by_key, *unique]
 
 

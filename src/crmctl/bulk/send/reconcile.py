@@ -35,6 +35,9 @@ LAGS = 5
 LATE_SECONDS = 600.0
 """After so long an update is not repeated before it is clear that nobody has changed the record since."""
 
+ALIKE = "other rows are just like them"
+TAKEN = "records that have their key hold something else, and may be somebody else's"
+
 MOST_ROUNDS = 2
 """A single row that is in doubt and then absent so often is left unsent."""
 
@@ -175,7 +178,8 @@ class Reconciler:
                 return []
         elif is_due and parked.last == found and now >= parked.sent_at + self._settle:
             if view.conclusive:
-                return self._conclude(parked, view.seen, missing - view.seen.ambiguous, "other rows are just like them")
+                open_rows = view.seen.ambiguous | view.seen.taken
+                return self._conclude(parked, view.seen, missing - open_rows, TAKEN if view.seen.taken else ALIKE)
             parked.is_starved = view.counted or now >= max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
             if parked.is_starved and not self._may_hope:
                 return self._conclude(parked, view.seen, frozenset(), view.why)
