@@ -15,8 +15,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.cli import expect_exit, spawn
 from tests.support.clock import FakeClock
 from tests.support.inprocess import run_here
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import RunningService, running_service
 from tests.support.warm_program import run_module
 
@@ -81,7 +83,7 @@ def test_what_was_killed_is_ended_once_and_comes_back(crm: RunningService, ada: 
     assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
     assert data_of(crm) == (DATA if point in BEFORE else EDITED)
     assert run_here("bulk", "resume", "--last").ok().json()["updated"] == 1
-    assert data_of(crm) == EDITED
+    assert (data_of(crm), kept_texts()) == (EDITED, [])
     assert run_here("bulk", "undo", "last", "--yes").ok().json()["restored"] == 1
     assert data_of(crm) == DATA
     assert [(job["mode"], job["state"], job["rows"]) for job in jobs()] == [("update", "undone", 1)]
@@ -93,15 +95,18 @@ def test_what_was_killed_overwrites_nobody_later(crm: RunningService, ada: str, 
     crm.client.patch(f"{records(crm)}/{ada}", json={"data": {"job_title": "Byron"}}).raise_for_status()
     resumed = run_here("bulk", "resume", "--last")
     if point in BEFORE:
-        assert "changed by somebody while you edited it: job_title" in resumed.exits(9).error()["message"]
+        error = resumed.exits(9).error()
+        assert "changed by somebody while you edited it: job_title" in error["message"]
+        assert ("your text is in" in error["hint"], ["score: 40" in text for text in kept_texts()]) == (True, [True])
     else:
         assert resumed.ok().json()["updated"] == 1
     assert data_of(crm) == {**(DATA if point in BEFORE else EDITED), "job_title": "Byron"}
 
 
 class Faults(ThreadingHTTPServer):
-    """Stands before the service. `patches` says what becomes of each PATCH, the last of them for good: a status instead of it, `lost`
-    before it or `late`, which loses the answer only. `dies`: nothing is answered after the first PATCH. `versions`: with ETags."""
+    """Stands before the service. `patches` says what becomes of each PATCH and of each batch, the last of them for good: a status instead
+    of it, `lost` before it, `late`, which loses the answer only, or `held`, which answers when the `gate` is open. `dies`: nothing is
+    answered after the first of them. `versions`: with ETags."""
 
     daemon_threads = True
 
@@ -109,6 +114,7 @@ class Faults(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.crm, self.patches, self.versions, self.dies = crm, patches, versions, dies
         self.sent: list[str] = []
+        self.gate = threading.Event()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     @property
@@ -116,6 +122,7 @@ class Faults(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def __exit__(self, *args: object) -> None:
+        self.gate.set()
         self.shutdown()
         super().__exit__(*args)
 
@@ -128,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         faults, body = self.server, self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = "good"
-        if self.command == "PATCH":
+        if self.command == "PATCH" or self.path.endswith("/bulk"):
             faults.sent.append("If-Match" if "If-Match" in self.headers else "bare")
             fault = faults.patches[min(len(faults.sent), len(faults.patches)) - 1]
         elif faults.dies and faults.sent:
@@ -139,7 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault != "lost":
             head = {name: value for name, value in self.headers.items() if name.lower() not in self.LEFT_OUT}
             answer = faults.crm.client.request(self.command, self.path, content=body, headers=head)
-        if fault == "good":
+        if fault == "held":
+            faults.gate.wait(PATIENCE)
+        if fault in ("good", "held"):
             gone = self.LEFT_OUT | (set() if faults.versions else {"etag"})
             self._send(answer.status_code, answer.content, {name: it for name, it in answer.headers.items() if name not in gone})
             return
@@ -203,4 +212,64 @@ def test_what_nobody_can_tell_is_found_out_later(crm: RunningService, ada: str, 
         assert (job["state"], job["inDoubt"], len(kept_texts())) == ("open", 1, 1)
         faults.dies, faults.patches = False, ["good"]
         assert run_here("bulk", "resume", job["job"], "--base-url", faults.url).ok().json()["updated"] == 1
-    assert data_of(crm) == EDITED
+    assert (data_of(crm), kept_texts()) == (EDITED, [])
+
+
+WAITS = r"waiting up to 5 s for the answer of a request under way; Ctrl-C again"
+CHANGES = {
+    "edit": ("records", "edit", "people"),
+    "update": ("bulk", "update", "people", "--filter", "score=36", "--set", "score=40", "--set", "address.city=Rome", "--yes"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_second_interrupt_leaves_the_write_in_doubt_at_once(crm: RunningService, ada: str, change: str) -> None:
+    with Faults(crm, ["held", "good"], versions=True) as faults:
+        words = [*CHANGES[change], *([ada] if change == "edit" else []), "--base-url", faults.url]
+        terminal = spawn(*words)
+        wait_until(lambda: bool(faults.sent))
+        terminal.sendintr()
+        terminal.expect(WAITS)
+        terminal.sendintr()
+        code, shown = expect_exit(terminal)
+        [job] = jobs()
+        assert (code, job["inDoubt"], f"crmctl bulk resume {job['job']}" in shown) == (130, 1, True)
+        assert ("may have been written" in shown, len(kept_texts())) == ((True, 1) if change == "edit" else (False, 0))
+        faults.gate.set()
+        assert run_here("bulk", "resume", "--base-url", faults.url).ok().json()["updated"] == 1
+    assert (data_of(crm), kept_texts()) == (EDITED, [])
+
+
+def test_one_interrupt_waits_for_the_answer_and_tells_it(crm: RunningService, ada: str) -> None:
+    with Faults(crm, ["held"], versions=True) as faults:
+        terminal = spawn("records", "edit", "people", ada, "--base-url", faults.url)
+        wait_until(lambda: bool(faults.sent))
+        terminal.sendintr()
+        terminal.expect(WAITS)
+        faults.gate.set()
+        code, shown = expect_exit(terminal)
+    assert (code, "crmctl bulk undo" in shown, data_of(crm), kept_texts()) == (0, True, EDITED, [])
+
+
+def test_an_interrupt_in_the_editor_is_for_the_editor(crm: RunningService, ada: str, tmp_path: Path) -> None:
+    editor = "trap 'echo noticed' INT; echo ready; read answer; sed -i 's/score: 36/score: 40/' \"$1\"; exit $answer"
+    (tmp_path / "editor.sh").write_text(editor)
+    for answer, score in (("3", 36), ("0", 40)):
+        terminal = spawn("records", "edit", "people", ada, env={"EDITOR": f"bash {tmp_path / 'editor.sh'}"})
+        terminal.expect("ready")
+        terminal.sendintr()
+        terminal.expect("noticed")
+        terminal.sendline(answer)
+        code, shown = expect_exit(terminal)
+        assert (code, "your text is in" in shown, data_of(crm)["score"]) == (130 if score == 36 else 0, score == 36, score)
+    assert len(kept_texts()) == 1
+
+
+def test_what_the_service_refuses_comes_back_to_the_editor_on_a_terminal(crm: RunningService, ada: str) -> None:
+    with Faults(crm, ["422", "good"], versions=True) as faults:
+        terminal = spawn("records", "edit", "people", ada, "--base-url", faults.url)
+        terminal.expect("told to fail")
+        terminal.expect("Edit it again")
+        terminal.sendline("y")
+        assert expect_exit(terminal)[0] == 0
+    assert (data_of(crm), kept_texts()) == (EDITED, [])

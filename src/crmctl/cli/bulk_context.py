@@ -57,13 +57,14 @@ class ReportListener(PreviewListener):
 
 
 class StillListener(ScreenListener):
-    """Of work that is over at once: there is no progress to show."""
+    """Of work that is over at once: there is no progress to show, but for a remark that it is not."""
 
-    @property
+    @cached_property
     def progress(self) -> ProgressDisplay:
         from crmctl.output.progress import ProgressDisplay
 
-        return ProgressDisplay(self._runtime.streams, quiet=True)
+        runtime = self._runtime
+        return ProgressDisplay(runtime.streams, quiet=runtime.progress.quiet, still=True, say=runtime.messages.progress)
 
 
 class RuntimeContext:

@@ -20,7 +20,7 @@ class ProgressDisplay:
     """Use as a context manager, or call `finish` in any case. May be advanced from several threads.
 
     Plain lines come after 5 seconds, then 10, 20 and 30 seconds apart, through `say`. `time_for` knows how many seconds so many requests
-    take at least.
+    take at least. A `still` one only says notes.
     """
 
     def __init__(
@@ -28,12 +28,14 @@ class ProgressDisplay:
         streams: Streams,
         *,
         quiet: bool = False,
+        still: bool = False,
         clock: Clock | None = None,
         say: Callable[[str], None] | None = None,
         time_for: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
         self.streams = streams
         self.quiet = quiet
+        self._still = still
         self._say = say or (lambda text: streams.write_err(f"{text}\n"))
         self._time_for = time_for
         self.clock: Clock = clock or SystemClock()
@@ -83,7 +85,7 @@ class ProgressDisplay:
                 if self.clock.monotonic() >= self._reckoned + 1.0:
                     self._reckon()
                 self._bar.show(self._done)
-            elif not self.quiet and self.clock.monotonic() >= self._due:
+            elif not (self.quiet or self._still) and self.clock.monotonic() >= self._due:
                 self._reckon()
                 self._say(self._line())
                 self._gap = min(self._gap * 2, _LONGEST_GAP)
@@ -109,7 +111,7 @@ class ProgressDisplay:
 
     @property
     def _draws_bar(self) -> bool:
-        return not self.quiet and self.streams.stderr_is_terminal and self.streams.environ.get("TERM") != "dumb"
+        return not (self.quiet or self._still) and self.streams.stderr_is_terminal and self.streams.environ.get("TERM") != "dumb"
 
     def _line(self) -> str:
         elapsed = self.clock.monotonic() - self._started

@@ -55,7 +55,7 @@ def run_import(run: ImportRun) -> RunResult:
     a summary all the same. Raises CrmctlError for an input that cannot be read, and UsageError when another process works on the job.
     """
     journal, started = run.journal, run.clock.monotonic()
-    with journal.hold(), watch_interrupts(run.interrupt):
+    with journal.hold(), watch_interrupts(run.progress.note, run.interrupt):
         try:
             if doubtful := journal.recover():
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
@@ -66,6 +66,8 @@ def run_import(run: ImportRun) -> RunResult:
             if (full := error if isinstance(error, StorageError) else storage_error(error)) is None:
                 raise
             return RunResult(full)
+        except KeyboardInterrupt:
+            return RunResult(InterruptedByUser("interrupted"))
         finally:
             journal.add_effort(0, run.clock.monotonic() - started)
 

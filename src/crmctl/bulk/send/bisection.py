@@ -85,7 +85,7 @@ class RepeatableSender(Generic[Some]):
 
     def send_all(self, parts: Iterable[Some]) -> None:
         """Send all parts, or as many as there is reason to."""
-        with watch_interrupts() as interrupt:
+        with watch_interrupts(self.progress.note) as interrupt:
             for part in parts:
                 if interrupt.requested and self.outcome.error is None:
                     self.outcome.error = InterruptedByUser("interrupted")

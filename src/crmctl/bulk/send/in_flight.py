@@ -142,14 +142,20 @@ class InFlight:
             else:
                 self._changed.wait(TICK_SECONDS / 100)
 
-    def close(self, grace: float) -> dict[int, Batch]:
-        """Wait for what is in flight; after an interrupt only `grace` seconds. Returns what is still in flight then."""
+    def close(self, grace: float, tell: Callable[[str], None]) -> dict[int, Batch]:
+        """Wait for what is in flight; after an interrupt only `grace` seconds, as `tell` hears, and after another one no longer. Returns
+        what is still in flight then."""
         deadline = None
+        self._interrupt.is_patient = True
         with self._changed:
-            while self._in_flight and (deadline is None or time.monotonic() < deadline):
-                self._changed.wait(TICK_SECONDS)
+            while self._in_flight and not self._interrupt.again and (deadline is None or time.monotonic() < deadline):
                 if self._interrupt.requested and deadline is None:
                     deadline = time.monotonic() + grace
+                    what = "a request" if len(self._in_flight) == 1 else f"{len(self._in_flight)} requests"
+                    doubt = f"waiting up to {grace:.0f} s for the answer of {what} under way; Ctrl-C again to leave it in doubt"
+                    self._interrupt.tell(tell, doubt)
+                self._changed.wait(TICK_SECONDS)
+            self._interrupt.is_patient = False
             if self._interrupt.requested and self.error is None:
                 self.error = InterruptedByUser("interrupted")
             left, self._in_flight = self._in_flight, {}

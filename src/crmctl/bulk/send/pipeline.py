@@ -30,9 +30,9 @@ class Delivery:
     def __init__(self, context: SendContext, reconciler: Reconciler) -> None:
         self._journal, self._clock = context.journal, context.clock
         self._reconciler = reconciler
-        options = context.options
+        self._interrupt, options = context.interrupt, context.options
         self._batcher = Batcher(options.max_rows, options.max_bytes)
-        self._in_flight = InFlight(self._journal.next_number(), context.interrupt, options.max_failures)
+        self._in_flight = InFlight(self._journal.next_number(), self._interrupt, options.max_failures)
         self._backlog: deque[Freed] = deque()
         self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
         self._is_read = False
@@ -62,10 +62,10 @@ class Delivery:
             self._hand_out(entries)
             self._wait()
         except KeyboardInterrupt:
-            raise
+            self._interrupt.requested = self._interrupt.again = True
         except BaseException as error:
             self._in_flight.crash = error
-        for number, batch in self._in_flight.close(GRACE_SECONDS).items():
+        for number, batch in self._in_flight.close(GRACE_SECONDS, self._progress.note).items():
             self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
         if self._in_flight.crash is None and self._in_flight.error is None:
             self._reconciler.settle_refusals()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.bulk.context import BulkContext
@@ -11,7 +12,7 @@ from crmctl.bulk.journal.states import JobKind
 from crmctl.bulk.rows.cell_values import ValueOptions, merger_of
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
 from crmctl.bulk.run.before_images import BeforeImages
-from crmctl.bulk.run.edit_hooks import EditHooks
+from crmctl.bulk.run.edit_hooks import EditHooks, keep_text
 from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.edited_record import Editing
@@ -31,12 +32,14 @@ NAME = "records edit"
 
 @dataclass(frozen=True)
 class EditRequest:
-    """`changes` are the values that are another than those of the record that was `shown`; `attributes` are those of its object."""
+    """`changes` are the values that are another than those of the record that was `shown`; `attributes` are those of its object. `text`:
+    where they were written, which is removed when they are in the record."""
 
     object: str
     shown: Record
     changes: Mapping[str, Any]
     attributes: Sequence[Attribute]
+    text: Path
 
 
 class Edited(NamedTuple):
@@ -65,12 +68,15 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     made = JobOptions(plan, before_images=BeforeImages.YES, kind=JobKind.UPDATE, shown=request.shown.wire)
     with temporary_ids(store, [request.shown.id], NAME) as given:
         job = start_import(store, target, given, made)
+    keep_text(job.journal, request.text)
     result = run_to_result(context, job, RunOptions(hooks=lambda job: EditHooks(job, editing)))
     document = result.summary.to_document()
     if document["updated"]:
         return Edited(editing.written or context.service.get_record(object_id, request.shown.id), job.id)
     error = _why(result, editing)
     if document["inDoubt"]:
+        error.message += "; the record may have been written" if isinstance(error, InterruptedByUser) else ""
+        error.outcome_unknown = True
         error.hint = f"crmctl bulk resume {job.id} finds out whether it was written"
     else:
         store.remove(store.find(job.id))

@@ -11,7 +11,7 @@ from typing import Any
 
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.dedupe.merge_plan import MergePlanFile, PlannedMerge, is_merge_plan
-from crmctl.bulk.interrupts import Interrupt, watch_interrupts
+from crmctl.bulk.interrupts import watch_interrupts
 from crmctl.bulk.journal.jobs import JobInfo, refuse_running
 from crmctl.bulk.journal.journal import Header
 from crmctl.bulk.journal.states import JobState
@@ -327,7 +327,7 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
 @contextmanager
 def sending(context: BulkContext, journal: MergeJournal) -> Iterator[StepSender]:
     """What takes steps, and stops between two requests when it is interrupted."""
-    with watch_interrupts(Interrupt()) as interrupt:
+    with watch_interrupts(context.listener.progress.note) as interrupt:
         yield StepSender(context.service, journal, interrupt)
 
 

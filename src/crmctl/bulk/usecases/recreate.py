@@ -107,7 +107,7 @@ def recreate_deleted(
     """
     header = job.journal.header
     attributes = context.directory.attributes(header.object_id, refresh=True)
-    with closing(job.journal) as journal, closing(job.input), journal.hold(), watch_interrupts() as interrupt:
+    with closing(job.journal) as journal, closing(job.input), journal.hold(), watch_interrupts(context.listener.progress.note) as interrupt:
         deleted, plan = DeletedRecords(job, attributes), Recreation(header.job, header.object)
         count = deleted.find(Reader(context.service, header.object_id))
         if not count:

@@ -16,7 +16,7 @@ from crmctl.bulk.match.reference_resolution import FILE_NAME as REFERENCES
 from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.bulk.run.delete_hooks import DeleteHooks
-from crmctl.bulk.run.edit_hooks import EditHooks
+from crmctl.bulk.run.edit_hooks import EditHooks, kept_text
 from crmctl.bulk.run.feed import FILE_NAME as KEPT
 from crmctl.bulk.run.feed import KeptValues
 from crmctl.bulk.run.job_hooks import JobHooks
@@ -31,7 +31,7 @@ from crmctl.bulk.usecases.job_run import RunOptions, finished_result, run_to_res
 from crmctl.bulk.usecases.requests import ResumeRequest
 from crmctl.bulk.usecases.results import ImportResult, result_of
 from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of, takes_turn
-from crmctl.errors import CrmctlError, UsageError
+from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import BULK_LIMIT, Record
 
@@ -78,7 +78,11 @@ def resume(
     options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(context, job.header, approve))
     target = replace(target, object=job.header.object)
     with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
-        return run_to_result(context, ready, options)
+        text = kept_text(ready.journal)
+        result = run_to_result(context, ready, options)
+    if isinstance(result.error, RejectedError) and text is not None:
+        result.error.hint = f"{text}; crmctl bulk jobs {job.id} --remove forgets the job"
+    return result
 
 
 def hooks_of(context: BulkContext, header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
