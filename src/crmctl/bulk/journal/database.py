@@ -152,6 +152,10 @@ class JournalDatabase:
                 self._db.execute(f"UPDATE batch SET {column} = {column} - 1 WHERE no = ?", (batch,))  # noqa: S608
             self._db.execute("UPDATE row SET state = ?, error = ? WHERE ordinal = ?", (RowState.FAILED, why, ordinal))
 
+    def rename_row(self, ordinal: int, record_id: str) -> None:
+        """The record that a row became is gone; this one is in its place."""
+        self._write("UPDATE row SET created_id = ? WHERE ordinal = ?", record_id, ordinal)
+
     # -- keys that somebody else used meanwhile --------------------------------------------------------------------------------------
 
     def record_rivals(self, records: Iterable[tuple[int, str, str]]) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
-from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.match.record_match import Recognition, RecordMatch, match
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Reader, Unusable
+from crmctl.bulk.read.records_by_id import fetch
+from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
+from crmctl.bulk.run.created_ids import is_edited
 from crmctl.bulk.send.context import SETTLE_SECONDS, ImportService
 from crmctl.bulk.send.methods import methods
 from crmctl.bulk.send.twin_rows import known
 from crmctl.errors import CrmctlError, PartialError, UsageError
+from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import BULK_LIMIT, Record
 
@@ -117,17 +121,49 @@ def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[s
     return {row: ((entry := journal.rows(row, row).get(row)) and entry.record_id, extra) for row, extra in found.items()}
 
 
-def delete_duplicates(journal: Journal, deleter: RecordDeleter, duplicates: Mapping[int, tuple[str | None, Sequence[str]]]) -> int:
-    """Delete every record beyond the first of a row; returns how many. Can be repeated.
-
-    Raises what the call raises, and UsageError where rows are recognised by content only: another record may be somebody else's.
-    """
-    if not (journal.header.marker or journal.header.unique):
-        hint = "look at the records, and delete them with crmctl bulk delete --ids"
+def refuse_unproven(journal: Journal) -> None:
+    """Raises UsageError for a job whose records are recognised by content only: another one may be somebody else's."""
+    if not is_provable(journal.header):
+        hint = f"look at the records, and delete them with crmctl bulk delete {journal.header.object} --ids FILE"
         raise UsageError("these rows have neither marker nor unique attribute: they may be somebody else's", hint=hint, code="not_ours")
-    ids = iter([record_id for _, extra in duplicates.values() for record_id in extra])
+
+
+def is_provable(header: Header) -> bool:
+    """Whether marker or unique attribute say whose a record is."""
+    return header.marker is not None or header.unique is not None
+
+
+def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> frozenset[str]:
+    """See what became of the records that are too many: those that are gone are forgotten, and where a row's own is gone another takes its
+    place. Returns the ones that are as they were written, beside the row's own. Raises what reading raises."""
+    told, marker = known_duplicates(journal), journal.header.marker
+    sent = {entry.ordinal: entry.data for entry in again() if entry.ordinal in told}
+    with SeenIds() as ids:
+        for own, extra in told.values():
+            for record_id in filter(None, (own, *extra)):
+                ids.add(record_id.lower())
+        there = {record.id: record for record in chain.from_iterable(fetch(reader, ids))}
+    as_written: set[str] = set()
+    for row, (own, extra) in told.items():
+        written = jsontext.dumps({slug: value for slug, value in sent.get(row, {}).items() if slug != marker})
+        edited = {one: is_edited(there[one], written, marker, sure=marker is not None) for one in extra if one in there}
+        gone = [one for one in extra if one not in there]
+        if edited and own is not None and own not in there:
+            own = max(edited, key=lambda one: edited[one])
+            journal.rename_row(row, own)
+            del edited[own]
+            gone.append(own)
+        for record_id in gone:
+            journal.forget_duplicate(record_id)
+        as_written |= {one for one, is_changed in edited.items() if own is not None and not is_changed}
+    return frozenset(as_written)
+
+
+def delete_duplicates(journal: Journal, deleter: RecordDeleter, ids: Iterable[str]) -> int:
+    """Delete these records, each beyond the first of a row; returns how many. Can be repeated. Raises what the call raises."""
+    left = iter(ids)
     deleted = 0
-    while chunk := list(islice(ids, BULK_LIMIT)):
+    while chunk := list(islice(left, BULK_LIMIT)):
         deleter.bulk_delete(journal.header.object_id, chunk)
         for record_id in chunk:
             journal.forget_duplicate(record_id)

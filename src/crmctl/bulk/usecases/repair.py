@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crmctl.bulk.context import BulkContext
+from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run import audit
 from crmctl.bulk.run.import_run import rows_of
+from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.usecases.resume import reopen_finished
 from crmctl.errors import PartialError
 
@@ -26,13 +29,15 @@ class RepairRequest:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """What was found, and done: `deleted` records beyond the first of a row, `cleared` markers. `left`: extra records still there."""
+    """What was found, and done: `deleted` records beyond the first of a row, `cleared` markers. `left`: rows that are still there more than
+    once, and `way` what to do about them."""
 
     job: str
     found: audit.Audit
     deleted: int = 0
     cleared: int = 0
     left: int = 0
+    way: str = ""
 
     def to_document(self) -> dict[str, Any]:
         """The JSON form, every key always present."""
@@ -47,12 +52,8 @@ class RepairResult:
         """That rows are there more than once, and how to mend it."""
         if not self.left:
             return None
-        count = len(self.found.duplicates)
-        return PartialError(
-            f"there more than once: {count:,} row{'' if count == 1 else 's'}",
-            hint=f"crmctl bulk repair {self.job} --delete-duplicates",
-            details=self.found.to_document(),
-        )
+        said = f"there more than once: {self.left:,} row{'' if self.left == 1 else 's'}"
+        return PartialError(said, hint=self.way, details=self.found.to_document())
 
 
 def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
@@ -61,16 +62,29 @@ def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
     job = reopen_finished(context, request.job)
     deleted = cleared = 0
     with closing(job.journal) as journal, closing(job.input), journal.hold():
-        reader = Reader(context.service, journal.header.object_id)
-        found = audit.audit(journal, reader, rows_of(journal, job.input.payloads))
-        extra = sum(len(ids) for _, ids in found.duplicates.values())
-        if extra and request.delete_duplicates:
-            records = f"{extra:,} record{'' if extra == 1 else 's'}"
-            context.listener.confirm(f"Delete {records} that {'is' if extra == 1 else 'are'} there a second time")
-            if not request.dry_run:
-                deleted, extra = audit.delete_duplicates(journal, context.service, found.duplicates), 0
+        reader, again = Reader(context.service, journal.header.object_id), rows_of(journal, job.input.payloads)
+        found = audit.audit(journal, reader, again)
+        way = f"crmctl bulk repair {job.id} --delete-duplicates"
+        if found.duplicates:
+            as_written = audit.review(journal, reader, again)
+            found = replace(found, duplicates=audit.known_duplicates(journal))
+            if request.delete_duplicates and found.duplicates:
+                deleted = _delete(context, journal, as_written, dry_run=request.dry_run)
+            if not as_written or not audit.is_provable(journal.header) or deleted:
+                way = f"somebody changed them since, or made them: look at them, and crmctl bulk delete {journal.header.object} --ids FILE"
+        left = len(audit.known_duplicates(journal))
         if request.clear_marker:
             context.listener.confirm(f"Clear the markers of job {job.id}")
             if not request.dry_run:
                 cleared = audit.clear_markers(journal, context.service, reader)
-    return RepairResult(job.id, found, deleted, cleared, extra)
+        write_results(journal, job.input.source)
+    return RepairResult(job.id, found, deleted, cleared, left, way)
+
+
+def _delete(context: BulkContext, journal: Journal, as_written: Collection[str], *, dry_run: bool) -> int:
+    audit.refuse_unproven(journal)
+    if not as_written:
+        return 0
+    count = len(as_written)
+    context.listener.confirm(f"Delete {count:,} record{'' if count == 1 else 's'} that {'is' if count == 1 else 'are'} there a second time")
+    return 0 if dry_run else audit.delete_duplicates(journal, context.service, as_written)

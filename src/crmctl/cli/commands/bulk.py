@@ -164,7 +164,7 @@ def repair_job(
     ctx: typer.Context,
     job: JobArgument,
     delete_duplicates: Annotated[
-        bool, typer.Option("--delete-duplicates", help="Delete what is there a second time, keeping the older one; asks first.")
+        bool, typer.Option("--delete-duplicates", help="Delete what is there a second time and nobody has changed since; asks first.")
     ] = False,
     clear_marker: Annotated[bool, typer.Option("--clear-marker", help="Empty the import marker of every record; asks first.")] = False,
 ) -> None:

@@ -1,0 +1,134 @@
+"""What is there a second time: looked at as it is now, and deleted only beside the row's own record and while nobody has changed it."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import
+from crmctl.bulk.run.plan import ImportPlan
+from crmctl.bulk.send.context import DeliveryOptions
+from crmctl.bulk.sources.given_input import GivenInput
+from crmctl.bulk.usecases.job_run import RunOptions, run_job
+from crmctl.bulk.usecases.repair import RepairRequest, RepairResult, repair
+from crmctl.client.crm import Crm
+from crmctl.errors import UsageError
+from crmctl.models.attributes import Attribute
+from tests.support.bulkcontext import QuietContext
+from tests.support.bulkfiles import attribute
+from tests.support.bulkserver import OBJECT_ID
+from tests.support.clock import FakeClock
+from tests.support.faultruns import ORIGIN, client_of
+from tests.support.faultservice import Fault, FaultService
+
+PROVABLE = ["marker", "unique"]
+
+
+@dataclass
+class RepairDesk(QuietContext):
+    """A job of nine rows whose second request, rows 4 to 6, a proxy has repeated."""
+
+    state: Path = field(kw_only=True)
+    recognition: str = field(kw_only=True)
+    origin: str = ORIGIN
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        self.faulty = FaultService(self.clock, {1: Fault("drop, applied twice", "twice", "drop")})
+        self.service: Crm = client_of(self.faulty, self.clock)
+        self.directory = SimpleNamespace(attributes=lambda _, refresh: self.attributes, object_id=lambda _: OBJECT_ID)
+        file = self.state / "people.csv"
+        file.write_text("n,note,email\n" + "".join(f"{n},row {n},p{n}@acme.com\n" for n in range(1, 10)))
+        target = ImportTarget("people", OBJECT_ID, ORIGIN, self.attributes, self.service)
+        options = JobOptions(ImportPlan(), marker="ref" if self.recognition == "marker" else None)
+        job = start_import(JobStore(self.state, self.clock), target, GivenInput.at(file), options)
+        self.job = job.id
+        run_job(self, job, RunOptions(DeliveryOptions(concurrency=1, max_rows=3)), lambda _: None)  # type: ignore[arg-type]
+        self.clock.sleep(1000)
+        assert self.there == Counter({n: 1 + (4 <= n <= 6) for n in range(1, 10)})
+
+    @property
+    def attributes(self) -> list[Attribute]:
+        unique = {"isUnique": True} if self.recognition == "unique" else {}
+        return [attribute("n", "number"), attribute("note"), attribute("email", "email", **unique), attribute("ref")]
+
+    def repair(self, *, delete: bool = False) -> RepairResult:
+        return repair(self, RepairRequest(self.job, delete_duplicates=delete))  # type: ignore[arg-type]
+
+    @property
+    def there(self) -> Counter[int]:
+        return Counter(one["wire"]["data"]["n"] for one in self.faulty.records)
+
+    def record(self, record_id: str) -> dict[str, Any]:
+        (found,) = (one["wire"] for one in self.faulty.records if one["wire"]["id"] == record_id)
+        return dict(found)
+
+    def remove(self, record_id: str) -> None:
+        self.faulty.records = [one for one in self.faulty.records if one["wire"]["id"] != record_id]
+
+    def change(self, record_id: str) -> None:
+        for one in self.faulty.records:
+            if one["wire"]["id"] == record_id:
+                one["wire"] |= {"data": one["wire"]["data"] | {"note": "by hand"}, "updatedAt": "2099-01-01T00:00:00Z"}
+
+    def named(self) -> dict[int, str]:
+        """The ids in the file of rows that are ok."""
+        (file,) = self.state.rglob("ok.csv")
+        return {int(row["_row"]): row["_id"] for row in csv.DictReader(file.read_text().splitlines()) if row["_id"]}
+
+
+def desk(folder: Path, recognition: str) -> RepairDesk:
+    return RepairDesk(None, FakeClock(), state=folder, recognition=recognition)
+
+
+@pytest.mark.parametrize("recognition", PROVABLE)
+def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path, recognition: str) -> None:
+    people = desk(tmp_path, recognition)
+    found = people.repair()
+    assert (sorted(found.found.duplicates), found.error is not None and found.error.hint) == (
+        [4, 5, 6],
+        f"crmctl bulk repair {people.job} --delete-duplicates",
+    )
+    done = people.repair(delete=True)
+    assert (done.deleted, done.error) == (3, None)
+    assert people.there == Counter(range(1, 10))
+    assert {people.record(record_id)["data"]["n"]: row for row, record_id in people.named().items()} == {n: n for n in people.named()}
+    assert people.repair(delete=True).to_document()["duplicates"] == []
+
+
+@pytest.mark.parametrize("recognition", PROVABLE)
+def test_what_people_did_since_decides_which_one_stays(tmp_path: Path, recognition: str) -> None:
+    """Of row 4 they have removed the record that was kept, of row 5 the other one, and changed the other one of row 6."""
+    people = desk(tmp_path, recognition)
+    copies = people.repair().found.duplicates
+    people.remove(str(copies[4][0]))
+    people.remove(copies[5][1][0])
+    people.change(copies[6][1][0])
+    done = people.repair(delete=True)
+    assert (done.deleted, sorted(done.found.duplicates), done.left) == (0, [6], 1)
+    assert done.error is not None
+    assert str(done.error.hint).endswith("crmctl bulk delete people --ids FILE")
+    assert people.there == Counter(range(1, 10)) + Counter([6])
+    assert people.named()[4] == copies[4][1][0]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(tmp_path: Path, delete: bool) -> None:
+    people = desk(tmp_path, "content")
+    found = people.repair()
+    assert found.error is not None
+    assert "--delete-duplicates" not in str(found.error.hint)
+    if delete:
+        with pytest.raises(UsageError, match="neither marker nor unique"):
+            people.repair(delete=True)
+        for _, extra in found.found.duplicates.values():
+            people.remove(extra[0])
+        assert people.repair().error is None
+    assert people.there == Counter(range(1, 10)) + Counter([] if delete else [4, 5, 6])
