@@ -235,7 +235,7 @@ complete -c crmctl -n '__crmctl_at " bulk resume"' -l lock-wait -x -d 'How long 
 complete -c crmctl -n '__crmctl_at " bulk resume" 0' -a '(__crmctl_values jobs)'
 complete -c crmctl -n '__crmctl_at " bulk jobs"' -l remove -d 'Delete its journal and result files; asks first'
 complete -c crmctl -n '__crmctl_at " bulk jobs" 0' -a '(__crmctl_values jobs)'
-complete -c crmctl -n '__crmctl_at " bulk repair"' -l delete-duplicates -d 'Delete what is there a second time, keeping the older one; asks first'
+complete -c crmctl -n '__crmctl_at " bulk repair"' -l delete-duplicates -d 'Delete what is there a second time and nobody has changed since; asks first'
 complete -c crmctl -n '__crmctl_at " bulk repair"' -l clear-marker -d 'Empty the import marker of every record; asks first'
 complete -c crmctl -n '__crmctl_at " bulk repair" 0' -a '(__crmctl_values jobs)'
 complete -c crmctl -n '__crmctl_at " bulk undo" 0' -a '(__crmctl_values jobs)'
