@@ -67,6 +67,8 @@ def test_with_a_twin_that_may_be_there_it_takes_records_for_both(there: str, tol
     [
         ({"phone": "+49 (30) 12345", "home": {"city": "BERLIN", "country": "DE"}, "score": 1.24, "note": "a long no"}, True),
         ({"phone": "030 12345", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}, True),
+        ({"due": "2026-01-01T22:30:00Z"}, True),
+        ({"due": "2026-01-01T23:30:00Z"}, False),
         ({"phone": "+49307777", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}, False),
         ({"phone": "+493012345", "home": {"city": "Berlin"}, "score": 7, "note": "a long note"}, False),
         ({"phone": "+493012345", "home": {"city": "Berlin"}, "score": 1.239}, False),
@@ -79,6 +81,8 @@ def test_a_record_with_the_key_is_ours_unless_it_was_created_with_something_else
 ) -> None:
     """Services spell values in their own way, and people change records; neither makes a record somebody else's."""
     sent = {"email": "a@b.de", "phone": "03012345", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}
+    sent |= {"due": "2026-01-02T00:30:00+02:00"}
+    there = {**sent, **there} if "due" in there else {"due": sent["due"], **there}
     by_email = Recognition(frozenset({"email"}), unique=True, shared=True, held=frozenset(sent))
     made, at = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z" if changed else "2026-01-01T00:00:00.2Z"
     wire = {"id": "a", "objectId": "o", "data": {"email": "A@b.de", **there}, "createdAt": made, "updatedAt": at}

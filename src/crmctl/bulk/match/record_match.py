@@ -19,7 +19,7 @@ from crmctl.models.attribute_types import Trait, types_with
 from crmctl.models.attributes import AttributeType
 from crmctl.models.numbers import canonical_number
 from crmctl.models.records import Record
-from crmctl.models.timestamps import seconds_of
+from crmctl.models.timestamps import micros_of, seconds_of
 
 _FOLDED = types_with(Trait.FOLDED)
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
@@ -185,6 +185,8 @@ def _resembles(sent: Any, there: Any) -> bool:
         one, other = (Decimal(str(number)) for number in (sent, there))
         return abs(one - other) <= max(Decimal("0.01"), abs(one) / 1_000_000)
     if isinstance(sent, str) and isinstance(there, str):
+        if (moment := micros_of(sent)) is not None and moment == micros_of(there):
+            return True
         short, long = sorted(("".join(filter(str.isalnum, str(canonical(text) or ""))).lstrip("0") for text in (sent, there)), key=len)
         return short == long or (short != "" and short in long)
     return bool(canonical(sent) == canonical(there))
