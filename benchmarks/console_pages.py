@@ -2,7 +2,7 @@
 
     python benchmarks/console_pages.py [RECORDS] [sqlite|postgresql]         (default 1000000 and sqlite)
     python benchmarks/console_pages.py --data FOLDER|postgresql://...        on a database that is there; it is added to
-    python benchmarks/console_pages.py --screenshots FOLDER                  light, dark and 390 px of each, on little data
+    python benchmarks/console_pages.py --screenshots FOLDER                  light and dark of each, wide and at 390 px, on little data
 
 There are as many changes and requests as records, and a fifth as many activities, deliveries, runs and entries of the audit log.
 The bounds are 150 ms, the median of five, and 40 kB as the page is, which is as it travels: the service does not compress. The time is
@@ -78,7 +78,7 @@ CROWD = [
     ),
 ]
 """What is added: how many for each record, for each of what, and how."""
-VIEWS = (("light", "light", WIDE), ("dark", "dark", WIDE), ("narrow", "light", NARROW))
+VIEWS = (("light", "light", WIDE), ("dark", "dark", WIDE), ("narrow", "light", NARROW), ("narrow-dark", "dark", NARROW))
 
 
 def crowd(tx: Tx, name: str, count: int) -> None:

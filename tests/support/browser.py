@@ -50,7 +50,7 @@ class Browser:
     def press(self, name: str) -> None:
         """The first button or link whose text begins with this."""
         literal = f"'{name}'"
-        self._xpath(f"//main//*[self::button or self::a][starts-with(normalize-space(), {literal})]").click()
+        self._xpath(f"//main//*[(self::button or self::a) and not(@aria-hidden)][starts-with(normalize-space(), {literal})]").click()
 
     def visit(self, name: str) -> None:
         """A link of the header."""

@@ -59,6 +59,16 @@ workflows:
     timezone: Europe/Berlin
     enabled: true
     actions: [{type: createActivity, title: The week}]
+  - name: Of each kind an action
+    object: people
+    trigger: record/updated
+    enabled: false
+    actions:
+      - {type: createActivity, title: "Call {{ record.data.email }}", summary: "Whoever is new\nis called.", linkedRecords: []}
+      - type: updateRecord
+        data: {status: contacted, name: {first: "{{ data.x }}", last: Müller}, score: 12345, notes: null, tags: [a, ב, 株式]}
+      - {type: createRecord, object: deals, data: {name: "{{ record.data.job_title }}", amount: {amount: 1200.5, currency: EUR}}}
+      - {type: callUrl, url: "https://10.0.0.1/x", headers: {authorization: Bearer abc}, body: {"to": "{{ record.data.email }}"}}
 """
 LONG = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 2
 COMPANIES = [
@@ -68,9 +78,11 @@ COMPANIES = [
     ("شركة النخيل للتجارة", "nakheel.example", "agriculture", 75, 1_200_000, "AED"),
     (LONG, f"{'long-' * 11}domain.example", "other", 1, 0.01, "CHF"),
     ("<b>Bold</b> & Sons", "bold.example", None, None, None, None),
+    ("北京金风科技股份有限公司", "goldwind.example", "manufacturing", 9800, 46_400_000_000, "CNY"),
+    ("מכון ויצמן למדע 🦊🎉", "weizmann.example", "education", 2500, None, None),
 ]
-FIRST = ["Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Linus", "Margaret", "Tim", "花子", "مريم"]
-LAST = ["Lovelace", "Hopper", "Turing", "Dijkstra", "Liskov", "Knuth", "Perlman", "Torvalds", "Hamilton", "Berners-Lee", "山田", "الخطيب"]
+FIRST = ["Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Linus", "Margaret", "נועה 🎈", "花子", "مريم"]
+LAST = ["Lovelace", "Hopper", "Turing", "Dijkstra", "Liskov", "Knuth", "Perlman", "Torvalds", "Hamilton", "כהן", "山田", "الخطيب"]
 STATES = ["new", "contacted", "qualified", "customer", "inactive"]
 STAGES = ["lead", "qualified", "proposal", "negotiation", "won", "lost"]
 
@@ -266,7 +278,9 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
     found = {each["name"]: each["id"] for each in desk.get("reports")["reports"]}
     runs = {name: desk.post(f"reports/{report}/run", {})["run"]["id"] for name, report in found.items() for _ in range(2)}
     report = found["Pipeline by stage"]
-    workflows = [each["id"] for each in desk.get("workflows")["workflows"]]
+    known = {each["name"]: each["id"] for each in desk.get("workflows")["workflows"]}
+    workflows = [known[name] for name in ("Call new people", "Tell the warehouse of every deal that was won", "The list of Monday")]
+    every_kind = f"/workflows/{known['Of each kind an action']}"
     run = [_ran(desk.service, workflows[0], error) for error in (None, "the record is gone", None)][1]
     _ran(desk.service, workflows[1], "https://10.0.0.1/orders: not a public address")
     one = f"/workflows/{workflows[0]}"
@@ -279,8 +293,8 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
         "/reports/{reportId:uuid}/runs/{runId:uuid}": [f"/reports/{found[name]}/runs/{runs[name]}" for name in found],
         "/workflows": ["/workflows"],
         "/workflows/new": ["/workflows/new"],
-        "/workflows/{workflowId:uuid}": [one, f"/workflows/{workflows[2]}"],
-        "/workflows/{workflowId:uuid}/edit": [f"{one}/edit", f"{one}/edit?as=yaml"],
+        "/workflows/{workflowId:uuid}": [every_kind, one, f"/workflows/{workflows[2]}"],
+        "/workflows/{workflowId:uuid}/edit": [f"{every_kind}/edit", f"{one}/edit", f"{one}/edit?as=yaml"],
         "/workflows/{id:uuid}/delete": [f"{one}/delete"],
         "/workflows/{workflowId:uuid}/runs/{runId:uuid}": [f"{one}/runs/{run}"],
     }

@@ -77,6 +77,7 @@ class _Page(HTMLParser):
         self._labels: dict[str, str] = {}
         self._label: list[Any] | None = None
         self._area: PlainField | None = None
+        self._proposes = False
         self._text: list[Any] | None = None
         """What collects the text that follows, in its first place."""
         self.feed(text)
@@ -106,7 +107,9 @@ class _Page(HTMLParser):
             self._area = found if kind == "textarea" else None
             if self._label is not None:
                 self._label[2] = found
-        elif tag == "option":
+        elif tag == "datalist":
+            self._proposes = True
+        elif tag == "option" and not self._proposes:
             select = self._form.fields[-1]
             self._text = ["", said.get("value", ""), select]
             if "selected" in said or not select.options:
@@ -129,6 +132,8 @@ class _Page(HTMLParser):
             self._form = None
         elif tag == "textarea":
             self._area = None
+        elif tag == "datalist":
+            self._proposes = False
         elif tag == "label" and self._label is not None:
             text, target, wrapped = self._label
             self._labels.setdefault(target, text)

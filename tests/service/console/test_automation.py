@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
-import pytest
-
-from crmctl.service.console.action_form import ActionBlock, actions_of, blocks_for
+from crmctl.models import jsontext
+from crmctl.service.console.action_form import actions_of, blocks_for
 from crmctl.service.console.charts import draw
-from crmctl.service.faults import BadRequest
+from crmctl.service.definitions.document import load_yaml
+from crmctl.service.store.tx import Tx
 from tests.service.console.conftest import Visitor
 from tests.service.console.test_pages import NASTY
 from tests.support.service import RunningService
@@ -71,41 +72,42 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
 def test_a_workflow_is_made_changed_without_losing_what_the_form_does_not_show_and_deleted(
     service: RunningService, visitor: Visitor
 ) -> None:
-    blank = {f"action-{name}": ["", "", ""] for name in ("type", "object", "data", "title", "summary", "url", "body")}
-    form: dict[str, Any] = blank | {"name": "Greet", "trigger": "record/created", "object": "people", "enabled": "true"}
+    form: dict[str, Any] = {"name": "Greet", "trigger": "record/created", "object": "people", "enabled": "true"}
     assert "at least one action" in visitor.send("/console/workflows", **form).text
-    form |= {
-        "action-type": ["updateRecord", "callUrl", ""],
-        "action-data": ['score: 5\r\nnotes: "{{ record.data.email }}: 7"', "", ""],
-        "action-url": ["", "https://example.com/x", ""],
-        "action-body": ["", '{"a": [1]}', ""],
-    }
-    made = visitor.send("/console/workflows", **form)
+    first = {"a1:type": "updateRecord", "a1:object": "", "a1:slug": ["score", "notes"], "a1:f:score": "5", "a1:f:notes": "{{ data.a }}: 7"}
+    second = {"a2:type": "callUrl", "a2:url": "https://example.com/x", "a2:body": '{"a": [1]}', "a2:headers": "a: b\nc: d: e"}
+    made = visitor.send("/console/workflows", **form, **first, **second, action=["1", "2"])
     path = made.headers["location"].partition("?")[0]
-    workflow = path.rpartition("/")[2]
-    visitor.follow(made)
-    stored = service.client.get(f"/api/v1/workflows/{workflow}").json()
-    assert stored["enabled"] is True
-    text = (
-        "name: Greet\nobject: people\ntrigger: record/created\nactions:\n- {type: callUrl, url: 'https://example.com/x', headers: {a: b}}"
-    )
+    assert visitor.follow(made).text.count("Bearer") == 0
+    call = {"type": "callUrl", "url": "https://example.com/x", "headers": {"a": "b", "c": "d: e"}, "body": {"a": [1]}}
+    assert actions_in(visitor, path) == [{"type": "updateRecord", "data": {"score": 5, "notes": "{{ data.a }}: 7"}}, call]
+    note = {"type": "createActivity", "title": "Hi", "participants": [{"type": "user", "id": "{{ data.who }}"}]}
+    text = jsontext.dumps({"name": "Greet", "object": "people", "trigger": "record/created", "actions": [note, call]})
     visitor.follow(visitor.send(f"{path}/edit", **{"as": "yaml", "yaml": text}))
-    form |= {"action-type": ["callUrl", ""], "action-url": ["https://example.com/y", ""], "name": "Greeted"}
-    visitor.follow(
-        visitor.send(
-            f"{path}/edit",
-            **form
-            | {name: form[name][-2:] for name in form if name.startswith("action-")}
-            | {"action-type": ["callUrl", ""], "action-url": ["https://example.com/y", ""], "action-body": ["", ""]},
-        )
-    )
-    page = visitor.get(f"{path}/edit?as=yaml").text
-    assert "https://example.com/y" in page
-    assert "headers:" in page
-    refused = visitor.send(f"{path}/edit", **form | {"trigger": "schedule", "cron": "never"})
-    assert refused.status_code == 400
+    kept = {f"a{number}:kept": jsontext.dumps(each) for number, each in ((1, note), (2, call))}
+    moved = form | {"name": "Greeted", "action": ["2", "1"], "a1:type": "createActivity", "a1:title": "Ho", "a2:type": "callUrl"}
+    page = visitor.send(f"{path}/edit", **moved | kept | {"do": "up 1"}).text
+    assert page.index('id="action-1"') < page.index('id="action-2"')
+    assert actions_in(visitor, path) == [note, call], "a button stores nothing"
+    visitor.follow(visitor.send(f"{path}/edit", **moved | kept))
+    assert actions_in(visitor, path) == [call, note | {"title": "Ho"}], "what moves takes along what the form does not show"
+    for wrong in (
+        {"a2:body": "{"},
+        {"a2:headers": "none"},
+        {"a2:type": "nothing"},
+        {"a2:kept": "["},
+        {"trigger": "schedule", "cron": "never"},
+    ):
+        assert visitor.send(f"{path}/edit", **moved | kept | wrong).status_code == 400, wrong
     assert "is deleted" in visitor.follow(visitor.send(f"{path}/delete")).text
     assert visitor.get(path).status_code == 404
+
+
+def actions_in(visitor: Visitor, path: str) -> Any:
+    """As the YAML of the form has them."""
+    found = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", visitor.get(f"{path}/edit?as=yaml").text, re.DOTALL)
+    assert found
+    return load_yaml(html.unescape(found[1]))["actions"]
 
 
 def test_schedules_say_when_they_run_next_and_how_the_last_runs_went(service: RunningService, visitor: Visitor) -> None:
@@ -129,22 +131,28 @@ def test_what_failed_last_is_named_on_the_overview(service: RunningService, visi
     assert "has been deleted" in page
 
 
-ACTIONS = [
-    {"type": "updateRecord", "data": {"notes": "5", "score": 5, "tags": ["a"], "name": {"first": "{{ x }}"}}, "recordId": "{{ y }}"},
-    {"type": "createActivity", "title": "Hi", "linkedRecords": [], "summary": ""},
+ACTIONS: list[dict[str, Any]] = [
+    {
+        "type": "updateRecord",
+        "data": {
+            **{"notes": "5\r\n6 ", "score": 5, "name": {"first": "{{ x }}", "middle": ""}, "address": "{{ z }}", "gone": {"a": 1}},
+            **{"tags": ["a", "{{ y }}"], "company": "{{ y }}", "subscribed": False, "status": None, "birthday": "{{ now }}"},
+        },
+        "recordId": "{{ y }}",
+    },
+    {"type": "updateRecord", "data": {"tags": "{{ record.data.tags }}", "subscribed": "{{ x }}"}},
+    {"type": "createRecord", "object": "deals", "data": {"amount": {"amount": "{{ x }}", "currency": "{{ y }}"}, "name": {}}},
+    {"type": "createActivity", "title": "Hi", "linkedRecords": [], "summary": "", "activityDate": "{{ now }}"},
     {"type": "callUrl", "url": "https://example.com", "headers": {"a": "b"}, "body": None, "repeat": True},
+    {"type": "callUrl", "url": "{{ x }}", "body": {"a": ["{{ x }}", 1.50, None]}},
 ]
 
 
-def test_actions_come_back_from_their_form_as_they_were() -> None:
-    assert actions_of(blocks_for(ACTIONS), ACTIONS) == ACTIONS
-    typed = ActionBlock("createRecord", "people", 'notes: "5"\nscore: 5\nemail: a@example.com')
-    assert actions_of([typed], []) == [
-        {"type": "createRecord", "object": "people", "data": {"notes": "5", "score": 5, "email": "a@example.com"}}
-    ]
-    for wrong in (ActionBlock("createRecord", "", "no colon"), ActionBlock("callUrl", body="{"), ActionBlock("nothing")):
-        with pytest.raises(BadRequest, match="action 1"):
-            actions_of([wrong], [])
+def test_actions_come_back_from_their_form_as_they_were(service: RunningService) -> None:
+    def back(tx: Tx) -> Any:
+        return actions_of(tx, blocks_for(tx, ACTIONS, "people"))
+
+    assert service.engine.read(back) == ACTIONS
 
 
 def test_a_chart_has_round_steps_and_a_place_for_every_figure() -> None:

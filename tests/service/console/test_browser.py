@@ -166,7 +166,8 @@ def violations(browser: Browser) -> Any:
 
 
 KEYBOARD = """
-const wanted = [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")];
+const stops = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
+const wanted = [...document.querySelectorAll(stops)].filter(each => each.tabIndex >= 0);
 // Tab stops at the chosen one of a group, or at the first.
 const skipped = element => {
   const group = element.type === "radio" ? [...document.querySelectorAll(`[name="${element.name}"]`)] : [element];
@@ -268,6 +269,24 @@ def test_the_keyboard_is_enough(browser: Browser, live: RunningService) -> None:
     assert browser.focused().text == "Overview"
     browser.type(Keys.ESCAPE)
     assert browser.focused().text == "Menu"
+
+
+def test_actions_are_added_with_the_keyboard_and_enter_in_a_field_saves_them(browser: Browser, live: RunningService) -> None:
+    browser.get(f"{live.base_url}/console/workflows/new")
+    browser.tab_to("Name").send_keys("Greet")
+    browser.tab_to("Object").send_keys("People")
+    browser.tab_to("What it is to do").send_keys("Change")
+    browser.tab_to("Add the action").send_keys(Keys.ENTER)
+    browser.wait_for("Object of the record")
+    assert browser.focused().accessible_name == "Action 1"
+    browser.tab_to("A value of").send_keys("Job")
+    browser.tab_to("Add the value").send_keys(Keys.ENTER)
+    browser.wait_for("Leave out")
+    assert browser.focused().accessible_name == "Job title"
+    assert violations(browser) == []
+    browser.type("Analyst", Keys.ENTER)
+    browser.wait_for("The workflow is created")
+    assert re.search(r"Change the record of People\s+Record\s+the one the run is about\s+Job title\s+Analyst", browser.text)
 
 
 def test_after_a_refused_form_the_focus_is_seen_on_what_is_wrong(browser: Browser, live: RunningService) -> None:

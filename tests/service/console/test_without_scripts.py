@@ -85,6 +85,22 @@ def work_with_records(reader: PlainReader) -> None:
     assert reader.follow("note.txt").answer.content == b"remember"
 
 
+def change_actions(reader: PlainReader) -> None:
+    reader.follow("Change").press("Add the action", {"What it is to do": "Change the record"})
+    reader.press("Add the value", {"A value of": "Company"}).press("Save", {"Company": "nobody at all"})
+    assert "Action 2: Company: no record has the name" in html.unescape(reader.text)
+    reader.press("Add the value", {"Company": "acme", "One more value": "Name"}).press("Move up", {"Name: First": "{{ data.first }}"})
+    assert 'Move up<span class="hidden"> action 2' in reader.text
+    # What is chosen is shown before it is saved, and no part of the form is left out in silence.
+    reader.press("Save", {"One more value": "Score"}).press("Save", {"Score": "12.50"})
+    page = re.sub(r"<[^>]+>", " ", html.unescape(reader.text))
+    assert re.search(r"1\. Change the record\s+of People\s+Record\s+the one the run is about\s+Company\s+Acme\s+Name", page)
+    assert re.search(r"{{ data.first }}\s+Score\s+12.5\s+2\. Add an activity\s+Title\s+Call\s+Linked to", page)
+    reader.follow("Change").press("Leave out Name").press("Show its fields").press("Remove the action").press("Save")
+    assert "Change the record" not in reader.text
+    assert "Add an activity" in reader.text
+
+
 def automate(reader: PlainReader) -> None:
     reader.open("/console/reports").follow("New report").press("Choose", {"Records of": "Companies"})
     reader.press("Save", {"Name": "By industry", "Figures": True, "Groups by": "Industry", "Figure 1": "Number of records"})
@@ -94,7 +110,9 @@ def automate(reader: PlainReader) -> None:
     reader.open("/console/reports").follow("By industry").follow("Delete").press("Delete the report")
     assert "The report is deleted" in reader.text
     reader.follow("Workflows").follow("New workflow")
-    reader.press("Save", {"Name": "Call them", "What it does": "Add an activity", "Title of the activity": "Call", "Object": "People"})
+    reader.press("Add the action", {"Name": "Call them", "What it is to do": "Add an activity", "Object": "People"})
+    reader.press("Save", {"Title of the activity": "Call"})
+    change_actions(reader)
     reader.press("Enable").press("Run", {"Data": "{}"})
     reader.open("/console/workflows").follow("Call them").follow("Change").press("Save", {"Description": "Of late"})
     assert "The workflow is deleted" in reader.follow("Delete").press("Delete the workflow").text

@@ -1,15 +1,26 @@
-"""The actions of a workflow in a form: one block each with a few fields, and back. What a block does not show, the action keeps."""
+"""The actions of a workflow in a form: a block each with its fields, and back. What a block does not show, the action keeps.
+
+A block brings along the action it was made of, and a field counts as changed when its text differs from what that one shows as. Buttons
+add, move and remove blocks and values without scripts: they show the form again, and nothing is stored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crmctl.errors import reason
 from crmctl.models import jsontext
+from crmctl.models.attributes import AttributeType
+from crmctl.service.console.record_form import FormField, Input, changes, fields_for, submitted
+from crmctl.service.console.record_list import labels_in, reference_target
 from crmctl.service.console.visits import Visit
 from crmctl.service.faults import BadRequest
+from crmctl.service.store import attributes, objects, record_labels
+from crmctl.service.store.tx import Tx
+from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.workflows.templates import is_template
 
 TYPES = {
     "updateRecord": "Change the record",
@@ -17,103 +28,247 @@ TYPES = {
     "createActivity": "Add an activity",
     "callUrl": "Call an address",
 }
-FIELDS = ("type", "object", "data", "title", "summary", "url", "body")
+WITH_DATA = ("updateRecord", "createRecord")
+
+PLAIN = {
+    "updateRecord": (("recordId", "Which record", "text", "left empty, the one the run is about; else an id or a template"),),
+    "createRecord": (),
+    "createActivity": (
+        ("title", "Title of the activity", "text", ""),
+        ("summary", "Summary of the activity", "textarea", ""),
+        ("activityDate", "Date of the activity", "text", "left empty, the moment of the run"),
+    ),
+    "callUrl": (
+        ("url", "Address to call", "text", ""),
+        ("headers", "Headers", "lines", "Name: value, one a line"),
+        ("body", "Body of the call", "json", "as JSON; left empty, all that templates can name"),
+        ("repeat", "Call again when the service was stopped during a call", "tick", ""),
+    ),
+}
+"""By type: the fields that are not values of attributes, their labels, how they are shown, and what there is to know."""
 
 
 @dataclass(frozen=True)
 class ActionBlock:
-    """What a block shows, as text: `data` has one `attribute: value` a line, `body` is JSON."""
+    """`number` names it in the form, whatever its place; `kept` is the action it was made of; `more` are attributes that can be added."""
 
-    type: str = ""
-    object: str = ""
-    data: str = ""
-    title: str = ""
-    summary: str = ""
-    url: str = ""
-    body: str = ""
+    number: int
+    kept: Mapping[str, Any]
+    type: str
+    object: str
+    texts: Mapping[str, str]
+    known: Sequence[Mapping[str, Any]] = ()
+    stored: Sequence[FormField] = ()
+    values: Sequence[FormField] = ()
+    more: Sequence[tuple[str, str]] = ()
+
+    @property
+    def kept_text(self) -> str:
+        return jsontext.dumps(dict(self.kept))
+
+    @property
+    def unseen(self) -> list[str]:
+        """What the action has that the block does not show."""
+        names = {"linkedRecords": "Linked records", "participants": "Participants"}
+        return [text for name, text in names.items() if name in self.kept and self.type == self.kept.get("type")]
 
 
-def blocks_for(actions: Sequence[Mapping[str, Any]]) -> list[ActionBlock]:
-    """The actions of a definition, and an empty block for one more."""
-    return [*(_block(action) for action in actions), ActionBlock()]
+def blocks_for(tx: Tx, actions: Sequence[Mapping[str, Any]], about: str) -> list[ActionBlock]:
+    """The actions of a definition; `about` is the slug of the workflow's object."""
+    return [
+        _block(tx, ActionBlock(number, each, str(each.get("type")), str(each.get("object") or ""), _texts(each)), list(_data(each)), about)
+        for number, each in enumerate(actions, 1)
+    ]
 
 
-def typed_blocks(visit: Visit) -> list[ActionBlock]:
-    """The blocks as they were filled in, those without a type left out; an empty one for one more."""
-    columns = [visit.chosen(f"action-{name}") for name in FIELDS]
-    blocks = [ActionBlock(*(text.replace("\r\n", "\n") for text in texts)) for texts in zip(*columns, strict=False)]
-    return [*(block for block in blocks if block.type), ActionBlock()]
+def typed_blocks(tx: Tx, visit: Visit, about: str) -> list[ActionBlock]:
+    """The blocks as they were filled in."""
+    numbers = [int(text) for text in visit.chosen("action") if text.isdecimal() and len(text) < 5]
+    return [_typed(tx, visit, number, about) for number in dict.fromkeys(numbers)]
 
 
-def actions_of(blocks: Sequence[ActionBlock], stored: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks as actions; one that stays in its place keeps what the form does not show. Raises BadRequest with the block's number."""
-    actions: list[dict[str, Any]] = []
-    for place, block in enumerate(block for block in blocks if block.type):
-        same = place < len(stored) and stored[place].get("type") == block.type
-        kept = dict(stored[place]) if same else {"type": block.type}
-        before = _block(stored[place]) if same else ActionBlock()
+def pressed(tx: Tx, visit: Visit, about: str) -> tuple[list[ActionBlock], str] | None:
+    """The blocks after what a button does, and where the focus belongs; None where the form is to be saved.
+
+    What was chosen to be added is never left out in silence: it is shown before it is saved.
+    """
+    blocks = typed_blocks(tx, visit, about)
+    what, _, rest = visit.raw("do").partition(" ")
+    number, _, slug = rest.partition(" ")
+    place = next((place for place, block in enumerate(blocks) if str(block.number) == number), None)
+    if what == "remove" and place is not None:
+        return blocks[:place] + blocks[place + 1 :], "removed"
+    if what == "up" and place:
+        return [*blocks[: place - 1], blocks[place], blocks[place - 1], *blocks[place + 1 :]], f"action-{number}"
+    if what == "drop" and place is not None:
+        kept = [field.slug for field in blocks[place].values if field.slug != slug]
+        return [*blocks[:place], _block(tx, blocks[place], kept, about, visit), *blocks[place + 1 :]], f"action-{number}"
+    added = [(block, visit.text(f"a{block.number}:more")) for block in blocks]
+    focus = next(
+        (f"value-{block.number}-{slug}" for block, slug in added if slug),
+        (f"action-{number}" if number else "shown") if what == "show" else "",
+    )
+    if any(slug for _, slug in added):
+        blocks = [_block(tx, block, [*(f.slug for f in block.values), slug], about, visit) if slug else block for block, slug in added]
+    if visit.text("new-type") in TYPES:
+        fresh = 1 + max((block.number for block in blocks), default=0)
+        blocks = [*blocks, _fresh(tx, fresh, visit.text("new-type"), about or (visit.objects[0]["slug"] if visit.objects else ""))]
+        focus = f"action-{fresh}"
+    return (blocks, focus) if what or focus else None
+
+
+def actions_of(tx: Tx, blocks: Sequence[ActionBlock]) -> list[dict[str, Any]]:
+    """The blocks as actions. Raises BadRequest with the block's place."""
+    actions = []
+    for place, block in enumerate(blocks):
         try:
-            actions.append(kept | _read(block, before, kept))
+            actions.append(_action(tx, block))
         except ValueError as error:
             raise BadRequest(f"action {place + 1}: {error}", {"field": f"actions[{place}]"}) from None
     return actions
 
 
-def _block(action: Mapping[str, Any]) -> ActionBlock:
-    data = action.get("data") or {}
-    return ActionBlock(
-        str(action.get("type", "")),
-        str(action.get("object", "")),
-        "\n".join(f"{slug}: {_line(value)}" for slug, value in data.items()) if isinstance(data, dict) else "",
-        str(action.get("title", "")),
-        str(action.get("summary") or ""),
-        str(action.get("url", "")),
-        "" if action.get("body") is None else jsontext.dumps(action["body"], indent=2),
-    )
+def attributes_of(tx: Tx, slug: str) -> list[dict[str, Any]]:
+    """Of the object with this slug, inactive ones too; none where it is not there."""
+    known = objects.find_object_by_slug(tx, slug)
+    return attributes.list_attributes(tx, known["id"], include_inactive=True) if known else []
 
 
-def _line(value: Any) -> str:
-    """A value on its line: text as it is unless it could be read as something else."""
-    if isinstance(value, str) and value and value == value.strip() and "\n" not in value and _is_text(value):
-        return value
-    return jsontext.dumps(value)
+def _fresh(tx: Tx, number: int, kind: str, slug: str) -> ActionBlock:
+    """An empty block; a record that is made has fields for what it must have."""
+    is_new = kind == "createRecord"
+    required = [each["slug"] for each in attributes_of(tx, slug) if each["isRequired"]] if is_new else []
+    return _block(tx, ActionBlock(number, {"type": kind}, kind, slug if is_new else "", {}), required, slug)
 
 
-def _is_text(text: str) -> bool:
+def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:
+    said = f"a{number}:"
     try:
-        jsontext.loads(text)
+        kept = jsontext.loads(visit.raw(f"{said}kept"))
     except ValueError:
-        return True
-    return False
+        kept = {}
+    kept, kind = kept if isinstance(kept, dict) else {}, visit.text(f"{said}type")
+    texts = {name: visit.raw(said + name).replace("\r\n", "\n") for name, *_ in PLAIN.get(kind, ()) if said + name in visit.form}
+    if kind == "callUrl" and said + "url" in visit.form:
+        texts["repeat"] = visit.text(f"{said}repeat")
+    block = ActionBlock(number, kept, kind, visit.text(f"{said}object"), texts)
+    return _block(tx, block, visit.chosen(f"{said}slug"), about, visit)
 
 
-def _read(block: ActionBlock, before: ActionBlock, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What the block says of its type's fields. Raises ValueError."""
-    if block.type in ("updateRecord", "createRecord"):
-        data = kept["data"] if block.data == before.data and "data" in kept else _data(block.data)
-        return {"data": data} | ({"object": block.object} if block.object else {})
-    if block.type == "createActivity":
-        return {"title": block.title} | ({"summary": block.summary} if block.summary or "summary" in kept else {})
-    if block.type != "callUrl":
+def _block(tx: Tx, block: ActionBlock, slugs: Sequence[str], about: str, visit: Visit | None = None) -> ActionBlock:
+    """With the fields of these attributes, as the action has them, or as the form does."""
+    if block.type not in WITH_DATA:
+        return block
+    found = {each["slug"]: each for each in attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))}
+    known = [found.get(slug) or _unknown(slug) for slug in dict.fromkeys(slugs)]
+    data = _data(block.kept)
+    stored = fields_for(known, data, labels_in(tx, known, data))
+    said = f"a{block.number}:"
+    form = {name.removeprefix(said): values for name, values in visit.form.items() if name.startswith(said)} if visit else {}
+    more = [(slug, each["name"]) for slug, each in found.items() if each["isActive"] and slug not in slugs]
+    return replace(block, known=known, stored=stored, values=[_free(each) for each in submitted(stored, form)], more=more)
+
+
+def _free(field: FormField) -> FormField:
+    """A template fits everywhere: what a record's form offers to choose is proposed here."""
+    return replace(field, inputs=tuple(_proposed(each) for each in field.inputs))
+
+
+def _proposed(each: Input) -> Input:
+    if each.kind in ("reference", "pick", "lines", "json", "textarea"):
+        return each
+    return replace(each, kind="text", options=("true", "false") if each.kind == "truth" else each.options)
+
+
+def _unknown(slug: str) -> dict[str, Any]:
+    """Of an attribute that is not there any more."""
+    return {"slug": slug, "name": slug, "type": AttributeType.TEXT, "config": {}, "isList": False, "isRequired": False, "isActive": False}
+
+
+def _data(action: Mapping[str, Any]) -> dict[str, Any]:
+    data = action.get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def _texts(action: Mapping[str, Any]) -> dict[str, str]:
+    """What the action shows as, by field."""
+    return {name: _text(action.get(name), kind) for name, _, kind, _ in PLAIN.get(str(action.get("type")), ())}
+
+
+def _text(value: Any, kind: str) -> str:
+    if kind == "lines" and isinstance(value, dict):
+        return "\n".join(f"{name}: {text}" for name, text in value.items())
+    if kind == "tick":
+        return "true" if value else ""
+    if value is None:
+        return ""
+    return jsontext.dumps(value, indent=2) if kind == "json" else str(value).replace("\r\n", "\n")
+
+
+def _action(tx: Tx, block: ActionBlock) -> dict[str, Any]:
+    """Raises ValueError."""
+    if block.type not in TYPES:
         raise ValueError("choose what it does")
-    if block.body == before.body and "body" in kept:
-        return {"url": block.url}
-    try:
-        return {"url": block.url} | ({"body": jsontext.loads(block.body, unique_keys=True)} if block.body.strip() else {})
-    except ValueError as error:
-        raise ValueError(f"the body is not JSON: {reason(error)}") from None
-
-
-def _data(text: str) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for line in (line.strip() for line in text.split("\n")):
-        if not line:
+    action: dict[str, Any] = dict(block.kept) if block.kept.get("type") == block.type else {"type": block.type}
+    before = _texts(action)
+    for name, label, kind, _ in PLAIN[block.type]:
+        text = block.texts.get(name, before[name])
+        if text == before[name]:
             continue
-        slug, colon, value = line.partition(":")
-        if not colon or not slug.strip():
-            raise ValueError(f"{line!r} is not attribute: value")
-        if slug.strip() in data:
-            raise ValueError(f"{slug.strip()} is there twice")
-        value = value.strip()
-        data[slug.strip()] = value if not value or _is_text(value) else jsontext.loads(value)
-    return data
+        action[name] = _value(text, kind, label)
+        if action[name] is None:
+            del action[name]
+    if block.type == "createActivity":
+        action.setdefault("title", "")
+    if block.type == "callUrl":
+        action.setdefault("url", "")
+    if block.type in WITH_DATA:
+        action = {name: value for name, value in action.items() if name != "object"} | ({"object": block.object} if block.object else {})
+        action["data"] = _written(tx, block)
+    return action
+
+
+def _value(text: str, kind: str, label: str) -> Any:
+    """None for a field without a value. Raises ValueError."""
+    if kind == "tick":
+        return bool(text) or None
+    if not text.strip():
+        return None
+    if kind == "json":
+        try:
+            return jsontext.loads(text, unique_keys=True)
+        except ValueError as error:
+            raise ValueError(f"{label}: this is not JSON: {reason(error)}") from None
+    return _headers(text) if kind == "lines" else text.strip() if kind == "text" else text
+
+
+def _headers(text: str) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise ValueError(f"Headers: {line!r} is not of the form Name: value")
+        if name.strip() in headers:
+            raise ValueError(f"Headers: {name.strip()} is there twice")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _written(tx: Tx, block: ActionBlock) -> dict[str, Any]:
+    """The data: of what nobody changed as it was, of a field that was left empty nothing, which empties the attribute."""
+    before = _data(block.kept)
+    written, problems = changes(block.known, before, block.stored, block.values, is_template)
+    for attribute in block.known:
+        slug, target = str(attribute["slug"]), reference_target(attribute)
+        text = written.get(slug)
+        if target is None or not isinstance(text, str) or is_template(text) or canonical_uuid(text):
+            continue
+        called = record_labels.called(tx, target, text)
+        if len(called) == 1:
+            written[slug] = called[0]["id"]
+        else:
+            problems[slug] = f"{text!r} fits several records: give the id" if called else f"no record has the name {text!r}"
+    for field in block.values:
+        if field.slug in problems:
+            raise ValueError(f"{field.label}: {problems[field.slug]}")
+    return {field.slug: written.get(field.slug, before.get(field.slug)) for field in block.values}

@@ -69,9 +69,16 @@ def submitted(fields: Sequence[FormField], form: Mapping[str, Sequence[str]]) ->
 
 
 def changes(
-    attributes: Attributes, data: Mapping[str, Any], stored: Sequence[FormField], filled: Sequence[FormField]
+    attributes: Attributes,
+    data: Mapping[str, Any],
+    stored: Sequence[FormField],
+    filled: Sequence[FormField],
+    is_free: Callable[[str], bool] = lambda _: False,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The data to write, of changed attributes alone, and what is wrong by slug. References are left as they were typed."""
+    """The data to write, of changed attributes alone, and what is wrong by slug. References are left as they were typed.
+
+    `is_free` says which texts are taken as they are, whatever the attribute's type.
+    """
     written: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for attribute, before, after in zip(attributes, stored, filled, strict=True):
@@ -79,7 +86,7 @@ def changes(
         if not texts:
             continue
         try:
-            written[attribute["slug"]] = _read(attribute, data.get(attribute["slug"]), texts, before.inputs[0].kind)
+            written[attribute["slug"]] = _read(attribute, data.get(attribute["slug"]), texts, before.inputs[0].kind, is_free)
         except (RejectedError, ValueError) as error:
             problems[attribute["slug"]] = error.message if isinstance(error, RejectedError) else str(error)
     return written, problems
@@ -129,7 +136,7 @@ def _field(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) 
 def _inputs(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) -> list[Input]:
     """The fields that show this value without loss; where its type has none that do, its JSON."""
     kind, name, label = attribute["type"], f"f:{attribute['slug']}", attribute["name"]
-    if attribute["isList"] or kind == AttributeType.LIST:
+    if (attribute["isList"] or kind == AttributeType.LIST) and not isinstance(value, str):
         texts = [_line(element) for element in value] if isinstance(value, list) else []
         if (kind in (*PART_NAMES,) and kind != AttributeType.PHONE_NUMBER) or any(text is None for text in texts):
             return [Input(name, label, "" if value is None else jsontext.dumps(value), "json")]
@@ -193,15 +200,19 @@ def _part(name: str) -> str:
     return name.partition(":")[2].partition(":")[2]
 
 
-def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], kind: str) -> Any:
+def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], kind: str, is_free: Callable[[str], bool]) -> Any:
     """The value to write; None clears. Raises RejectedError and ValueError with what is wrong."""
     if kind == "json":
         return jsontext.loads(texts[""], unique_keys=True) if texts[""].strip() else None
-    single = reader(Attribute(id="", slug=attribute["slug"], type=attribute["type"], config=attribute["config"]))
+    read = reader(Attribute(id="", slug=attribute["slug"], type=attribute["type"], config=attribute["config"]))
+
+    def single(text: str) -> Any:
+        return text if is_free(text) else read(text)
+
     if kind == "lines":
         return _read_lines(before, texts[""], single if attribute["type"] != AttributeType.LIST else str)
     if attribute["type"] == AttributeType.CURRENCY:
-        return _read_money(before, texts)
+        return _read_money(before, texts, is_free)
     if attribute["type"] in USUAL_PARTS and "" not in texts:
         return _merge_parts(before, texts)
     if kind == "reference":
@@ -229,18 +240,20 @@ def _merge_parts(before: Any, texts: Mapping[str, str]) -> dict[str, Any] | None
     return parts if any(value not in (None, "") for value in parts.values()) else None
 
 
-def _read_money(before: Any, texts: Mapping[str, str]) -> Any:
+def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], bool]) -> Any:
     parts = dict(before) if isinstance(before, dict) else {} if before is None else {"amount": before}
     if "amount" in texts:
         if not texts["amount"].strip():
             return None
-        number = Attribute(id="", slug="amount", type=AttributeType.NUMBER)
-        parts["amount"] = reader(number)(texts["amount"].strip())
+        amount = texts["amount"].strip()
+        parts["amount"] = amount if is_free(amount) else reader(Attribute(id="", slug="amount", type=AttributeType.NUMBER))(amount)
     if "currency" in texts:
         code = texts["currency"].strip()
-        if code and not (len(code) == 3 and code.isascii() and code.isalpha()):
-            raise ValueError("the currency is a code of three letters, such as EUR")
-        parts = {part: value for part, value in parts.items() if part != "currency"} | ({"currency": code.upper()} if code else {})
+        if code and not is_free(code):
+            if not (len(code) == 3 and code.isascii() and code.isalpha()):
+                raise ValueError("the currency is a code of three letters, such as EUR")
+            code = code.upper()
+        parts = {part: value for part, value in parts.items() if part != "currency"} | ({"currency": code} if code else {})
     if "amount" not in parts:
         raise ValueError("a currency needs an amount")
     return parts if isinstance(before, dict) or "currency" in parts else parts["amount"]

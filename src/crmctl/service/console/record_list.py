@@ -20,6 +20,7 @@ from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, objects, record_labels, records
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx
+from crmctl.service.values.choices import canonical_uuid
 from crmctl.service.values.conditions import read_condition
 
 PER_PAGE = 25
@@ -104,6 +105,16 @@ def reference_target(attribute: Mapping[str, Any]) -> str | None:
     """The id of the object that a single reference leads to."""
     is_single = attribute["type"] == AttributeType.REFERENCE and not attribute["isList"]
     return str(attribute["config"]["allowed_object_id"]) if is_single else None
+
+
+def labels_in(tx: Tx, found: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> dict[str, str]:
+    """What the records are called that the data refers to, by their ids; of what is no id, and of what is gone, nothing."""
+    labels: dict[str, str] = {}
+    for attribute in found:
+        value, target = data.get(attribute["slug"]), reference_target(attribute)
+        if target and isinstance(value, str) and canonical_uuid(value):
+            labels |= record_labels.labels_of(tx, target, [value])
+    return labels
 
 
 def _cell(attribute: Mapping[str, Any], value: Any, named: Mapping[str, Mapping[str, str]], slugs: Mapping[str, str]) -> ShownValue:

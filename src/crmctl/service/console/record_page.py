@@ -11,7 +11,7 @@ from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition, Operator
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, Visit
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
-from crmctl.service.console.record_list import cells_of, object_of, reference_target
+from crmctl.service.console.record_list import cells_of, labels_in, object_of, reference_target
 from crmctl.service.console.templates import shortened
 from crmctl.service.console.value_texts import value_text
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
@@ -45,7 +45,7 @@ def _add_create(pages: Pages) -> None:
         given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
         found = attributes.list_attributes(tx, known["id"])
         data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
-        return _form(tx, visit, known, None, fields_for(found, data, _labels(tx, found, data)))
+        return _form(tx, visit, known, None, fields_for(found, data, labels_in(tx, found, data)))
 
     @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -117,7 +117,7 @@ def _add_edit(pages: Pages) -> None:
         known = object_of(tx, visit)
         record = records.get_record(tx, known["id"], visit.id("recordId"))
         found = attributes.list_attributes(tx, known["id"])
-        return _form(tx, visit, known, record, fields_for(found, record["data"], _labels(tx, found, record["data"])))
+        return _form(tx, visit, known, record, fields_for(found, record["data"], labels_in(tx, found, record["data"])))
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -126,7 +126,7 @@ def _add_edit(pages: Pages) -> None:
         if visit.text("version") != records.version_of(record):
             return _conflict(tx, visit, known)
         found = attributes.list_attributes(tx, known["id"])
-        stored = fields_for(found, record["data"], _labels(tx, found, record["data"]))
+        stored = fields_for(found, record["data"], labels_in(tx, found, record["data"]))
         data, filled, problem = _read(tx, found, record["data"], (stored, submitted(stored, visit.form)))
         if problem is None and data:
             try:
@@ -144,7 +144,7 @@ def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
     """The form again: what was typed where it was changed, else what somebody else saved meanwhile."""
     record = records.get_record(tx, str(known["id"]), visit.id("recordId"))
     found = attributes.list_attributes(tx, str(known["id"]))
-    stored = fields_for(found, record["data"], _labels(tx, found, record["data"]))
+    stored = fields_for(found, record["data"], labels_in(tx, found, record["data"]))
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
     said = "somebody saved this record meanwhile; what you changed is kept below, look at it and save again"
     return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
@@ -193,8 +193,7 @@ def _read(
         slug, target = attribute["slug"], reference_target(attribute)
         if target is None or not isinstance(written.get(slug), str) or canonical_uuid(written[slug]):
             continue
-        choices = record_labels.find_by_label(tx, target, written[slug])
-        exact = [choice for choice in choices if choice["label"].casefold() == written[slug].strip().casefold()] or choices
+        exact = record_labels.called(tx, target, written[slug])
         if len(exact) == 1:
             written[slug] = exact[0]["id"]
             continue
@@ -330,16 +329,6 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
 def _label(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     naming = record_labels.naming_attributes(load_schema(tx, str(known["id"])))
     return record_labels.label_of(naming, str(record["id"]), record["data"])
-
-
-def _labels(tx: Tx, found: Attributes, data: Mapping[str, Any]) -> dict[str, str]:
-    """What the records are called that the data refers to."""
-    labels: dict[str, str] = {}
-    for attribute in found:
-        value, target = data.get(attribute["slug"]), reference_target(attribute)
-        if attribute["type"] == AttributeType.REFERENCE and target and isinstance(value, str):
-            labels |= record_labels.labels_of(tx, target, [value])
-    return labels
 
 
 def _exists(tx: Tx, object_id: str, record_id: str) -> bool:

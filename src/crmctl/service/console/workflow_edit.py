@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from crmctl.service.console.action_form import TYPES, actions_of, blocks_for, typed_blocks
+from crmctl.service.console.action_form import PLAIN, TYPES, WITH_DATA, ActionBlock, actions_of, blocks_for, pressed, typed_blocks
 from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
 from crmctl.service.console.deletions import Deletable
 from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
@@ -39,8 +39,10 @@ def _add_create(pages: Pages) -> None:
 
     @pages.post("/workflows", form_limit=LARGE_FORM)
     def create_workflow(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        if again := _again(tx, visit, None):
+            return again
         try:
-            wanted = _wanted(visit, [])
+            wanted = _wanted(tx, visit)
             refuse_taken_name(workflows.list_workflows(tx), wanted.name, None)
             store_workflow(tx, wanted, visit.session.member_id, **visit.stamp())
         except (BadRequest, Conflict) as error:
@@ -58,9 +60,11 @@ def _add_change(pages: Pages) -> None:
     def change_workflow(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         stored = workflow_entry(tx, visit.id("workflowId"))
         known_id = visit.id("workflowId")
+        if again := _again(tx, visit, known_id):
+            return again
         try:
             refuse_if_saved_meanwhile(visit, stored)
-            wanted = _wanted(visit, stored.get("actions", []))
+            wanted = _wanted(tx, visit)
             refuse_taken_name(workflows.list_workflows(tx), wanted.name, known_id)
             workflows.rename_workflow(tx, known_id, wanted.name)
             store_workflow(tx, wanted, **visit.stamp())
@@ -70,10 +74,16 @@ def _add_change(pages: Pages) -> None:
         return Redirect(f"/workflows/{known_id}", "saved")
 
 
-def _wanted(visit: Visit, stored: list[dict[str, Any]]) -> WorkflowDefinition:
+def _again(tx: Tx, visit: Visit, known_id: str | None) -> ConsolePage | None:
+    """The form once more, after a button that adds, moves or removes; nothing is stored."""
+    found = pressed(tx, visit, visit.text("object")) if visit.text("as") != "yaml" else None
+    return _form(tx, visit, known_id, _heading(visit), focused=found) if found else None
+
+
+def _wanted(tx: Tx, visit: Visit) -> WorkflowDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(WorkflowDefinition, visit.raw("yaml"))
-    entry = _heading(visit) | {"actions": actions_of(typed_blocks(visit), stored)}
+    entry = _heading(visit) | {"actions": actions_of(tx, typed_blocks(tx, visit, visit.text("object")))}
     if not entry["actions"]:
         raise BadRequest("a workflow needs at least one action", {"field": "actions"})
     wanted = check_shape(WorkflowDefinition, entry)
@@ -92,9 +102,19 @@ def _heading(visit: Visit) -> dict[str, Any]:
     return entry
 
 
-def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], error: Fault | None = None) -> ConsolePage:
+def _form(
+    tx: Tx,
+    visit: Visit,
+    known_id: str | None,
+    entry: dict[str, Any],
+    error: Fault | None = None,
+    focused: tuple[list[ActionBlock], str] | None = None,
+) -> ConsolePage:
+    """`focused`: the blocks that a button of the form has made, and where the focus goes."""
+    about = str(entry.get("object", ""))
+    blocks = typed_blocks(tx, visit, about) if error else blocks_for(tx, entry.get("actions", []), about)
     is_yaml = visit.text("as") == "yaml" or visit.query.get("as") == "yaml"
-    known = objects.find_object_by_slug(tx, str(entry.get("object", "")))
+    known = objects.find_object_by_slug(tx, about)
     stored = workflow_entry(tx, known_id) if known_id else None
     values = {
         "section": "workflows",
@@ -107,6 +127,11 @@ def _form(tx: Tx, visit: Visit, known_id: str | None, entry: dict[str, Any], err
         "conditions": rows_from(entry.get("conditions", [])),
         "operators": OPERATORS,
         "types": TYPES,
-        "blocks": typed_blocks(visit) if error and not is_yaml else blocks_for(entry.get("actions", [])),
+        "plain": PLAIN,
+        "with_data": WITH_DATA,
+        "blocks": focused[0] if focused else blocks,
+        "focus": focused[1] if focused else "",
+        "targets": {each["id"]: each["slug"] for each in visit.objects},
     }
-    return ConsolePage("workflow_form.html", values | form_values(stored, error), form_status(error))
+    values |= form_values(stored, error) | ({"version": visit.text("version")} if focused else {})
+    return ConsolePage("workflow_form.html", values, form_status(error))

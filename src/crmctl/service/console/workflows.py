@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.console.action_form import TYPES
+from crmctl.service.console.action_words import actions_in_words
 from crmctl.service.console.conditions_form import in_words
 from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
@@ -70,7 +70,7 @@ def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
         "section": "workflows",
         "workflow": workflow,
         "conditions": in_words(workflow["conditions"], _names(tx, workflow)),
-        "actions": [(TYPES.get(each.get("type"), ""), jsontext.dumps(each)) for each in workflow["actions"]],
+        "actions": actions_in_words(tx, visit, workflow["actions"], (workflow["object"] or {}).get("slug") or ""),
         "runs": runs[:RUNS_PER_PAGE],
         "page": page,
         "has_older": len(runs) > RUNS_PER_PAGE,

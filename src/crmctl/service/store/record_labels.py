@@ -77,6 +77,12 @@ def find_by_label(tx: Tx, object_id: str, text: str, limit: int = 8) -> list[dic
     return [_described(naming, record_id, schema.values_in(data)) for record_id, data in list(found.items())[:limit]]
 
 
+def called(tx: Tx, object_id: str, text: str) -> list[dict[str, str]]:
+    """Those that are called exactly so; where there is none, those that find_by_label finds."""
+    choices = find_by_label(tx, object_id, text)
+    return [choice for choice in choices if choice["label"].casefold() == text.strip().casefold()] or choices
+
+
 def _described(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[str, Any]) -> dict[str, str]:
     label = label_of(naming, record_id, data)
     others = (data.get(attribute.slug) for attribute in naming)
