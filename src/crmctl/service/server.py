@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -143,7 +144,7 @@ class Server:
     def stop(self) -> None:
         """Ask `run` to finish; from any thread."""
         if self._uvicorn is not None:
-            self._uvicorn.should_exit = True
+            self._uvicorn.stop()
 
 
 def serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
@@ -190,6 +191,10 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
 
 class _Uvicorn(ListeningServer):
     """Ends quietly on a signal instead of raising it once more."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -51,6 +51,7 @@ class ListeningServer(uvicorn.Server):
         self._registry = registry
         self._tell_started = started
         self._accepting: list[asyncio.Task[None]] = []
+        self._ticking: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
@@ -61,13 +62,25 @@ class ListeningServer(uvicorn.Server):
             self._accepting.append(asyncio.create_task(self._accept(listener, config)))
         self._tell_started()
 
+    async def main_loop(self) -> None:
+        self._ticking = asyncio.create_task(super().main_loop())
+        await asyncio.wait([self._ticking])
+
+    def stop(self) -> None:
+        """End the main loop at once and not at its next tick; from any thread."""
+        self.should_exit = True
+        if self._ticking is not None:
+            with contextlib.suppress(RuntimeError):
+                self._ticking.get_loop().call_soon_threadsafe(self._ticking.cancel)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
         for listener, _ in self._listeners:
             listener.close()
-        await super().shutdown([])
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown([])
         # Who does not read what is left has had its time.
         for connection in list(self.server_state.connections):
             cast(Connection, connection).abort()
