@@ -1,4 +1,4 @@
-"""`crmctl demo`: the whole show, in a pipe and on a terminal, leaving nothing behind."""
+"""`crmctl demo`: the whole show, as a document and on a terminal, leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 import re
 from pathlib import Path
 
-from tests.support.cli import expect_exit, run_crmctl, spawn
+import pytest
+
+from crmctl.cli import demo_stage
+from tests.support.cli import CRMCTL, expect_exit, spawn
+from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
+from tests.support.warm_program import warm_program
 
 SHOWN = [
     "$ crmctl serve",
@@ -43,8 +48,10 @@ def test_the_demonstration_on_a_terminal(tmp_path: Path) -> None:
     assert not Path(os.environ["CRMCTL_CONFIG_DIR"]).exists()
 
 
-def test_as_a_document_in_a_pipe(tmp_path: Path) -> None:
-    shown = run_crmctl("demo", "-o", "json", env={"TMPDIR": str(tmp_path)}, timeout=PATIENCE).ok()
+def test_as_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
+    monkeypatch.setattr(demo_stage, "CRMCTL", (str(tmp_path / "bin/crmctl"),))
+    shown = run_here("demo", "-o", "json").ok()
     document = shown.json()
     assert (document["imported"], document["exported"], document["differences"], document["events"]) == (300, 300, 0, 3)
     assert [expected for expected in SHOWN[:-1] if expected not in shown.err] == []

@@ -39,7 +39,7 @@ LIBRARIES = (
     *("httpx", "httpcore", "encodings.idna", "rich.table", "keyring", "yaml", "tomlkit"),
     *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3"),
 )
-APART = (["demo"], ["serve"])
+APART = ("demo", "serve", "listen")
 """Commands of a shell that it stops itself, with what they started."""
 
 READY = b"ready\n"
@@ -48,7 +48,7 @@ SHIM = """#!{python} -IS
 import json, os, socket, sys
 mask = os.umask(0)
 words = [{program!r}, *sys.argv[1:]]
-if sys.argv[1:2] in {apart!r}:
+if not set(sys.argv[1:3]).isdisjoint({apart!r}):
     os.execv(words[0], words)
 request = {{"arguments": words, "module": "", "environment": dict(os.environ), "cwd": os.getcwd(), "umask": mask}}
 connection = socket.socket(socket.AF_UNIX)
