@@ -21,7 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import fastapi.dependencies.models
 import httpx
 
 from crmctl.clock import Clock, SystemClock
@@ -100,20 +99,12 @@ class RunningService:
         self._server.stop()
         self._thread.join(timeout=PATIENCE)
         assert not self._thread.is_alive(), "the service did not stop"
-        _forget_routes()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
-
-
-def _forget_routes() -> None:
-    """FastAPI remembers thousands of functions, and by them the last ninety services: 600,000 objects to look through for garbage."""
-    for remembered in vars(fastapi.dependencies.models).values():
-        if hasattr(remembered, "cache_clear"):
-            remembered.cache_clear()
 
 
 def make_client(base_url: str, key: str | None) -> httpx.Client:

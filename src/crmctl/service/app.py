@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Router
@@ -18,7 +19,7 @@ from crmctl.service.files import endpoints as serving
 from crmctl.service.http.admission import Admission
 from crmctl.service.http.edge import Edge
 from crmctl.service.http.errors import answer_for
-from crmctl.service.http.metrics import Metrics, observer
+from crmctl.service.http.metrics import Finished, Metrics, observer
 from crmctl.service.http.openapi import build_document
 from crmctl.service.routes import (
     activities,
@@ -35,7 +36,6 @@ from crmctl.service.routes import (
 )
 from crmctl.service.routes.probes import metrics_router
 from crmctl.service.store.request_log import LoggedRequest
-from crmctl.version import __version__
 
 _NOUNS = (
     objects.router,
@@ -51,19 +51,14 @@ _NOUNS = (
 )
 
 
-def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> FastAPI:
+def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> Starlette:
     """The whole service as an ASGI application on an opened, initialised engine. It counts in `metrics`; `keep` is the request log's."""
-    settings, engine = context.settings, context.engine
-    app = _application(
-        "Customer Records Service",
-        "Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key.",
-    )
     nouns = [noun(context) for noun in _NOUNS]
     metrics = metrics or Metrics()
 
     @cache
     def document() -> dict[str, Any]:
-        return build_document(app, [endpoint for noun in nouns for endpoint in noun.endpoints])
+        return build_document(endpoint for noun in nouns for endpoint in noun.endpoints)
 
     routers = [
         *(noun.router for noun in nouns),
@@ -71,44 +66,28 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
         *pages.routers(context, document),
         serving.router(context),
     ]
-    app.openapi = document  # type: ignore[method-assign]
-    _include(app, routers)
-    observe = observer(metrics, settings.request_log, keep)
-    app.add_middleware(Edge, context=context, admission=Admission(context, engine.rate_windows()), observe=observe)
-    return app
+    return _application(routers, context, observer(metrics, context.settings.request_log, keep))
 
 
-def create_metrics_app(context: Context, metrics: Metrics) -> FastAPI:
+def create_metrics_app(context: Context, metrics: Metrics) -> Starlette:
     """The metrics alone, for an address of their own. What is asked there is not counted."""
-    app = _application("Metrics", "")
-    _include(app, [metrics_router(metrics)])
-    app.add_middleware(Edge, context=context, admission=Admission(context, context.engine.rate_windows()), observe=lambda _: None)
-    return app
+    return _application([metrics_router(metrics)], context, lambda _: None)
 
 
-def _application(title: str, description: str) -> FastAPI:
-    return FastAPI(
-        title=title,
-        version=__version__,
-        description=description,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+def _application(routers: list[Router], context: Context, observe: Callable[[Finished], None]) -> Starlette:
+    """With errors in the service's own form for what no route takes."""
+    routes = [route for router in routers for route in router.routes]
 
-
-def _include(app: FastAPI, routers: list[Router]) -> None:
-    """With errors in the service's own form for what no route takes. Routes and not routers: an included router makes its routes anew."""
-    for router in routers:
-        app.router.routes.extend(router.routes)
-
-    @app.exception_handler(HTTPException)
-    async def refuse(request: Request, error: HTTPException) -> Response:
+    async def refuse(request: Request, error: Exception) -> Response:
         answer = answer_for(error)
-        if error.status_code == 405:
-            answer.headers["Allow"] = ", ".join(_allowed_methods([route for router in routers for route in router.routes], request))
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            answer.headers["Allow"] = ", ".join(_allowed_methods(routes, request))
         return answer
+
+    edge = Middleware(Edge, context=context, admission=Admission(context, context.engine.rate_windows()), observe=observe)
+    app = Starlette(routes=routes, middleware=[edge], exception_handlers={HTTPException: refuse})
+    app.router.redirect_slashes = False
+    return app
 
 
 def _allowed_methods(routes: list[Any], request: Request) -> list[str]:

@@ -14,8 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Match, Route, Router
-from starlette.types import Scope
+from starlette.routing import Router
 
 from crmctl.service.console.links import CONSOLE, read_link
 from crmctl.service.console.navigation import sections_for
@@ -26,7 +25,7 @@ from crmctl.service.context import Context
 from crmctl.service.failures import FAILURES
 from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.http.concurrency import FairLimiter
-from crmctl.service.http.endpoints import read_body
+from crmctl.service.http.endpoints import NamedRoute, read_body
 from crmctl.service.http.errors import Refusal, answer_for
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import objects
@@ -58,14 +57,6 @@ HEADERS = {
 
 Handler = Callable[..., Outcome]
 """Takes `(tx, visit)`; only `visit` where it takes its transactions from the engine itself."""
-
-
-class _NamedRoute(Route):
-    """Says which route was taken, as those of the interface do: logs and metrics name it."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
 
 
 @dataclass(frozen=True)
@@ -131,7 +122,7 @@ class Pages:
                     message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
                     return self._failure(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message))
 
-            self.router.routes.append(_NamedRoute(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
+            self.router.routes.append(NamedRoute(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
             self.routes.append(route)
             return handler
 

@@ -7,8 +7,9 @@ import math
 import re
 from http import HTTPStatus
 
-from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Router
 
 from crmctl.service.console import passwords as hashing
 from crmctl.service.console.links import CONSOLE
@@ -16,6 +17,7 @@ from crmctl.service.console.pages import HEADERS, ConsolePage, Pages, Redirect, 
 from crmctl.service.console.templates import STATIC, static_file
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest
+from crmctl.service.http.endpoints import NamedRoute
 from crmctl.service.http.errors import Refusal
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import members, passwords, sessions
@@ -125,22 +127,20 @@ def add_nowhere(pages: Pages) -> None:
         return ConsolePage("error.html", {"message": "there is no page at this address", "code": 404}, HTTPStatus.NOT_FOUND)
 
 
-def front_door(context: Context) -> APIRouter:
+def front_door(context: Context) -> Router:
     """The service's address itself leads to the console; stylesheet, script and icon need no session."""
-    routes = APIRouter(include_in_schema=False)
 
-    @routes.get("/")
-    def lead_to_console() -> Response:
+    def lead_to_console(_request: Request) -> Response:
         return RedirectResponse(f"{context.settings.address}/{CONSOLE}", HTTPStatus.SEE_OTHER, HEADERS)
 
-    @routes.get("/console/static/{name}")
-    def show_static(name: str) -> Response:
+    def show_static(request: Request) -> Response:
+        name = request.path_params["name"]
         if name not in STATIC:
             raise Refusal(HTTPStatus.NOT_FOUND, "not_found", "there is nothing at this path")
         headers = {"Cache-Control": _FOR_GOOD, "X-Content-Type-Options": "nosniff"}
         return Response(static_file(name), media_type=STATIC[name], headers=headers)
 
-    return routes
+    return Router([NamedRoute("/", lead_to_console), NamedRoute("/console/static/{name}", show_static)])
 
 
 def _stored(tx: Tx, email: str) -> tuple[str | None, str | None]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import parse_qsl, quote
 
-from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Router
 
 from crmctl.errors import reason
 from crmctl.service.context import Context
@@ -19,7 +19,7 @@ from crmctl.service.files.disk import CHUNK, Disk, Incoming, Stored
 from crmctl.service.files.local import permitted_size
 from crmctl.service.files.storage import url_path
 from crmctl.service.http.answers import JsonAnswer
-from crmctl.service.http.endpoints import body_chunks
+from crmctl.service.http.endpoints import NamedRoute, body_chunks
 from crmctl.service.http.errors import bad_request
 from crmctl.service.settings import FILES_FOLDER
 
@@ -32,14 +32,13 @@ _SHOWN = re.compile(r"(image/(png|jpeg|gif|webp|avif|bmp)|text/plain|audio/[a-z0
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 
-def router(context: Context) -> APIRouter:
+def router(context: Context) -> Router:
     """`PUT` and `GET /files/BUCKET/PATH`."""
-    routes = APIRouter(include_in_schema=False)
     disk = Disk(context.settings.data_dir / FILES_FOLDER, context.settings.quotas.files)
     disk.sweep()
 
-    @routes.put("/files/{bucket}/{path:path}")
-    async def upload(request: Request, bucket: str, path: str) -> Response:
+    async def upload(request: Request) -> Response:
+        bucket, path = request.path_params["bucket"], request.path_params["path"]
         limit = await run_in_threadpool(_permitted_size, context, request, bucket, path)
         content_type = _content_type(request)
         try:
@@ -49,14 +48,15 @@ def router(context: Context) -> APIRouter:
         public_url = f"{context.settings.address}/files/{url_path(bucket, path)}"
         return JsonAnswer({"publicUrl": public_url, "contentType": content_type, "size": size})
 
-    @routes.get("/files/{bucket}/{path:path}")
-    def show(request: Request, bucket: str, path: str) -> Response:
+    def show(request: Request) -> Response:
+        bucket, path = request.path_params["bucket"], request.path_params["path"]
         stored = disk.open(bucket, path)
         if stored is None:
             raise NotFound("there is no file at this path")
         return _shown(request, stored, path.rpartition("/")[2])
 
-    return routes
+    place = "/files/{bucket}/{path:path}"
+    return Router([NamedRoute(place, upload, methods=["PUT"]), NamedRoute(place, show)])
 
 
 def _permitted_size(context: Context, request: Request, bucket: str, path: str) -> int:

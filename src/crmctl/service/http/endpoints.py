@@ -13,17 +13,17 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route, Router
+from starlette.types import Scope
 
 from crmctl.service.context import Context
 from crmctl.service.http import bodies, errors
 from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.concurrency import LARGE, FairLimiter
-from crmctl.service.http.openapi import describe
 from crmctl.service.http.parameters import Filters, Parameter, read_query
 from crmctl.service.shapes import Body
 from crmctl.service.store import actors
@@ -42,6 +42,14 @@ SLOWEST = 8 * 1024
 """Bytes a second at which a body must come, on the average of all of it."""
 
 
+class NamedRoute(Route):
+    """Says which route was taken: logs and metrics name it."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, found = super().matches(scope)
+        return match, {**found, "route": self}
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """What one route is: `body` is None where none is read, `optional_body` allows it to be empty."""
@@ -51,6 +59,8 @@ class Endpoint:
     summary: str
     answers: type[BaseModel]
     scope: str
+    name: str
+    tag: str
     status: int = 200
     writes: bool = False
     body: type[Body] | None = None
@@ -106,7 +116,8 @@ class Endpoints:
 
     def __init__(self, context: Context, tag: str) -> None:
         self.context = context
-        self.router = APIRouter(prefix=PREFIX, tags=[tag])
+        self.tag = tag
+        self.router = Router()
         self.endpoints: list[Endpoint] = []
 
     def add(self, method: str, path: str, *, answers: type[BaseModel], scope: str, **options: Any) -> Callable[[Handler], Handler]:
@@ -115,10 +126,9 @@ class Endpoints:
         def register(handler: Handler) -> Handler:
             summary = (handler.__doc__ or "").split("\n", 1)[0].rstrip(".")
             options.setdefault("writes", method != "GET")
-            endpoint = Endpoint(method, path, summary, answers, scope, **options)
-            name = getattr(handler, "__name__", path)
+            endpoint = Endpoint(method, path, summary, answers, scope, getattr(handler, "__name__", path), self.tag, **options)
             self.endpoints.append(endpoint)
-            self.router.add_api_route(path, _bind(self.context, endpoint, handler), methods=[method], name=name, **describe(endpoint, name))
+            self.router.routes.append(NamedRoute(PREFIX + path, _bind(self.context, endpoint, handler), methods=[method]))
             return handler
 
         return register

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from crmctl.service.http.endpoints import PREFIX, Endpoint
 from crmctl.service.http.parameters import document_parameters
 from crmctl.service.http.schemas import ErrorBody
+from crmctl.version import __version__
 
-if TYPE_CHECKING:
-    from crmctl.service.http.endpoints import Endpoint
+TITLE = "Customer Records Service"
+DESCRIPTION = "Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key."
 
 _REFERENCE = "#/components/schemas/{model}"
 RATE_HEADERS = {
@@ -48,7 +50,7 @@ _MEANINGS = {
 }
 
 
-def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
+def describe(endpoint: Endpoint) -> dict[str, Any]:
     """The arguments of `add_api_route` that document an endpoint."""
     refusals = {400, 401, 403, 429, 500, 503}
     refusals |= {404} if "{" in endpoint.path else set()
@@ -73,8 +75,10 @@ def describe(endpoint: Endpoint, name: str) -> dict[str, Any]:
     if endpoint.body:
         extra["requestBody"] = {"required": not endpoint.optional_body, "content": _json(endpoint.body)}
     return {
+        "methods": [endpoint.method],
+        "tags": [endpoint.tag],
         "summary": endpoint.summary,
-        "operation_id": name,
+        "operation_id": endpoint.name,
         "status_code": endpoint.status,
         "responses": responses,
         "response_model": None,
@@ -87,14 +91,16 @@ def _json(model: type[BaseModel]) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
 
 
-def build_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def build_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """The whole document: FastAPI's own, with the shapes of requests and answers and the way to authenticate."""
-    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    router = APIRouter(prefix=PREFIX)
     models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorBody, "serialization")}
     for endpoint in endpoints:
+        router.add_api_route(endpoint.path, lambda: None, **describe(endpoint))
         models.add((endpoint.answers, "serialization"))
         if endpoint.body:
             models.add((endpoint.body, "validation"))
+    document = get_openapi(title=TITLE, version=__version__, description=DESCRIPTION, routes=router.routes)
     _, shapes = models_json_schema(sorted(models, key=lambda entry: entry[0].__name__), ref_template=_REFERENCE)
     document["components"] = {
         "schemas": dict(sorted(shapes["$defs"].items())),

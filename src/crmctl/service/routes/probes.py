@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Router
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Busy
 from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.docs_page import render_docs
+from crmctl.service.http.endpoints import NamedRoute
 from crmctl.service.http.metrics import Metrics
 from crmctl.service.store import organisation, service_values
 
@@ -23,52 +25,50 @@ READY_SECONDS = 1.0
 _READY_WITHIN = 2.0
 
 
-def router(context: Context, metrics: Metrics, document: Callable[[], dict[str, Any]]) -> APIRouter:
+def router(context: Context, metrics: Metrics, document: Callable[[], dict[str, Any]]) -> Router:
     """`document` gives the OpenAPI document. Metrics and docs are there as far as the settings say."""
-    routes = APIRouter(include_in_schema=False)
-    _add_health(routes, context)
+    routes = _health(context)
     if context.settings.metrics is True:
-        _add_metrics(routes, metrics)
+        routes.append(_metrics(metrics))
     if context.settings.docs:
-        _add_docs(routes, document)
-    return routes
+        routes += _docs(document)
+    return Router(routes)
 
 
-def metrics_router(metrics: Metrics) -> APIRouter:
+def metrics_router(metrics: Metrics) -> Router:
     """The metrics alone, for an address of their own."""
-    routes = APIRouter(include_in_schema=False)
-    _add_metrics(routes, metrics)
-    return routes
+    return Router([_metrics(metrics)])
 
 
-def _add_health(routes: APIRouter, context: Context) -> None:
+def _health(context: Context) -> list[NamedRoute]:
     readiness = _Readiness(context)
 
     # On the event loop: whatever threads and locks wait for, this process answers.
-    @routes.get("/healthz")
-    async def healthz() -> Response:
+    async def healthz(_request: Request) -> Response:
         return JsonAnswer({"status": "ok"})
 
-    @routes.get("/readyz")
-    async def readyz() -> Response:
+    async def readyz(_request: Request) -> Response:
         await readiness.check()
         return JsonAnswer({"status": "ready"})
 
+    return [NamedRoute("/healthz", healthz), NamedRoute("/readyz", readyz)]
 
-def _add_metrics(routes: APIRouter, metrics: Metrics) -> None:
-    @routes.get("/metrics")
-    def show_metrics() -> Response:
+
+def _metrics(metrics: Metrics) -> NamedRoute:
+    def show_metrics(_request: Request) -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
+    return NamedRoute("/metrics", show_metrics)
 
-def _add_docs(routes: APIRouter, document: Callable[[], dict[str, Any]]) -> None:
-    @routes.get("/openapi.json")
-    def show_openapi() -> Response:
+
+def _docs(document: Callable[[], dict[str, Any]]) -> list[NamedRoute]:
+    def show_openapi(_request: Request) -> Response:
         return JsonAnswer(document())
 
-    @routes.get("/docs")
-    def show_docs() -> Response:
+    def show_docs(_request: Request) -> Response:
         return HTMLResponse(render_docs(document()), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"})
+
+    return [NamedRoute("/openapi.json", show_openapi), NamedRoute("/docs", show_docs)]
 
 
 class _Readiness:
