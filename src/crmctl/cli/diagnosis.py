@@ -63,7 +63,7 @@ def python(_runtime: Runtime) -> Check:
 def service_extra(_runtime: Runtime) -> Check:
     from importlib.util import find_spec
 
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         return Check("embedded service", "ok", "not installed (optional)", "pip install 'crmctl[service]' adds serve and demo")
     return Check("embedded service", "ok", "installed")

@@ -42,7 +42,7 @@ def run_without(library: str, command: list[str]) -> subprocess.CompletedProcess
     ("library", "command"),
     [
         ("uvicorn", ["serve"]),
-        ("fastapi", ["serve"]),
+        ("starlette", ["serve"]),
         ("prometheus_client", ["serve"]),
         ("cronsim", ["service", "load", "-"]),
         ("jinja2", ["service", "dump"]),
@@ -56,7 +56,7 @@ def test_a_missing_extra_is_one_clear_error(library: str, command: list[str]) ->
     assert library in error["message"]
 
 
-@pytest.mark.parametrize("library", ["uvicorn", "fastapi", "prometheus_client", "cronsim", "jinja2"])
+@pytest.mark.parametrize("library", ["uvicorn", "starlette", "prometheus_client", "cronsim", "jinja2"])
 def test_keys_are_administered_without_what_serves(library: str) -> None:
     run = run_without(library, ["service", "keys", "list", "-o", "json"])
     assert (run.returncode, json.loads(run.stdout)) == (0, []), run.stderr

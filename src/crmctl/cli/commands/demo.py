@@ -30,7 +30,7 @@ def demonstrate(ctx: typer.Context) -> None:
     from crmctl.cli.demo_stage import Stage
 
     runtime: Runtime = ctx.obj
-    if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_client")):
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client")):
         raise UsageError("the demonstration needs the embedded service", hint="pip install 'crmctl[service]'", code="service_not_installed")
     asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
     for_people = asked in (None, "table")

@@ -1,4 +1,4 @@
-"""The OpenAPI document, honest to the last status code: what FastAPI is told about an endpoint, and the whole document."""
+"""The OpenAPI document, honest to the last status code: what is said of an endpoint, and the whole document."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fastapi import APIRouter
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
@@ -51,7 +49,7 @@ _MEANINGS = {
 
 
 def describe(endpoint: Endpoint) -> dict[str, Any]:
-    """The arguments of `add_api_route` that document an endpoint."""
+    """The operation of the document that an endpoint is."""
     refusals = {400, 401, 403, 429, 500, 503}
     refusals |= {404} if "{" in endpoint.path else set()
     refusals |= {408, 413} if endpoint.body else set()
@@ -59,51 +57,51 @@ def describe(endpoint: Endpoint) -> dict[str, Any]:
     changes_version = endpoint.is_versioned and endpoint.writes and endpoint.method != "POST"
     refusals |= {412} if changes_version else set()
     headers = RATE_HEADERS | (ETAG if endpoint.is_versioned and endpoint.method != "DELETE" else {})
-    responses: dict[int | str, dict[str, Any]] = {endpoint.status: {"content": _json(endpoint.answers), "headers": headers}}
+    succeeds = {"description": "Successful Response", "content": _json(endpoint.answers), "headers": headers}
+    responses = {str(endpoint.status): succeeds}
     for status in sorted(refusals):
         headers = RATE_HEADERS | (RETRY_AFTER if status in (429, 503) else {})
-        responses[status] = {"content": _json(ErrorBody), "description": _MEANINGS[status], "headers": headers}
+        responses[str(status)] = {"content": _json(ErrorBody), "description": _MEANINGS[status], "headers": headers}
     names = re.findall(r"\{(\w+)", endpoint.path)
     parameters = [{"name": one, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}} for one in names]
-    extra: dict[str, Any] = {
+    operation: dict[str, Any] = {
+        "tags": [endpoint.tag],
+        "summary": endpoint.summary,
+        "operationId": endpoint.name,
         "parameters": parameters + document_parameters(endpoint.query, endpoint.filters) + ([IF_MATCH] if changes_version else []),
+        "responses": responses,
         "security": [{"apiKey": []}],
         "x-required-scope": endpoint.scope,
     }
     if endpoint.is_addition:
-        extra |= {"x-addition": True, "description": "An addition to the interface: no client of it needs this."}
+        operation |= {"x-addition": True, "description": "An addition to the interface: no client of it needs this."}
     if endpoint.body:
-        extra["requestBody"] = {"required": not endpoint.optional_body, "content": _json(endpoint.body)}
-    return {
-        "methods": [endpoint.method],
-        "tags": [endpoint.tag],
-        "summary": endpoint.summary,
-        "operation_id": endpoint.name,
-        "status_code": endpoint.status,
-        "responses": responses,
-        "response_model": None,
-        "openapi_extra": extra,
-    }
+        operation["requestBody"] = {"required": not endpoint.optional_body, "content": _json(endpoint.body)}
+    return operation
 
 
 def _json(model: type[BaseModel]) -> dict[str, Any]:
-    """A document of the model's shape, by name: given the class, FastAPI would make an adapter for each answer of each endpoint."""
+    """A document of the model's shape, by name."""
     return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
 
 
 def build_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The whole document: FastAPI's own, with the shapes of requests and answers and the way to authenticate."""
-    router = APIRouter(prefix=PREFIX)
+    """The whole document: operations, the shapes of requests and answers, the way to authenticate."""
+    paths: dict[str, dict[str, Any]] = {}
     models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorBody, "serialization")}
     for endpoint in endpoints:
-        router.add_api_route(endpoint.path, lambda: None, **describe(endpoint))
+        template = re.sub(r":\w+}", "}", PREFIX + endpoint.path)
+        paths.setdefault(template, {})[endpoint.method.lower()] = describe(endpoint)
         models.add((endpoint.answers, "serialization"))
         if endpoint.body:
             models.add((endpoint.body, "validation"))
-    document = get_openapi(title=TITLE, version=__version__, description=DESCRIPTION, routes=router.routes)
     _, shapes = models_json_schema(sorted(models, key=lambda entry: entry[0].__name__), ref_template=_REFERENCE)
-    document["components"] = {
-        "schemas": dict(sorted(shapes["$defs"].items())),
-        "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}},
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "description": DESCRIPTION, "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(shapes["$defs"].items())),
+            "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}},
+        },
     }
-    return document
