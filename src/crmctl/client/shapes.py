@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-from crmctl.client.http.answers import Answer, text_of, unreadable
+from crmctl.client.http.answers import Answer, text_of, unreadable, with_reasons
 from crmctl.errors import ServiceError
 from crmctl.models.attributes import Attribute
 from crmctl.models.base import Resource
@@ -204,7 +204,8 @@ def _attributes_of(raw: Document) -> list[Attribute] | None:
 def _failure(entry: Any) -> Any:
     if not isinstance(entry, dict) or isinstance(entry.get("error"), str):
         return entry
-    return {**entry, "error": text_of(entry) or ""}
+    inner = entry.get("error")
+    return {**entry, "error": with_reasons(text_of(entry), inner if isinstance(inner, dict) else entry) or ""}
 
 
 def _pagination(around: list[Document]) -> Document:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,17 @@ from crmctl.models.scopes import SCOPES
 
 EXCERPT = 200
 """Characters of an unreadable body that a message shows."""
+
+MOST_REASONS = 5
+"""So many of the reasons that an answer gives are in its message; all are in its details."""
+
+INVALID = (400, 409, 422)
+"""Statuses of what is refused for what it holds."""
+
+WEB_PAGE = "this looks like a web page, perhaps a proxy's or a login page: check the base URL"
+FIELD = ("field", "attributeSlug", "attribute", "slug", "path", "property", "loc", "name", "key", "pointer", "param")
+REASONS = ("errors", "details", "fields", "fieldErrors", "field_errors", "formErrors", "validationErrors", "violations", "issues", "detail")
+"""Under which names services say what is wrong with single fields, and which fields those are. The specification leaves it open."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ def unreadable(answer: Answer, why: str = "an answer that cannot be read") -> Se
     start = _excerpt(answer.content)
     shown = f": {start}" if start else ", empty body"
     page = "html" in kind.lower() or start[:1] == "<"
-    hint = "this looks like a web page, perhaps a proxy's or a login page: check the base URL" if page else None
+    hint = WEB_PAGE if page else None
     return ServiceError(
         f"the service sent {why} (status {answer.status}, {kind}){shown}",
         code="unreadable_answer",
@@ -71,7 +82,9 @@ def refusal(answer: Answer, *, retry_after: float | None = None, until: str | No
         hint = f"the key needs the scope {scope}: create one with it under Organization Settings, Developers" if scope else None
         return DeniedError(said, hint=hint, required_scope=scope, **(facts | {"code": code or "forbidden"}))
     if status == 404:
-        return NotFoundError(message or "the service has nothing under this address", **facts)
+        page = "html" in answer.headers.get("content-type", "").lower()
+        shown, hint = (_shown(answer), WEB_PAGE) if page else ("", None)
+        return NotFoundError(message or f"the service has nothing under this address{shown}", hint=hint, **facts)
     if status == 429:
         wait = f"; it asks to come back {until}" if until else ""
         hint = "--max-wait SECONDS waits longer"
@@ -115,16 +128,17 @@ def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
         code = text_of(inner.get("code") or inner.get("error") or inner.get("type"))
     else:
         code = text_of(inner if inner is not None else body.get("code"))
-    message = next(
-        (text for key in ("message", "detail", "error_description", "title", "reason", "errors") if (text := text_of(body.get(key)))), None
-    )
+    told = [body.get(key) for key in ("message", "detail", "error_description", "title", "reason", "errors")]
+    if is_invalid := answer.status in INVALID:
+        told = [value for value in told if not isinstance(value, list)]
+    message = next((text for value in told if (text := text_of(value))), None)
     if code and " " in code:
         # A sentence where the code should be: it is the message.
         code, message = None, message or code
     details = body.get("details")
     if details is None:
         details = {key: value for key, value in body.items() if key not in ("error", "message", "code")} or None
-    return code, message or code, details
+    return code, (with_reasons(message, body) if is_invalid else message) or code, details
 
 
 def text_of(value: Any) -> str | None:
@@ -136,6 +150,39 @@ def text_of(value: Any) -> str | None:
     if isinstance(value, list):
         return "; ".join(text for item in value if (text := text_of(item))) or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def with_reasons(message: str | None, body: Mapping[str, Any]) -> str | None:
+    """What is wrong, and with which fields: what a message of a general kind leaves to the details."""
+    said = (message or "").casefold()
+    try:
+        found = dict.fromkeys(reason for name in REASONS for reason in _reasons(body.get(name), sure=name != "details"))
+    except RecursionError:
+        return message
+    new = [f"{field}: {why}" if field else why for field, why in found if why.casefold() not in said or field.casefold() not in said]
+    if len(new) == 1 and new[0].endswith(f": {message}"):
+        return new[0]
+    more = [f"and {len(new) - MOST_REASONS:,} more"] if len(new) > MOST_REASONS else []
+    return ": ".join(filter(None, [(message or "").rstrip(".: "), "; ".join(new[:MOST_REASONS] + more)])) if new else message
+
+
+def _reasons(value: Any, field: str = "", *, sure: bool) -> Iterator[tuple[str, str]]:
+    """Fields and what is wrong with each, in a value of any shape. Where that is not `sure`, a word alone is something else."""
+    if isinstance(value, str):
+        if field == "" or sure or " " in value.strip():
+            yield field, " ".join(value.split())
+    elif isinstance(value, list):
+        for item in value:
+            yield from _reasons(item, field, sure=True)
+    elif isinstance(value, dict):
+        why = next((text for key in ("message", "msg", "error", "reason") if isinstance(text := value.get(key), str)), None)
+        if why is None:
+            for key, item in value.items():
+                yield from _reasons(item, field if key in REASONS else f"{field}.{key}" if field else str(key), sure=sure or key in REASONS)
+            return
+        named = next((value[key] for key in FIELD if value.get(key) not in (None, "", [])), field)
+        path = [str(part) for part in named] if isinstance(named, list) else [str(named)]
+        yield ".".join(path[2:] if path[:2] == ["body", "data"] else path), " ".join(why.split())
 
 
 def _required_scope(message: str | None, details: Any) -> str | None:
