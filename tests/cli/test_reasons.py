@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crmctl.client.http.transport import HttpxTransport, Request, Response
+from crmctl.errors import NetworkError
 from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service
 
@@ -155,3 +156,91 @@ def test_why_records_are_not_deleted_is_on_stderr(crm: RunningService, monkeypat
 
     monkeypatch.setattr(HttpxTransport, "send", refuses)
     assert "the record is locked by an audit" in run_here("bulk", *words, "--yes").exits(10).error()["message"]
+
+
+WORDS = {
+    "403": (
+        403,
+        "application/json",
+        b'{"error": "frozen", "message": "frozen until Monday"}',
+        4,
+        "frozen until Monday",
+    ),
+    "422": (422, "application/json", b'{"message": "invalid", "details": {"email": ["is in use"]}}', 9, "invalid: email: is in use"),
+    "500": (500, "application/json", b'{"error": "shard", "message": "shard 7 is being moved"}', 7, "shard 7 is being moved"),
+    "404": (404, "text/html", b"<h1>No such page</h1>", 3, "<h1>No such page</h1>"),
+    "lost": (0, "", b"", 6, "the answer broke off"),
+}
+"""Refusals: status, type, body, and the exit code and the words that are to be told."""
+
+NOBODY = "01900000-0000-7000-8000-000000000001"
+
+
+def repaired(crm: RunningService) -> list[str]:
+    Path("a.csv").write_text(BOTH.format("bob@acme.com"))
+    send, lost = HttpxTransport.send, []
+
+    def loses(transport: HttpxTransport, request: Request) -> Response:
+        answer = send(transport, request)
+        if request.url.endswith("/bulk") and not lost:
+            lost.append(request)
+            raise NetworkError("the answer broke off", outcome_unknown=True)
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HttpxTransport, "send", loses)
+        run_here("bulk", "import", "people", "a.csv").ok()
+    return ["bulk", "repair", "last"]
+
+
+REFUSED: dict[str, Callable[[RunningService], list[str]]] = {
+    "repair": repaired,
+    "export": lambda _: ["bulk", "export", "people"],
+    "export to a file": lambda _: ["bulk", "export", "people", "-O", "a.csv", "--yes"],
+    "sync": lambda _: ["mirror", "sync"],
+    "apply": lambda crm: merged(crm) or ["bulk", "apply", "m.plan", "--yes"],
+    "run": lambda _: ["reports", "run", NOBODY],
+    "report by name": lambda _: ["reports", "run", "Deals by stage"],
+    "activities": lambda _: ["activities", "list"],
+    "activity": lambda _: ["activities", "get", NOBODY],
+    "new activity": lambda _: ["activities", "create", "--title", "Call"],
+    "changed activity": lambda _: ["activities", "update", NOBODY, "--title", "Call"],
+    "deleted activity": lambda _: ["activities", "delete", NOBODY, "--yes"],
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_the_service_says_is_told_once(crm: RunningService, monkeypatch: pytest.MonkeyPatch, command: str, words: str) -> None:
+    arguments = REFUSED[command](crm)
+    status, kind, body, code, said = WORDS[words]
+    send = HttpxTransport.send
+
+    def refuses(transport: HttpxTransport, request: Request) -> Response:
+        if request.method == "GET" and request.url.partition("?")[0].endswith(("/objects", "/attributes")):
+            return send(transport, request)
+        if not status:
+            raise NetworkError(said, outcome_unknown=request.method == "POST")
+        return Response(status, {"content-type": kind}, body)
+
+    monkeypatch.setattr(HttpxTransport, "send", refuses)
+    error = run_here(*arguments, "--max-wait", "0").exits(code).error()
+    assert (error["message"].count(said), said in (error["hint"] or "")) == (1, False)
+
+
+@pytest.mark.parametrize("command", ["export", "sync", "run", "new activity"])
+def test_a_service_without_tls_is_told_once(crm: RunningService, command: str) -> None:
+    arguments = REFUSED[command](crm)
+    error = run_here(*arguments, "--max-wait", "0", "--base-url", crm.base_url.replace("http://", "https://")).exits(6).error()
+    assert error["message"].count("no secure connection to") == 1
+
+
+def test_a_backup_that_cannot_be_made_or_read_says_why(tmp_path: Path) -> None:
+    Path("broken").write_bytes(b"no archive")
+    for words, code, said in (
+        (("backup", "a.backup", "--data", "nowhere"), 2, "nowhere"),
+        (("restore", "missing", "--data", "new"), 2, "there is no backup missing"),
+        (("restore", "broken", "--data", "new"), 9, "broken"),
+    ):
+        error = run_here("service", *words).exits(code).error()
+        assert said in error["message"]

@@ -62,6 +62,8 @@ def may(session: Session, scope: str) -> bool | None:
 
     Raises DeniedError when the key is not valid at all, RateLimitedError, NetworkError.
     """
+    from crmctl.client.http.answers import WEB_PAGE
+
     probe = PROBES[scope]
     try:
         session.request(probe.method, probe.path, body=probe.body)
@@ -70,7 +72,7 @@ def may(session: Session, scope: str) -> bool | None:
             return False
         raise
     except (NotFoundError, RejectedError) as error:
-        if probe.is_list or error.status in (405, 408):
+        if probe.is_list or error.status in (405, 408) or error.hint == WEB_PAGE:
             return None
     except ServiceError:
         return None
