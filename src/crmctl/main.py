@@ -5,7 +5,7 @@ import sys
 
 LOADED = 80_000
 """Imports alone make so many objects that Python looks for garbage hundreds of times, in vain: a tenth of the time a short command takes.
-With more than this the program is loaded, and at work."""
+With more than this the program is loaded, or all but loaded."""
 COLLECT_AFTER = 10_000
 """Not more than this from then on: requests leave cycles behind that hold their bodies, and memory is to stay flat however long an import
 runs."""
@@ -25,7 +25,7 @@ def main() -> None:
     import gc
 
     gc.set_threshold(LOADED)
-    gc.callbacks.append(_settle)
+    gc.callbacks.append(_keep_what_is_loaded)
     # Read when the first model is built: crmctl has no plug-ins for pydantic, and looking for some in every installed package takes 10 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from crmctl.cli.app import run_process
@@ -35,14 +35,13 @@ def main() -> None:
     sys.exit(code)
 
 
-def _settle(phase: str, _: dict[str, int]) -> None:
-    """After the first search for garbage: what is loaded stays, and is not searched again."""
+def _keep_what_is_loaded(_phase: str, _: dict[str, int]) -> None:
+    """Before the first search for garbage: what is loaded stays, so that neither this search nor a later one goes through it."""
     import gc
 
-    if phase == "stop":
-        gc.callbacks.remove(_settle)
-        gc.freeze()
-        gc.set_threshold(COLLECT_AFTER)
+    gc.callbacks.remove(_keep_what_is_loaded)
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
 
 
 def _say(text: str) -> int:
