@@ -14,7 +14,7 @@ OURS = f"{PACKAGE.relative_to(ROOT).as_posix()}/"
 LONGEST_FILE = 399
 LONGEST_FUNCTION = 49
 IMPORTS = ("bulk/journal/", "bulk/match/", "bulk/read/", "bulk/rows/", "bulk/run/", "bulk/send/", "bulk/sources/")
-IMPORTING = ("import_records", "apply_plan", "resume", "job_run", "requests", "results", "targets", "inspect_file")
+IMPORTING = ("import_records", "import_preview", "apply_plan", "resume", "job_run", "requests", "results", "targets", "inspect_file")
 """What belongs to an import: these folders of bulk work, and these of its use cases."""
 
 

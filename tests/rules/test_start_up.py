@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from crmctl.cli import framework
 from tests.support.cli import CRMCTL
+from tests.support.patience import PATIENCE
 from tests.support.service import running_service
 from tests.support.sources import imported_modules
 
 HEAVY = ["httpx", "rich", "keyring", "pydantic", "starlette", "sqlalchemy", "yaml", "jmespath", "tomlkit", "importlib.metadata", "asyncio"]
 OWN_MODULES_OF_A_LIST = 78
-"""As many as there are: who adds one knows why every list must pay for it."""
+OWN_MODULES_OF_AN_IMPORT = 191
+"""As many as there are: who adds one knows why every list, or every import, must pay for it."""
 
 
 @pytest.fixture
@@ -53,10 +57,15 @@ def test_help_of_a_group_imports_the_modules_of_that_group_only() -> None:
     assert {"httpx", "rich", "keyring", "starlette", "sqlalchemy"} & families(modules) == set()
 
 
-def test_a_list_as_json_pays_for_no_colour_no_keyring_and_no_service(tmp_path: Path) -> None:
-    with running_service(tmp_path / "data") as service:
-        env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
-        modules = imported_modules([CRMCTL, "records", "list", "people", "-o", "json"], env)
+@pytest.fixture(scope="module")
+def connected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of commands that ask a service."""
+    with running_service(tmp_path_factory.mktemp("data")) as service:
+        yield {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
+
+
+def test_a_list_as_json_pays_for_no_colour_no_keyring_and_no_service(connected: dict[str, str]) -> None:
+    modules = imported_modules([CRMCTL, "records", "list", "people", "-o", "json"], connected)
     assert {"httpx", "pydantic"} <= modules
     assert {"rich", "keyring", "starlette", "uvicorn", "sqlalchemy", "yaml", "jmespath", "tomlkit", "pygments", "click"} & families(
         modules
@@ -66,12 +75,30 @@ def test_a_list_as_json_pays_for_no_colour_no_keyring_and_no_service(tmp_path: P
     assert len([name for name in modules if name.startswith("crmctl.")]) <= OWN_MODULES_OF_A_LIST
 
 
+def test_an_import_of_a_csv_pays_for_no_plan_no_dry_run_no_other_format_and_no_mirror(connected: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("name\nImported Once\n")
+    modules = imported_modules([CRMCTL, "bulk", "import", "people", str(tmp_path / "people.csv"), "--quiet"], connected)
+    unasked = ("bulk.run.dry_run", "bulk.run.plan_", "bulk.sources.json", "bulk.sources.tables", "bulk.merge", "bulk.undo", "bulk.export")
+    assert [name for name in modules if name.startswith(tuple(f"crmctl.{each}" for each in unasked))] == []
+    assert {name for name in modules if name.startswith("crmctl.mirror.")} == {"crmctl.mirror.place"}
+    assert len([name for name in modules if name.startswith("crmctl.")]) <= OWN_MODULES_OF_AN_IMPORT
+
+
 def test_a_command_is_built_without_the_others_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str | None] = []
     build_one = framework._build_one
     monkeypatch.setattr(framework, "_build_one", lambda info: (built.append(info.name), build_one(info))[1])
     assert "bulk import" in (framework.command_help(["bulk", "import"], 80) or "")
     assert built == ["import"]
+
+
+def test_the_first_search_for_garbage_goes_through_nothing_that_is_loaded() -> None:
+    script = (
+        "import gc; from crmctl import main; gc.disable(); gc.collect(); gc.callbacks.append(main._keep_what_is_loaded); gc.collect();"
+        "print(sum(gc.get_count()) < gc.get_freeze_count() > 1000, gc.get_threshold()[0] == main.COLLECT_AFTER, gc.callbacks)"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    assert said == "True True []\n"
 
 
 def test_the_listing_sees_what_a_process_imports(tmp_path: Path) -> None:

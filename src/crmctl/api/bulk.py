@@ -19,7 +19,7 @@ from crmctl.bulk.usecases import jobs as listing
 from crmctl.bulk.usecases import resume as resuming
 from crmctl.bulk.usecases import undo as undoing
 from crmctl.bulk.usecases import update as updating
-from crmctl.bulk.usecases.import_records import ImportPreview
+from crmctl.bulk.usecases.import_preview import ImportPreview, preview_import
 from crmctl.bulk.usecases.inspect_file import InspectReport
 from crmctl.bulk.usecases.recreate import Recreation
 from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest, InspectRequest, ResumeRequest
@@ -54,7 +54,7 @@ class Bulk:
         """
         request = _import_request(object_name, rows, options)
         if dry_run or request.plan_file is not None:
-            return importing.preview_import(self._context, request)
+            return preview_import(self._context, request)
         self._context.guard_write()
         return importing.import_records(self._context, request)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from crmctl.bulk.usecases.apply_plan import PlanPreview
-    from crmctl.bulk.usecases.import_records import ImportPreview
+    from crmctl.bulk.usecases.import_preview import ImportPreview
     from crmctl.bulk.usecases.requests import ApplyRequest
     from crmctl.bulk.usecases.results import ImportResult
     from crmctl.cli.runtime import Runtime
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
     """Import a file, or with --dry-run or --plan say what that would do; as a report for a build system where that is asked for."""
-    from crmctl.bulk.usecases.import_records import import_records, preview_import
     from crmctl.bulk.usecases.requests import ImportRequest
 
     request, report = ImportRequest.taken(options), options["report"]
@@ -33,10 +32,14 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
 
             report_import(runtime, request, report, preview_text)
             return
+        from crmctl.bulk.usecases.import_preview import preview_import
+
         _show_preview(runtime, preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request))
         return
     if report is not None:
         raise UsageError("--report says what --dry-run finds", hint="give --dry-run too")
+    from crmctl.bulk.usecases.import_records import import_records
+
     check_shown(runtime)
     show_result(runtime, import_records(RuntimeContext(runtime), request))
 

@@ -10,7 +10,7 @@ from crmctl.errors import CrmctlError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from crmctl.bulk.usecases.import_records import ImportPreview
+    from crmctl.bulk.usecases.import_preview import ImportPreview
     from crmctl.bulk.usecases.requests import ImportRequest
     from crmctl.cli.runtime import Runtime
 
@@ -21,7 +21,7 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
     Raises the error because of which it would not be imported, after the report.
     """
     from crmctl.bulk.usecases.finding_reports import FORMS, FindingReport
-    from crmctl.bulk.usecases.import_records import preview_import
+    from crmctl.bulk.usecases.import_preview import preview_import
     from crmctl.bulk.usecases.requests import check_choice
 
     check_choice("--report", form, FORMS)

@@ -18,10 +18,11 @@ from crmctl.bulk.findings import Finding
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.dry_run import DryRunOptions, Limit, dry_run
+from crmctl.bulk.run.dry_run import DryRunOptions, dry_run
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
 from crmctl.bulk.run.plan import ImportPlan, open_input
+from crmctl.bulk.run.request_limit import Limit
 from crmctl.bulk.run.result_files import write_results
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.usecases.job_run import JobResult, RunOptions, finished_result, run_job

@@ -27,6 +27,7 @@ from crmctl.bulk.run.feed_bases import FeedBases
 from crmctl.bulk.run.job_start import ImportTarget, with_references
 from crmctl.bulk.run.key_conflicts import looking_afterwards
 from crmctl.bulk.run.plan import PlannedInput
+from crmctl.bulk.run.request_limit import Limit
 from crmctl.bulk.run.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, resolver_of
 from crmctl.bulk.run.three_way import ChosenValue
 from crmctl.client.shapes import Page
@@ -38,19 +39,6 @@ Report = Callable[[Finding], None]
 
 LISTED = 1000
 """How many values are listed of which it had to be chosen whose counts; all are counted."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The request rate: `requests` per `seconds`, of which `remaining` may go at once."""
-
-    requests: int = 100
-    seconds: float = 60.0
-    remaining: int = 0
-
-    def time_for(self, requests: int) -> float:
-        """Seconds until so many requests may have gone."""
-        return max(0, requests - self.remaining) * self.seconds / self.requests if self.requests > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.match.key_index import KeyIndex
@@ -15,17 +16,19 @@ from crmctl.bulk.rows.validation import Payload
 from crmctl.bulk.run.before_images import Later, must_be_read, read_before
 from crmctl.bulk.run.context import Hooks, ImportRun
 from crmctl.bulk.run.import_run import rows_of
-from crmctl.bulk.run.job_start import ImportJob
+from crmctl.bulk.run.job_start import PLAN_NAME, ImportJob
 from crmctl.bulk.run.key_conflicts import RIVALS_UNKNOWN, KeyConflicts
 from crmctl.bulk.run.links import link_rows
 from crmctl.bulk.run.missing_records import skip_missing
 from crmctl.bulk.run.parents import make_parents
 from crmctl.bulk.run.part_merges import MergedRows, MergeRun, Target
-from crmctl.bulk.run.plan_check import Expectation
 from crmctl.bulk.run.rows_to_send import chunks
 from crmctl.bulk.send.context import ImportService
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
+
+if TYPE_CHECKING:
+    from crmctl.bulk.run.plan_check import Expectation
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class JobHooks(Hooks):
         header = journal.header
         reader = run.reader()
         try:
-            refusal = Expectation.of(journal).refuse_rows(self.job.input, reader)
+            refusal = plan.refuse_rows(self.job.input, reader) if (plan := self._plan()) else None
             keeps_all = must_be_read(header.before_images, header.mode, header.keys)
             if refusal is None and self.job.input.merged is not None:
                 self._merge(run, reader, keeps_all=keeps_all)
@@ -76,7 +79,16 @@ class JobHooks(Hooks):
             self.job.input.merged.restart()
         if self.job.input.kept is not None:
             self.job.input.kept.restart()
-        return self._refused(Expectation.of(self.job.journal).refuse_by_key(run.resolver, index))
+        return self._refused(plan.refuse_by_key(run.resolver, index) if (plan := self._plan()) else None)
+
+    def _plan(self) -> Expectation | None:
+        """What the job's plan says, if it has one."""
+        path = self.job.journal.folder / PLAN_NAME
+        if not path.exists():
+            return None
+        from crmctl.bulk.run.plan_check import Expectation
+
+        return Expectation(path)
 
     def before_rows(self, run: ImportRun) -> CrmctlError | None:
         references = self.job.input.references

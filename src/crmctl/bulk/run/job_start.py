@@ -24,12 +24,14 @@ from crmctl.bulk.run.feed import KeptValues
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
-from crmctl.bulk.run.plan_file import keep_plan
 from crmctl.bulk.sources.given_input import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.bulk.sources.spooled_rows import spool_ids, spool_rows
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 from crmctl.version import __version__
+
+PLAN_NAME = "plan.jsonl"
+"""The file of a job that holds the plan it carries out."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,14 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         journal.add_effort(requests, 0.0)
         unless_made.pop_all()
         return ImportJob(journal, planned, target.newest, target.at_hand)
+
+
+def keep_plan(path: Path, folder: Path) -> Path:
+    """Copy a plan into the folder of the job that carries it out; says where it is."""
+    copy = folder / PLAN_NAME
+    copy.touch(mode=0o600)
+    shutil.copyfile(path, copy)
+    return copy
 
 
 def _facts(target: ImportTarget, planned: PlannedInput) -> dict[str, Any]:

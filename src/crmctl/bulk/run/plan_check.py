@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.mapping import schema_digest
@@ -17,7 +16,7 @@ from crmctl.bulk.run.decisions import Decisions, Differences, compare
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
-from crmctl.bulk.run.plan_file import FILE_NAME, PlanHeader, SavedPlan, read_plan
+from crmctl.bulk.run.plan_file import PlanHeader, SavedPlan, read_plan
 from crmctl.bulk.run.row_actions import Resolver
 from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.errors import CrmctlError, RejectedError, UsageError
@@ -129,20 +128,13 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenIn
 
 
 class Expectation:
-    """What the plan of a job says; for a job that has none, nothing is refused."""
+    """What the plan of a job says."""
 
-    def __init__(self, saved: SavedPlan | None) -> None:
-        self._saved = saved
-
-    @classmethod
-    def of(cls, journal: Journal) -> Expectation:
-        path = journal.folder / FILE_NAME
-        return cls(read_plan(path) if path.exists() else None)
+    def __init__(self, plan: Path) -> None:
+        self._saved = read_plan(plan)
 
     def refuse_rows(self, planned: PlannedInput, reader: Reader) -> RejectedError | None:
         """Compare rows that need no key. Raises what reading the records of their ids raises."""
-        if self._saved is None:
-            return None
         with Decisions() as now:
             for payload in planned.payloads():
                 now.add_row(payload, planned.mapping.mode)
@@ -151,8 +143,6 @@ class Expectation:
 
     def refuse_by_key(self, resolver: Resolver, index: KeyIndex) -> RejectedError | None:
         """Compare rows whose records were looked up."""
-        if self._saved is None:
-            return None
         with Decisions() as now:
             now.add_outcomes(resolver, index)
             return refusal(compare(self._saved.decisions(), now))

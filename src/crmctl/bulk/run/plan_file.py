@@ -6,7 +6,6 @@ A plan holds no API key, and of records and rows only ids, attribute names and f
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from crmctl.models import jsontext
 
 FORMAT = 1
 KIND = "crmctl import plan"
-FILE_NAME = "plan.jsonl"
 """What the copy in a job's folder is called."""
 
 LONGEST_HEADER = 10_000_000
@@ -146,13 +144,6 @@ def read_plan(path: Path) -> SavedPlan:
             return _read(path, file)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
-
-
-def keep_plan(path: Path, folder: Path) -> None:
-    """Copy a plan into the folder of the job that carries it out."""
-    copy = folder / FILE_NAME
-    copy.touch(mode=0o600)
-    shutil.copyfile(path, copy)
 
 
 def _read(path: Path, file: BinaryIO) -> SavedPlan:

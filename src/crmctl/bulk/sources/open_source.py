@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
 
 from crmctl.bulk.sources.bytestream import is_gzip, read_start, refuse_foreign
 from crmctl.bulk.sources.delimited_source import DelimitedSource, separator_of
 from crmctl.bulk.sources.detection import detect_delimiter
-from crmctl.bulk.sources.jsonarray import JsonArraySource
-from crmctl.bulk.sources.jsonlines import JsonLinesSource
 from crmctl.bulk.sources.rows import Dialect, Format, Source, SourceOptions
-from crmctl.bulk.sources.tables import open_table, table_format
 from crmctl.bulk.sources.text_encodings import SAMPLE, Encoding, find_encoding, mistaken_encoding, open_text, read_lines
 from crmctl.errors import UsageError
 from crmctl.models.nearest import suggestion
@@ -42,9 +39,11 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     shown = name if name is not None else str(path)
     compressed = is_gzip(path, shown)
     start = read_start(path, shown, START_LENGTH, compressed=compressed)
-    table = table_format(start, path)
+    table = _table_format(start, path)
     if table is not None:
         _refuse_other_options(options, table)
+        from crmctl.bulk.sources.tables import open_table
+
         return open_table(path, shown, table, options.sheet)
     refuse_foreign(start, shown)
     encoding = find_encoding(start, options.encoding)
@@ -58,7 +57,7 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     if not kind.is_delimited:
         _refuse_dialect_options(options, kind)
         dialect = Dialect(kind, compressed, encoding.name, encoding.bom, notes=notes)
-        return JsonLinesSource(path, shown, dialect) if kind is Format.JSONL else JsonArraySource(path, shown, dialect)
+        return _json_source(kind)(path, shown, dialect)
     quote = '"' if options.quote is None else _quote(options.quote)
     if options.delimiter is not None:
         delimiter = _character(options.delimiter, "--delimiter")
@@ -75,6 +74,30 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         notes.append("the last line has no line end: was the file cut off?")
     dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes)
     return DelimitedSource(path, shown, dialect, options)
+
+
+def _json_source(kind: Format) -> Callable[[Path, str, Dialect], Source]:
+    if kind is Format.JSONL:
+        from crmctl.bulk.sources.jsonlines import JsonLinesSource
+
+        return JsonLinesSource
+    from crmctl.bulk.sources.jsonarray import JsonArraySource
+
+    return JsonArraySource
+
+
+def _table_format(start: bytes, path: Path) -> Format | None:
+    """The format that a file's content says, when it is one of typed cells."""
+    if start.startswith(b"PAR1"):
+        return Format.PARQUET
+    if not start.startswith(b"PK\x03\x04"):
+        return None
+    import zipfile
+
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return Format.XLSX if "xl/workbook.xml" in archive.namelist() else None
+    return None
 
 
 def _ends_a_line(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -21,16 +20,6 @@ from crmctl.models.delimited_text import delimited_row
 
 Rows = Callable[[], Iterator[tuple[int, list[Any], Finding | None]]]
 """Number, values and problem of every row, the header first, from the beginning at every call."""
-
-
-def table_format(start: bytes, path: Path) -> Format | None:
-    """The format that a file's content says, when it is one of typed cells."""
-    if start.startswith(b"PAR1"):
-        return Format.PARQUET
-    if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            return Format.XLSX if "xl/workbook.xml" in archive.namelist() else None
-    return None
 
 
 def open_table(path: Path, name: str, format: Format, sheet: str | None) -> TableSource:

@@ -14,11 +14,12 @@ from crmctl.bulk.run.dry_run import DryRun, DryRunOptions, dry_run
 from crmctl.bulk.run.job_start import ImportTarget, temporary_input
 from crmctl.bulk.run.plan_check import Applicable, check_service, open_plan, refusal
 from crmctl.bulk.run.plan_file import PlanHeader, read_plan
+from crmctl.bulk.run.request_limit import current_limit
 from crmctl.bulk.usecases.finding_log import FindingLog
 from crmctl.bulk.usecases.job_run import RunOptions, run_to_result
 from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.results import ImportResult
-from crmctl.bulk.usecases.targets import check_places, current_limit, mirror_of, resolve_target, store_of, takes_turn
+from crmctl.bulk.usecases.targets import check_places, mirror_of, resolve_target, store_of, takes_turn
 from crmctl.errors import RejectedError
 
 EXAMPLES = 10

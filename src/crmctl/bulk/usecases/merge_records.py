@@ -24,11 +24,12 @@ from crmctl.bulk.merge.step_sender import StepSender
 from crmctl.bulk.merge.steps import MergeSchema, StepKind, StepState, is_as_planned
 from crmctl.bulk.merge.survey import Survey
 from crmctl.bulk.rows.mapping import schema_digest
+from crmctl.bulk.run.job_start import keep_plan
 from crmctl.bulk.run.plan import file_digest
-from crmctl.bulk.run.plan_file import FILE_NAME
+from crmctl.bulk.run.request_limit import current_limit
 from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.resume import check_service
-from crmctl.bulk.usecases.targets import current_limit, referring_attributes, resolve_target, store_of, takes_turn
+from crmctl.bulk.usecases.targets import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.mirror.local_copy import LocalCopy, fresh_copy
 from crmctl.models.records import BULK_LIMIT
@@ -157,9 +158,7 @@ def merge_records(context: BulkContext, request: ApplyRequest, approve: Callable
         folder = store.new_folder()
         with ExitStack() as unless_made:
             unless_made.callback(shutil.rmtree, folder, ignore_errors=True)
-            copy = folder / FILE_NAME
-            copy.touch(mode=0o600)
-            shutil.copyfile(plan.path, copy)
+            copy = keep_plan(plan.path, folder)
             sha256, size = file_digest(copy, request.file)
             _refuse_repetition(store.list(), sha256)
             header = Header(

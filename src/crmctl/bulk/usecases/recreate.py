@@ -13,11 +13,12 @@ from crmctl.bulk.interrupts import watch_interrupts
 from crmctl.bulk.journal.states import JobState
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run.job_start import ImportJob
+from crmctl.bulk.run.request_limit import current_limit
 from crmctl.bulk.send.context import DeliveryOptions, SendContext
 from crmctl.bulk.undo import referrers, relink
 from crmctl.bulk.undo.recreate import IDS_NAME, DeletedRecords, Recreated, recreate
 from crmctl.bulk.usecases.results import service_words
-from crmctl.bulk.usecases.targets import current_limit, referring_attributes
+from crmctl.bulk.usecases.targets import referring_attributes
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
 

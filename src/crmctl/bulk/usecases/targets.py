@@ -12,7 +12,6 @@ from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.object_lock import ObjectLock
 from crmctl.bulk.read.newest_page import NewestPage
-from crmctl.bulk.run.dry_run import Limit
 from crmctl.bulk.run.job_start import ImportTarget
 from crmctl.bulk.sources.given_input import is_stream
 from crmctl.bulk.usecases.requests import check_choice
@@ -72,16 +71,6 @@ def sample_records(context: BulkContext, target: ImportTarget) -> tuple[dict[str
             raise
         return ()
     return tuple(record.data for record in page.items)
-
-
-def current_limit(context: BulkContext) -> Limit:
-    """The request rate as the service states it at this moment."""
-    session = context.crm.session
-    headers = session.exchange("GET", "/objects").headers
-    try:
-        return Limit(int(headers["x-ratelimit-limit"]), session.rate_window, int(headers["x-ratelimit-remaining"]))
-    except (KeyError, ValueError):
-        return Limit(seconds=session.rate_window)
 
 
 def check_places(failed: Path | None, *files: str | Path | None) -> None:

@@ -19,6 +19,7 @@ from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.created_ids import CreatedId, name_records
 from crmctl.bulk.run.feed import FeedPlan, feed_of
+from crmctl.bulk.run.request_limit import current_limit
 from crmctl.bulk.send.context import ImportService
 from crmctl.bulk.send.deletion import DeletedObject, Deleter, DeleteSummary, delete_records
 from crmctl.bulk.undo.made_parents import Parents
@@ -29,7 +30,6 @@ from crmctl.bulk.undo.written import written_rows
 from crmctl.bulk.usecases.recreate import Recreation, recreate_deleted
 from crmctl.bulk.usecases.results import service_words
 from crmctl.bulk.usecases.resume import reopen_finished
-from crmctl.bulk.usecases.targets import current_limit
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
 

@@ -21,6 +21,7 @@ from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import, temporary_ids
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, open_input
 from crmctl.bulk.run.record_changes import ChangeForecast, Changing, ValueChange
+from crmctl.bulk.run.request_limit import current_limit
 from crmctl.bulk.run.row_actions import RowAction
 from crmctl.bulk.run.update_hooks import Approve, UpdateHooks, agree
 from crmctl.bulk.sources.given_input import GivenInput
@@ -30,7 +31,7 @@ from crmctl.bulk.usecases.job_run import RunOptions, run_or_leave_nothing
 from crmctl.bulk.usecases.requests import RunRequest, check_choice
 from crmctl.bulk.usecases.results import ImportResult, rejected_rows
 from crmctl.bulk.usecases.selected_records import Selection
-from crmctl.bulk.usecases.targets import current_limit, resolve_target, sample_records, store_of
+from crmctl.bulk.usecases.targets import resolve_target, sample_records, store_of
 from crmctl.client.http.session import encode_json
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models import jsontext
