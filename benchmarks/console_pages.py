@@ -2,11 +2,12 @@
 
     python benchmarks/console_pages.py [RECORDS] [sqlite|postgresql]         (default 1000000 and sqlite)
     python benchmarks/console_pages.py --data FOLDER|postgresql://...        on a database that is there; it is added to
+    python benchmarks/console_pages.py --data ... --only-large               the lists and logs that take longer the more there is
     python benchmarks/console_pages.py --screenshots FOLDER                  light and dark of each, wide and at 390 px, on little data
 
 There are as many changes and requests as records, and a fifth as many activities, deliveries, runs and entries of the audit log.
 The bounds are 150 ms, the median of five, and 40 kB as the page is, which is as it travels: the service does not compress. The time is
-that of this process's processor on SQLite, with the client's, and the clock's on PostgreSQL. Ends with 1 where a page is beyond one.
+that of this process's processor, with the client's, and of all of PostgreSQL's, the mean of five. Ends with 1 where a page is beyond one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.measuring import cluster_seconds
 from benchmarks.million_records import ROW_IDS, SEED, multiply, settle
 from benchmarks.service_store import fill_service
 from tests.service.console.conftest import link_to
@@ -78,6 +80,26 @@ CROWD = [
     ),
 ]
 """What is added: how many for each record, for each of what, and how."""
+SEARCHES = (
+    "where=job_title&op=contains&value=zebra",
+    "where=job_title&op=contains&value=gineer+7",
+    "where=job_title&op=notContains&value=gineer",
+    "where=job_title&op=isEmpty",
+    "where=name&op=startsWith&value=First5+Last5",
+    "where=email&op=contains&value=person.77@",
+    "where=email&op=contains&value=@",
+    "where=email&op=notContains&value=person.77@",
+    "where=status&op=equals&value=customer",
+    "where=status&op=notEquals&value=customer",
+    "where=score&op=greaterThan&value=100",
+    "where=score&op=greaterThan&value=100&where=birthday&op=greaterThan&value=1960-01-01",
+    "where=score&op=greaterThan&value=989&where=job_title&op=contains&value=gineer+7",
+    "where=score&op=greaterThan&value=889&where=job_title&op=contains&value=gineer+7",
+    "where=score&op=equals&value=7&where=birthday&op=greaterThan&value=1960-01-01",
+    "",
+)
+"""Of a list of people: what no index begins with, what an index answers, few, many and none, and several conditions."""
+ORDERS = ("", "&sort=oldest", "&sort=changed", "&page=30")
 VIEWS = (("light", "light", WIDE), ("dark", "dark", WIDE), ("narrow", "light", NARROW), ("narrow-dark", "dark", NARROW))
 
 
@@ -92,26 +114,40 @@ def crowd(tx: Tx, name: str, count: int) -> None:
             tx.execute(statement.format(n=numbers, one=one, **words), (int(count * share),))
 
 
-def measure(service: RunningService, furnished: FurnishedPages) -> int:
+def large_pages(service: RunningService) -> list[str]:
+    """Addresses whose answers take longer the more there is."""
+    [(people, notes)] = service.engine.read(
+        lambda tx: tx.all(
+            "SELECT o.id, a.id FROM crm_object o JOIN attribute a ON a.object_id = o.id WHERE o.slug = 'people' AND a.slug = 'notes'"
+        )
+    )
+    lists = [f"/records/people?{search}{order}" for search in SEARCHES for order in ORDERS]
+    return [*lists, "/requests?id=nowhere", f"/requests?key={people}", f"/objects/{people}/attributes/{notes}/delete"]
+
+
+def measure(service: RunningService, paths: list[str]) -> int:
     """How many pages are beyond a bound."""
-    beyond = 0
+    beyond, url = 0, service.settings.database_url
     with make_client(service.base_url, None) as client:
         client.get(link_to(service))
-        for path in furnished.console():
+        for path in paths:
             clock, processor = [], []
+            client.get(f"/console{path}")
+            server = cluster_seconds(url) if url else 0.0
             for _ in range(REPEATS):
                 start, spent = time.perf_counter(), time.process_time()
                 answer = client.get(f"/console{path}")
                 clock.append((time.perf_counter() - start) * 1000)
                 processor.append((time.process_time() - spent) * 1000)
             by_clock, by_processor = statistics.median(clock), statistics.median(processor)
+            by_processor += (cluster_seconds(url) - server) * 1000 / REPEATS if url else 0.0
             size = len(answer.content)
-            is_beyond = (by_clock if service.settings.database_url else by_processor) > MOST_MS or size > MOST_BYTES
+            is_beyond = by_processor > MOST_MS or size > MOST_BYTES
             beyond += is_beyond
             name = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", path) or "/"
             mark = "   BEYOND" if is_beyond else ""
             print(f"{by_clock:7.1f} ms, processor {by_processor:7.1f} ms, {size:6,} bytes  {name}{mark}", flush=True)
-    print(f"{len(furnished.console())} pages, {beyond} beyond {MOST_MS:g} ms or {MOST_BYTES:,} bytes")
+    print(f"{len(paths)} pages, {beyond} beyond {MOST_MS:g} ms or {MOST_BYTES:,} bytes")
     return beyond
 
 
@@ -153,6 +189,8 @@ def main(arguments: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder, running_service(Path(folder), development=True, background=False) as service:
             photograph(service, furnish(service), Path(arguments[1]))
         return 0
+    only_large = "--only-large" in arguments
+    arguments = [each for each in arguments if each != "--only-large"]
     with contextlib.ExitStack() as stack:
         if arguments[:1] == ["--data"]:
             url = arguments[1] if "://" in arguments[1] else None
@@ -160,11 +198,14 @@ def main(arguments: list[str]) -> int:
         else:
             folder, url = stack.enter_context(filled(int((arguments or ["1000000"])[0]), (*arguments, "", "sqlite")[1] or "sqlite"))
         service = stack.enter_context(running_service(folder, database_url=url, background=False, development=True))
-        furnished = furnish(service)
-        count = service.engine.read(lambda tx: tx.all("SELECT max(total) FROM record_total"))[0][0]
-        service.engine.write(lambda tx: crowd(tx, "postgresql" if url else "sqlite", count))
-        settle("postgresql" if url else "sqlite", url or "")
-        return 1 if measure(service, furnished) else 0
+        count, logged = service.engine.read(
+            lambda tx: tx.all("SELECT max(total), (SELECT max(sequence) FROM request_log) FROM record_total")
+        )[0]
+        pages = [] if only_large else furnish(service).console()
+        if (logged or 0) < count:
+            service.engine.write(lambda tx: crowd(tx, "postgresql" if url else "sqlite", count))
+            settle("postgresql" if url else "sqlite", url or "")
+        return 1 if measure(service, pages + large_pages(service)) else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
+
+import pytest
 
 from crmctl.service.console.links import CONSOLE
 from crmctl.service.store import audit_log, keys, request_log
@@ -33,7 +36,7 @@ def test_what_is_done_to_the_service_is_shown_with_who_did_it(service: RunningSe
     assert "Object created" not in only
 
 
-def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, visitor: Visitor) -> None:
+def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     key = service.engine.read(keys.list_keys)[0].id
     rows = [
         LoggedRequest(at, f"request-{at}", key if at < 3 else None, "GET", "/api/v1/objects", status, 1500, "::1")
@@ -42,9 +45,18 @@ def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, vi
     service.engine.write(lambda tx: request_log.append(tx, rows))
 
     def shown(question: str) -> list[str]:
-        return re.findall(r"request-\d", re.sub(r"<input[^>]*>", "", visitor.get(f"/console/requests?{question}").text))
+        return re.findall(r"(request-\d)</small>", visitor.get(f"/console/requests?{question}").text)
 
     assert shown("") == ["request-3", "request-2", "request-1"]
     assert shown(f"key={key}") == ["request-2", "request-1"]
     assert shown("status=500") == ["request-3"]
     assert shown("id=request-2&status=nonsense") == ["request-2"]
+    monkeypatch.setattr("crmctl.service.console.logs.LOOKED", 2)
+    assert (shown("id=request-1"), shown("id=request-1&all=1"), shown("id=request-2")) == ([], ["request-1"], ["request-2"])
+    page = visitor.get("/console/requests?id=request-1").text
+    assert "None among the newest 2 requests." in page
+    [rest] = re.findall(r'href="(/console/requests[?]id[^"]*)">Look through all', page)
+    assert "request-1</small>" in visitor.get(html.unescape(rest)).text
+    assert "These are all among the newest 2 requests" in visitor.get("/console/requests?id=request-2").text
+    monkeypatch.setattr("crmctl.service.console.logs.LOOKED", 3)
+    assert "No request like this." in visitor.get("/console/requests?id=request-0").text

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crmctl.models.filters import Operator
+from crmctl.service.store import record_pages
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
 from tests.support.service import RunningService
@@ -182,6 +183,42 @@ def test_the_list_has_columns_pages_an_order_and_a_file_of_what_is_shown(service
     assert member.get("/console/records/people?where=score&op=contains&value=x").status_code == 400
     assert member.get("/console/records/people?page=99").status_code == 200
     assert member.get("/console/records/nothing").status_code == 404
+
+
+def test_a_long_list_says_how_far_it_was_looked_through_and_goes_on(
+    service: RunningService, member: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        add(service, "people", job_title="Smith" if number == 0 else f"Baker {number}", tags=["a"])
+        service.clock.advance(1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(record_pages, "LOOKED", 14)
+    monkeypatch.setattr(record_pages, "MOST", 5)
+    monkeypatch.setattr(record_pages, "SAMPLE", 5)
+    monkeypatch.setattr("crmctl.service.console.record_list.PER_PAGE", 4)
+
+    def shown(question: str) -> str:
+        return " ".join(re.sub(r"<[^>]+>", "", member.get(f"/console/records/people?{question}").text).split())
+
+    def href(question: str, text: str) -> str:
+        page = member.get(f"/console/records/people?{question}").text
+        return html.unescape(re.findall(rf'href="/console/records/people[?]([^"]*)">{text}', page)[0])
+
+    smith = "where=job_title&op=contains&value=smith"
+    assert "None among the newest 14 records. Look through all 30" in shown(smith)
+    assert "1–1 of 1 among the oldest 14 records · Look through all 30" in shown(f"{smith}&sort=oldest")
+    assert re.search(r"1–1 of 1 (?!among)", shown(href(smith, "Look through all 30")))
+    baker = "where=job_title&op=contains&value=baker"
+    assert "1–4 of more than 5 · Count all" in shown(baker)
+    assert "9–12 of more than 12" in shown(f"{baker}&page=3")
+    last = shown(f"{baker}&page=4")
+    assert "13–14 of 14 among the newest 14 records" in last
+    assert "Next" not in last
+    assert "There are no more among the newest 14 records" in shown(f"{baker}&page=5")
+    counted = href(baker, "Count all")
+    assert "1–4 of 29" in shown(counted)
+    assert "5–8 of 29" in shown(href(counted, "Next"))
+    assert "1–4 of 30" in shown("")
+    assert "No record meets these conditions" in shown("where=email&op=contains&value=nobody")
 
 
 def test_an_activity_is_added_to_a_record_by_its_member(service: RunningService, member: Visitor) -> None:

@@ -8,16 +8,31 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crmctl.service.console import objects as console_objects
 from crmctl.service.settings import Quotas
+from crmctl.service.store import record_pages
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
 from tests.support.service import RunningService, running_service
 
 
-def test_an_object_and_its_attributes_from_creation_to_deletion(
+def test_how_many_hold_a_value_is_said_as_far_as_it_was_counted(
     service: RunningService, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    people = service.object_id("people")
+    [tags] = [each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "tags"]
+    data = [{"data": {"tags": ["a"] if number < 6 else []}} for number in range(12)]
+    assert service.client.post(f"/api/v1/objects/{people}/records/bulk", json={"records": data}).json()["created"] == 12
+    page = f"/console/objects/{people}/attributes/{tags['id']}/delete"
+    assert "6 of 12 records hold a value" in visitor.get(page).text
+    monkeypatch.setattr(record_pages, "LOOKED", 5)
+    assert "0 of the newest 5 of 12 records hold a value" in visitor.get(page).text
+    monkeypatch.setattr(record_pages, "MOST", 0)
+    data = [{"data": {"tags": ["a"]}}]
+    assert service.client.post(f"/api/v1/objects/{people}/records/bulk", json={"records": data}).json()["created"] == 1
+    assert "More than 0 of 13 records hold a value" in visitor.get(page).text
+
+
+def test_an_object_and_its_attributes_from_creation_to_deletion(service: RunningService, visitor: Visitor) -> None:
     made = visitor.send("/console/objects", plural="Projects", singular="Project", description=NASTY)
     page = visitor.follow(made)
     assert "<script>alert" not in page.text
@@ -37,8 +52,6 @@ def test_an_object_and_its_attributes_from_creation_to_deletion(
     attribute = f"{path}/attributes/{found[1]['id']}"
     visitor.follow(visitor.send(attribute, name="Phase"))
     assert "1 of 1 record holds a value" in visitor.get(f"{attribute}/delete").text
-    monkeypatch.setattr(console_objects, "_MANY", 0)
-    assert "More than 0 of 1 record holds a value" in visitor.get(f"{attribute}/delete").text
     assert "The attribute is deleted" in visitor.follow(visitor.send(f"{attribute}/delete")).text
     visitor.follow(visitor.send(path, plural="Works", description=""))
     assert "The object is inactive" in visitor.follow(visitor.send(f"{path}/active", active="false")).text

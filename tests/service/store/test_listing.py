@@ -113,6 +113,39 @@ def test_few_that_no_index_leads_to_are_found_and_counted_in_one_go(
     assert searched
 
 
+@pytest.mark.parametrize(("looked", "most"), [(100, 10), (340, 1000)])
+def test_part_of_a_list_claims_no_more_than_was_looked_at(
+    people: tuple[Store, str], looked: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, object_id = people
+    in_order = {
+        sort: [each["id"] for each in store.find(object_id, sort=sort, order=order)]
+        for sort, order in (("created_at", "desc"), ("updated_at", "asc"))
+    }
+    seen = set()
+    for given in CONDITIONS:
+        conditions = [read_condition(*each) for each in given]
+        for sort, order in (("created_at", "desc"), ("updated_at", "asc")):
+            everything = in_order[sort]
+            matching = store.find(object_id, *given, sort=sort, order=order)
+            monkeypatch.setattr(listing, "LOOKED", looked)
+            monkeypatch.setattr(listing, "MOST", most)
+            for offset in (0, 30):
+                page = records.Paging(sort, order, 5, offset)
+                part = store.read(lambda tx, asked=conditions, page=page: records.list_part(tx, object_id, asked, page))
+                first_ones = set(everything[: part.looked])
+                expected = [each for each in matching if each["id"] in first_ones]
+                bound = max(most, offset + 5) if part.is_more else len(expected)
+                assert (part.records, part.total, part.everything) == (expected[offset : offset + 5], bound, ROWS)
+                assert part.is_more == (not part.is_whole and len(expected) > max(most, offset + 5))
+                assert part.looked == ROWS if part.is_whole else part.looked == looked
+                seen.add((part.is_whole, part.is_more))
+            monkeypatch.undo()
+    assert (True, False) in seen
+    assert looked >= 340 or (False, False) in seen
+    assert looked >= 340 or (False, True) in seen
+
+
 def test_the_matches_are_those_of_a_plain_search(people: tuple[Store, str]) -> None:
     store, object_id = people
     data = [each["data"] for each in store.find(object_id)]

@@ -8,6 +8,7 @@ from crmctl.models import jsontext
 from crmctl.service.console.pages import ConsolePage, Pages, Visit
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import audit_log, keys, request_log
+from crmctl.service.store.record_pages import LOOKED
 from crmctl.service.store.request_log import RequestFilter
 from crmctl.service.store.tx import Tx
 
@@ -23,14 +24,18 @@ def add_pages(pages: Pages) -> None:
         page, query = visit.number("page", 1), visit.query
         asked = {name: query.get(name, "").strip()[:200] for name in ("key", "id", "status")}
         status = int(asked["status"]) if asked["status"] in ("400", "500") else None
-        wanted = RequestFilter(asked["key"] or None, asked["id"] or None, status)
+        is_complete = query.get("all") == "1" or not (asked["key"] or asked["id"])
+        since = None if is_complete else request_log.moment_of_newest(tx, LOOKED)
+        wanted = RequestFilter(asked["key"] or None, asked["id"] or None, status, since)
         found = request_log.list_requests(tx, wanted, PER_PAGE + 1, (page - 1) * PER_PAGE)
+        texts = {name: text for name, text in (asked | {"all": "1" if query.get("all") == "1" else ""}).items() if text}
         values = {
             "section": "requests",
+            "looked": LOOKED if since is not None else None,
             "requests": found[:PER_PAGE],
             "keys": keys.list_keys(tx),
             "asked": asked,
-            "query": "".join(f"{pair}&" for pair in urlencode({name: text for name, text in asked.items() if text}).split("&") if pair),
+            "query": "".join(f"{pair}&" for pair in urlencode(texts).split("&") if pair),
             "page": page,
             "has_older": len(found) > PER_PAGE,
         }

@@ -15,6 +15,7 @@ from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.attribute_removals import StillLeaving
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.objects import STANDARD, NewObject
+from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx
 
 TYPES = {
@@ -34,9 +35,6 @@ TYPES = {
 
 PATH = "/objects/{objectId:uuid}"
 ATTRIBUTE = PATH + "/attributes/{attributeId:uuid}"
-
-_MANY = 100_000
-"""Values of an attribute that are counted before it is deleted."""
 
 
 def add_pages(pages: Pages) -> None:
@@ -153,10 +151,11 @@ def _add_deletions(pages: Pages) -> None:
         known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
         text = "Its values are taken out of every record, without an event."
         if known["isActive"]:
-            held = records.count_some(tx, visit.id("objectId"), [Condition(known["slug"], Operator.IS_NOT_EMPTY)], _MANY + 1)
-            all_of_them = records.count_records(tx, visit.id("objectId"))
-            some = f"{held:,}" if held <= _MANY else f"More than {_MANY:,}"
-            text = f"{some} of {_counted(all_of_them, 'record')} {'holds' if held == 1 else 'hold'} a value of it. {text}"
+            held = records.list_part(tx, visit.id("objectId"), [Condition(known["slug"], Operator.IS_NOT_EMPTY)], Paging(limit=0))
+            some = f"More than {held.total:,}" if held.is_more else f"{held.total:,}"
+            among = _counted(held.everything, "record")
+            among = among if held.is_whole or held.is_more else f"the newest {held.looked:,} of {among}"
+            text = f"{some} of {among} {'holds' if held.total == 1 else 'hold'} a value of it. {text}"
         return _confirmation(f"/objects/{visit.id('objectId')}/attributes/{known['id']}", known["name"], text, "attribute")
 
     @pages.post(ATTRIBUTE + "/delete")

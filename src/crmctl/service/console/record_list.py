@@ -18,7 +18,7 @@ from crmctl.service.console.pages import ConsolePage, Download, Pages, Redirect,
 from crmctl.service.console.value_texts import ShownValue, is_numeric, value_text
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, objects, record_labels, records
-from crmctl.service.store.records import Paging
+from crmctl.service.store.records import Paging, PartOfList
 from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
 from crmctl.service.values.conditions import read_condition
@@ -28,25 +28,29 @@ MOST_IN_CSV = 10_000
 FIRST_COLUMNS = 6
 
 SORTS = {
-    "newest": ("Newest first", Paging("created_at", "desc")),
-    "oldest": ("Oldest first", Paging("created_at", "asc")),
-    "changed": ("Changed last", Paging("updated_at", "desc")),
-    "unchanged": ("Unchanged longest", Paging("updated_at", "asc")),
+    "newest": ("Newest first", "newest", Paging("created_at", "desc")),
+    "oldest": ("Oldest first", "oldest", Paging("created_at", "asc")),
+    "changed": ("Changed last", "last changed", Paging("updated_at", "desc")),
+    "unchanged": ("Unchanged longest", "longest unchanged", Paging("updated_at", "asc")),
 }
+"""Orders: what they are called, what those are called that come first, and how they are asked for."""
 
 TIMES = {"created_at": "Created", "updated_at": "Changed"}
 
 
 @dataclass(frozen=True)
 class ListQuestion:
-    """What the address of a list asks: conditions as they were typed, columns by slug, the order."""
+    """What the address of a list asks: conditions as they were typed, columns by slug, the order, and to look through all, however long it
+    takes."""
 
     conditions: Rows
     columns: tuple[str, ...]
     sort: str
+    is_complete: bool = False
 
     def query(self, **more: Any) -> str:
         """As it stands in an address, with more parameters, each ending in `&`."""
+        more = more | ({"all": 1} if self.is_complete else {})
         pairs = [pair for slug, name, value in self.conditions for pair in (("where", slug), ("op", name), ("value", value))]
         pairs += [("column", slug) for slug in self.columns]
         pairs += [("sort", self.sort)] if self.sort != "newest" else []
@@ -70,7 +74,7 @@ def add_pages(pages: Pages) -> None:
         known = object_of(tx, visit)
         found = attributes.list_attributes(tx, known["id"])
         question = _question(visit, found)
-        paging = SORTS[question.sort][1]
+        paging = SORTS[question.sort][-1]
         page = Paging(paging.sort, paging.order, MOST_IN_CSV)
         rows, _ = records.list_records(tx, known["id"], _conditions(question), page)
         return Download(_csv(question.columns, rows), "text/csv; charset=utf-8", f"{known['slug']}.csv")
@@ -129,12 +133,11 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
     known = object_of(tx, visit)
     found = attributes.list_attributes(tx, known["id"])
     question, page, error = _question(visit, found), visit.number("page", 1), None
-    paging = SORTS[question.sort][1]
-    rows: list[dict[str, Any]] = []
-    total = 0
+    _, first_ones, paging = SORTS[question.sort]
+    part = PartOfList([], 0, 0, 0)
     try:
         here = Paging(paging.sort, paging.order, PER_PAGE, (page - 1) * PER_PAGE)
-        rows, total = records.list_records(tx, known["id"], _conditions(question), here)
+        part = _part(tx, known["id"], question, here)
     except BadRequest as problem:
         error = blamed(problem.message, question.conditions, {each["slug"]: each["name"] for each in found})
     by_slug = {attribute["slug"]: attribute for attribute in found}
@@ -146,8 +149,9 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "all_times": TIMES,
-        "rows": list(zip(rows, cells_of(tx, shown, rows, visit), strict=True)),
-        "total": total,
+        "rows": list(zip(part.records, cells_of(tx, shown, part.records, visit), strict=True)),
+        "part": part,
+        "first_ones": first_ones,
         "first": (page - 1) * PER_PAGE + 1,
         "page": page,
         "question": question,
@@ -159,6 +163,14 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
     return ConsolePage("records.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
+def _part(tx: Tx, object_id: str, question: ListQuestion, page: Paging) -> PartOfList:
+    """Raises BadRequest."""
+    if not question.is_complete:
+        return records.list_part(tx, object_id, _conditions(question), page)
+    everything = records.count_records(tx, object_id)
+    return PartOfList(*records.list_records(tx, object_id, _conditions(question), page), everything, everything)
+
+
 def _question(visit: Visit, found: Sequence[Mapping[str, Any]]) -> ListQuestion:
     """What is asked, as far as it can be: a name that is not there is left out of the columns and is an error of a condition."""
     conditions = rows_of(visit.queries)
@@ -166,7 +178,7 @@ def _question(visit: Visit, found: Sequence[Mapping[str, Any]]) -> ListQuestion:
     asked = [slug for slug in dict.fromkeys(visit.queries.get("column", ())) if slug in known]
     columns = tuple(asked or [*known[: min(FIRST_COLUMNS, len(found))], "created_at"])
     sort = visit.query.get("sort", "newest")
-    return ListQuestion(conditions, columns, sort if sort in SORTS else "newest")
+    return ListQuestion(conditions, columns, sort if sort in SORTS else "newest", visit.query.get("all") == "1")
 
 
 def _conditions(question: ListQuestion) -> list[Condition]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crmctl.models.filters import Condition, Operator
@@ -57,6 +57,7 @@ class Where:
 
     `opposite`: with the same parameters, exactly the other rows; there when those are cheaper to count.
     `index`: the column whose index leads straight to the rows. `is_pinned`: that index holds them in order of creation.
+    `is_covered`: an index holds all that is compared, so that the rows can be counted without the table, were it worth it.
     """
 
     sql: str
@@ -64,6 +65,7 @@ class Where:
     opposite: str | None = None
     index: str | None = None
     is_pinned: bool = False
+    is_covered: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def compile_condition(condition: Condition, attributes: Mapping[str, StoredAttri
     field = _SYSTEM.get(condition.slug) or _attribute_field(condition.slug, attributes)
     try:
         require_text(condition.value)
-        return _compile(field, condition.operator, condition.value, dialect)
+        is_covered = field.is_indexed and condition.operator is not Operator.NOT_CONTAINS
+        return replace(_compile(field, condition.operator, condition.value, dialect), is_covered=is_covered)
     except Invalid as error:
         problem = f"the filter on {condition.slug!r} with {condition.operator} {error}"
         raise BadRequest(problem, {"field": "value", "slug": condition.slug, "operator": str(condition.operator)}) from None

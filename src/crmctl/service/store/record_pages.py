@@ -16,7 +16,7 @@ from crmctl.service.store import record_tables
 from crmctl.service.store.conditions import Where, combine, compile_conditions
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.timestamps import to_wire
-from crmctl.service.store.tx import MAX_IN, Row, Tx, required
+from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required
 
 SORTS = record_tables.MOMENTS
 ORDERS = ("asc", "desc")
@@ -29,6 +29,12 @@ _CAUTION = 0.98
 
 SAMPLE, FEW = 5000, 1000
 """How many rows tell whether those that match are few, and how many few are."""
+
+LOOKED, MOST = 100_000, 10_000
+"""Of a long list that no index answers: how many records are looked at, and how many matches are counted, before it is left at that."""
+
+_SHORT, _COVERED = 2, 12
+"""How many times as many records are gone through whatever is asked, and how many entries of an index that holds all that is compared."""
 
 _EVERYTHING = Where("1 = 1")
 
@@ -83,6 +89,21 @@ class Paging:
 _FIRST = Paging()
 
 
+@dataclass(frozen=True)
+class PartOfList:
+    """One page, and what is known of all of them: `total` match, or `is_more` than that, among the first `looked` of `everything`."""
+
+    records: list[dict[str, Any]]
+    total: int
+    looked: int
+    everything: int
+    is_more: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.is_more and self.looked >= self.everything
+
+
 def list_records(
     tx: Tx,
     object_id: str,
@@ -93,19 +114,36 @@ def list_records(
 
     Raises NotFound for the object; BadRequest naming the slug, operator, sort or order that is wrong.
     """
-    if page.sort not in SORTS:
-        raise BadRequest(f"sort must be one of: {', '.join(SORTS)}", {"field": "sort", "valid": list(SORTS)})
-    if page.order not in ORDERS:
-        raise BadRequest(f"order must be one of: {', '.join(ORDERS)}", {"field": "order", "valid": list(ORDERS)})
-    if page.limit < 0 or page.offset < 0:
-        raise BadRequest("limit and offset must not be negative", {"field": "limit" if page.limit < 0 else "offset"})
-    search, asked = _prepare(tx, load_schema(tx, object_id), conditions), _Window(page.sort, page.order == "desc", page.limit, page.offset)
-    if _are_few(tx, search, asked):
-        return _few(tx, search, asked)
+    asked = _window(page)
+    search = _prepare(tx, load_schema(tx, object_id), conditions)
+    if _are_few(tx, search, asked) and (found := _few(tx, search, asked)):
+        return found
     search = _counted(tx, search)
     window, is_backwards = asked.nearest(search.total)
     records = _page(tx, search, window) if window.limit else []
     return (records[::-1] if is_backwards else records), search.total
+
+
+def list_part(tx: Tx, object_id: str, conditions: Sequence[Condition] = (), page: Paging = _FIRST) -> PartOfList:
+    """As list_records, but in a time that is bounded: of a long list that no index answers, the first LOOKED records are looked at.
+
+    Raises as list_records does.
+    """
+    asked, schema = _window(page), load_schema(tx, object_id)
+    wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
+    everything = _everything(tx, schema)
+    is_answered = len(wheres) == 1 and wheres[0].is_covered
+    if is_answered and not (wheres[0].index or wheres[0].opposite):
+        is_answered = _are_few(tx, _prepare(tx, schema, conditions), asked)
+    bound = LOOKED * (_COVERED if is_answered else _SHORT)
+    if not wheres or everything <= bound or any(_is_narrow(tx, schema, each) for each in wheres):
+        return PartOfList(*list_records(tx, object_id, conditions, page), everything, everything)
+    where, most = combine(wheres), max(MOST, page.offset + page.limit)
+    source, within = _first_ones(tx, schema, asked)
+    ordered = f"ORDER BY {asked.sort} {asked.direction}, seq {asked.direction} LIMIT ?"
+    found = tx.all(f"SELECT seq FROM {source} {where.sql} {ordered}", (*within, *where.params, most + 1))
+    records = _at(tx, schema, asked, [row[0] for row in found[page.offset : page.offset + page.limit]])
+    return PartOfList(records, min(len(found), most), LOOKED, everything, len(found) > most)
 
 
 def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) -> int:
@@ -113,22 +151,50 @@ def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) 
     return list_records(tx, object_id, conditions, Paging(limit=0))[1]
 
 
-def count_some(tx: Tx, object_id: str, conditions: Sequence[Condition], most: int) -> int:
-    """Exact up to `most`, where it ends."""
-    search = _prepare(tx, load_schema(tx, object_id), conditions)
-    counted = f"SELECT count(*) FROM (SELECT 1 FROM {search.source} WHERE {search.where.sql} LIMIT ?) AS counted"
-    count: int = required(tx.one(counted, (*search.where.params, most)))[0]
-    return count
-
-
 def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search:
     wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
-    everything: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
+    everything = _everything(tx, schema)
     if not wheres:
         return _Search(schema, _EVERYTHING, schema.table, everything, everything)
     source, candidates = _narrowest(tx, schema, wheres, everything)
     is_blind = not any(where.index or where.opposite or _names_one(where) for where in wheres)
     return _Search(schema, combine(wheres), source, candidates, everything, is_blind)
+
+
+def _window(page: Paging) -> _Window:
+    """Raises BadRequest."""
+    if page.sort not in SORTS:
+        raise BadRequest(f"sort must be one of: {', '.join(SORTS)}", {"field": "sort", "valid": list(SORTS)})
+    if page.order not in ORDERS:
+        raise BadRequest(f"order must be one of: {', '.join(ORDERS)}", {"field": "order", "valid": list(ORDERS)})
+    if page.limit < 0 or page.offset < 0:
+        raise BadRequest("limit and offset must not be negative", {"field": "limit" if page.limit < 0 else "offset"})
+    return _Window(page.sort, page.order == "desc", page.limit, page.offset)
+
+
+def _everything(tx: Tx, schema: Schema) -> int:
+    total: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
+    return total
+
+
+def _first_ones(tx: Tx, schema: Schema, window: _Window) -> tuple[str, Row]:
+    """The first LOOKED records, as a FROM clause up to a condition, and its parameters."""
+    in_order = tx.dialect.table_by(schema.table, record_tables.index_name(schema.table, window.sort))
+    ordered = f"ORDER BY {window.sort} {window.direction}, seq {window.direction} LIMIT ?"
+    if not tx.dialect.names_indexes:
+        # Given their end, an engine that expects few matches would sort those of the whole table.
+        return f"(SELECT * FROM {in_order} {ordered}) AS part WHERE", (LOOKED,)
+    last = required(tx.one(f"SELECT {window.sort}, seq FROM {in_order} {ordered} OFFSET ?", (1, LOOKED - 1)))
+    return f"{in_order} WHERE ({window.sort}, seq) {'>=' if window.descending else '<='} (?, ?) AND", last
+
+
+def _is_narrow(tx: Tx, schema: Schema, where: Where) -> bool:
+    """Whether an index leads to so few records that all of them can be looked at."""
+    if where.index is None:
+        return _names_one(where)
+    through = tx.dialect.table_by(schema.table, record_tables.index_name(schema.table, where.index))
+    found = tx.one(f"SELECT 1 FROM {through} WHERE {where.sql} LIMIT 1 OFFSET ?", (*where.params, MOST))
+    return found is None
 
 
 def _counted(tx: Tx, search: _Search) -> _Search:
@@ -155,16 +221,21 @@ def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
     return hits * search.everything <= FEW * SAMPLE
 
 
-def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[dict[str, Any]], int]:
-    """The page and the total; only where more match than it seemed they are counted after all."""
-    direction = window.direction
-    first = f"SELECT seq FROM {search.source} WHERE {search.where.sql} ORDER BY +{window.sort} {direction}, +seq {direction} LIMIT ?"
-    keys = [row[0] for row in tx.all(first, (*search.where.params, FEW + 1))]
-    chosen = keys[window.offset : window.offset + window.limit]
-    marks = ", ".join("?" * len(chosen))
-    page = f"SELECT {_ROW} FROM {search.schema.table} AS r WHERE seq IN ({marks}) ORDER BY {window.sort} {direction}, seq {direction}"
-    rows = tx.all(page, chosen) if chosen else []
-    return _wire(search.schema, rows), len(keys) if len(keys) <= FEW else _counted(tx, search).total
+def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[dict[str, Any]], int] | None:
+    """The page and the total; None where more match than it seemed. In no order at first, for which an index may be enough."""
+    table = search.schema.table
+    keys = [row[0] for row in tx.all(f"SELECT seq FROM {search.source} WHERE {search.where.sql} LIMIT ?", (*search.where.params, FEW + 1))]
+    if len(keys) > FEW:
+        return None
+    ordered = sorted(all_in(tx, f"SELECT {window.sort}, seq FROM {table} WHERE seq IN {{}}", keys), reverse=window.descending)
+    return _at(tx, search.schema, window, [seq for _, seq in ordered[window.offset : window.offset + window.limit]]), len(keys)
+
+
+def _at(tx: Tx, schema: Schema, window: _Window, keys: Sequence[int]) -> list[dict[str, Any]]:
+    """The records with these sequence numbers, in the window's order."""
+    marks, direction = ", ".join("?" * len(keys)), window.direction
+    page = f"SELECT {_ROW} FROM {schema.table} AS r WHERE seq IN ({marks}) ORDER BY {window.sort} {direction}, seq {direction}"
+    return _wire(schema, tx.all(page, keys)) if keys else []
 
 
 def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int) -> tuple[str, int]:

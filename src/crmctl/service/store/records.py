@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from crmctl.models import jsontext
 from crmctl.models.records import BULK_LIMIT
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
-from crmctl.service.store.record_pages import Paging, count_records, count_some, list_records
+from crmctl.service.store.record_pages import Paging, PartOfList, count_records, list_part, list_records
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.stamp import Stamp
@@ -20,13 +20,14 @@ from crmctl.service.values.choices import canonical_uuid
 
 __all__ = [
     "Paging",
+    "PartOfList",
     "bulk_delete",
     "bulk_write",
     "count_records",
-    "count_some",
     "create_record",
     "delete_record",
     "get_record",
+    "list_part",
     "list_records",
     "update_record",
     "version_of",

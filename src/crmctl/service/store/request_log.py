@@ -88,6 +88,12 @@ def list_requests(tx: Tx, wanted: RequestFilter, limit: int = 50, offset: int = 
     ]
 
 
+def moment_of_newest(tx: Tx, count: int) -> float | None:
+    """When the last of so many newest requests was asked, in Unix seconds; None where there are none before it."""
+    rows = tx.all("SELECT at FROM request_log ORDER BY at DESC LIMIT 2 OFFSET ?", (count - 1,))
+    return rows[0][0] / 1_000_000 if len(rows) == 2 else None
+
+
 def forget(tx: Tx, before: float, most: int) -> int:
     """Delete up to `most` entries older than this Unix time; how many there were."""
     old = "SELECT sequence FROM request_log WHERE at < ? ORDER BY at LIMIT ?"
