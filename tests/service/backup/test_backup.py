@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import random
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from crmctl.clock import SystemClock
@@ -26,6 +28,7 @@ from crmctl.service.store.engine import has_data
 from tests.support.cli import CRMCTL, run_crmctl
 from tests.support.databases import ENGINES, fresh_database
 from tests.support.killed_restore import MOMENTS
+from tests.support.postgres import database_of
 from tests.support.service import RunningService, make_client, running_service
 
 ROOT = Path(__file__).parents[3]
@@ -229,6 +232,68 @@ def test_a_restore_leaves_alone_what_is_not_in_the_backup_and_goes_when_it_fails
     with pytest.raises(KeyboardInterrupt):
         restore_backup(file, ServiceSettings(data_dir=place, database_url=empty[3] if len(empty) > 2 else None))
     assert [path for path in place.rglob("*") if path.is_file()] == []
+
+
+def test_a_restore_whose_database_goes_away_leaves_no_files_or_says_that_it_began(
+    crm: RunningService, empty: list[str], tmp_path: Path, postgres_again: Callable[[], str], request: pytest.FixtureRequest
+) -> None:
+    furnish(crm)
+    file = tmp_path / "crm.backup"
+    run_crmctl("service", "backup", file, *where(crm)).ok()
+    for moment in ("goes", "goes as it commits", "stays away") if len(empty) > 2 else ("is full",):
+        url = postgres_again() if len(empty) > 2 else None
+        settings = ServiceSettings(data_dir=(place := tmp_path / moment), database_url=url)
+        failing = pytest.raises(CrmctlError, match=r"the database failed|no space left")
+        with pytest.MonkeyPatch.context() as patch, lost_database(patch, request, settings, moment), failing:
+            restore_backup(file, settings)
+        assert not has_data(settings.engine_url), moment
+        assert bool([path for path in place.rglob("*") if path.is_file()]) == (moment == "stays away")
+        if moment == "stays away":
+            with pytest.raises(ConfigError, match="not finished"):
+                open_data(settings, SystemClock())
+        assert restore_backup(file, settings).files == 1
+        assert not list(place.glob(UNFINISHED))
+        assert len([path for path in (place / "files").rglob("*") if path.is_file()]) == 1
+        open_data(settings, SystemClock()).close()
+
+
+@contextlib.contextmanager
+def lost_database(patch: pytest.MonkeyPatch, request: pytest.FixtureRequest, settings: ServiceSettings, moment: str) -> Iterator[None]:
+    """Within it, a restore loses its database when all is copied; it answers again afterwards."""
+    url = settings.database_url
+    if url is None:
+        patch.setattr("crmctl.service.store.engine.place_file", _full)
+        yield
+        return
+    server = request.getfixturevalue("postgres")
+
+    def let_in(who: str) -> None:
+        with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {database_of(url)} ALLOW_CONNECTIONS {who}")
+
+    def lose(connection: Any, _: Any) -> None:
+        if moment == "goes as it commits":
+            connection.execute("CREATE TABLE doomed (n INTEGER)")
+            ending = "'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'"
+            connection.execute(f"CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS {ending}")
+            late = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()"
+            connection.execute(f"CREATE CONSTRAINT TRIGGER late AFTER INSERT ON doomed {late}")
+            connection.execute("INSERT INTO doomed VALUES (1)")
+            return
+        if moment == "stays away":
+            let_in("false")
+        server.end_connections(url)
+        connection.execute("SELECT 1")
+
+    patch.setattr("crmctl.service.store.postgres_copy._make_indexes", lose)
+    try:
+        yield
+    finally:
+        let_in("true")
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def _interrupt(*_: object) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.errors import UsageError, reason, storage_error
+from crmctl.errors import CrmctlError, UsageError, reason, storage_error
 from crmctl.service.backup.archive import ArchiveWriter, unpack
 from crmctl.service.settings import DATABASE_FILE, FILES_FOLDER, UNFINISHED, ServiceSettings
 from crmctl.service.store.engine import Engine, has_data, load_copy
@@ -69,10 +69,8 @@ def restore_backup(source: Path, settings: ServiceSettings) -> Backup:
             try:
                 # Last: with the database the data is there.
                 load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
-            except BaseException:
-                # What came after the database leaves it there, and its files with it.
-                for each in [] if has_data(settings.engine_url) else placed:
-                    each.unlink(missing_ok=True)
+            except BaseException as error:
+                _take_back(placed, settings, error)
                 raise
             _sync(data)
         # The data is there: what was begun before, and killed, is not needed any more.
@@ -82,6 +80,21 @@ def restore_backup(source: Path, settings: ServiceSettings) -> Backup:
         raise storage_error(error, data) or UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR") from error
     described = {name: manifest[name] for name in ("records", "files")}
     return Backup(manifest["database"]["engine"], manifest["createdAt"], **described, bytes=source.stat().st_size)
+
+
+def _take_back(placed: list[Path], settings: ServiceSettings, error: BaseException) -> None:
+    """The files, where no database came: what fails after it leaves it there, and its files with it."""
+    try:
+        is_known = not (isinstance(error, CrmctlError) and error.outcome_unknown)
+        is_there = has_data(settings.engine_url)
+    except CrmctlError:
+        is_known = False
+    if not is_known:
+        # Whoever starts next is told, as after a restore that was killed.
+        (settings.data_dir / UNFINISHED.replace("*", "unknown")).mkdir(exist_ok=True)
+    elif not is_there:
+        for each in placed:
+            each.unlink(missing_ok=True)
 
 
 def _place_files(source: Path, target: Path) -> list[Path]:

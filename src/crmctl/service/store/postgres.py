@@ -5,9 +5,10 @@ A writer waits for another only where both touch the same rows; what they cannot
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from crmctl.errors import ConfigError, reason
+from crmctl.errors import ConfigError, ServiceError, reason
 from crmctl.service.faults import Busy, Held, Unavailable
 from crmctl.service.store import postgres_copy
 from crmctl.service.store.dialect import PostgresDialect
@@ -159,18 +160,25 @@ class PostgresEngine:
         return {"database_bytes": float(size)} | used
 
     def copy_out(self, folder: Path) -> dict[str, Any]:
-        with self._pool.connection() as connection:
+        with _telling_what_failed(), self._pool.connection() as connection:
             return postgres_copy.copy_out(connection, folder)
 
     def has_tables(self) -> bool:
-        with self._pool.connection() as connection:
+        with _telling_what_failed(), self._pool.connection() as connection:
             return postgres_copy.has_tables(connection)
 
     def copy_in(self, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
         """Fill an empty database with what `copy_out` gave, in one transaction; `migrate` brings it to a version."""
-        with self._pool.connection() as connection, connection.transaction():
-            connection.execute("SET LOCAL statement_timeout = 0")
-            postgres_copy.copy_in(connection, PostgresTx(connection, _NoPipeline()), folder, described, migrate)
+        xid = ""
+        with _telling_what_failed():
+            try:
+                with self._pool.connection() as connection, connection.transaction():
+                    connection.execute("SET LOCAL statement_timeout = 0")
+                    postgres_copy.copy_in(connection, PostgresTx(connection, _NoPipeline()), folder, described, migrate)
+                    xid = str(cast(Row, connection.execute("SELECT pg_current_xact_id()::text").fetchone())[0])
+            except psycopg.OperationalError:
+                if not xid or not self._has_committed(xid):
+                    raise
 
     def close(self) -> None:
         """Connections in use are closed when they come back."""
@@ -252,6 +260,18 @@ class PostgresEngine:
                 return bool(row[0] == "committed")
             time.sleep(0.05)
         raise CommitUnknownError("the connection to the database was lost while it committed")
+
+
+@contextlib.contextmanager
+def _telling_what_failed() -> Iterator[None]:
+    """Raises ServiceError where the database goes away, is full, or may not be written."""
+    hint = "give the command again when the database answers"
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise ServiceError(f"the database failed: {reason(error)}", hint=hint) from error
+    except CommitUnknownError as error:
+        raise ServiceError(f"{error}: it may hold all of it or nothing", hint=hint, outcome_unknown=True) from error
 
 
 def _leave(connection: Connection) -> None:
