@@ -134,6 +134,22 @@ def test_the_hint_at_an_encoding_is_likely(tmp_path, text, likely):
     assert source_of(tmp_path, text.encode(likely), encoding=likely).header == text.splitlines()[0].split(",")
 
 
+@pytest.mark.parametrize(
+    ("text", "written", "readings"),
+    [
+        ("name\nAntonín\nDvořák\n", "cp1250", ["cp1250 ('Dvořák')", "cp1252 ('Dvoøák')"]),
+        ("name\nRenée\nMuñoz\n", "cp1252", ["cp1252 ('Muñoz')", "cp1250 ('Muńoz')"]),
+        ("name\nJürgen\nMüller\n", "mac_roman", ["mac_roman ('Jürgen')"]),
+        ("email,name\na@b.jp,山田太郎\nb@b.jp,ソニー株式会社\n", "shift_jis", ["shift_jis ('山田太郎')"]),
+    ],
+)
+def test_the_hint_shows_how_a_word_reads(tmp_path: Path, text: str, written: str, readings: list[str]) -> None:
+    """Which encoding a file has can hardly be told by its bytes, but by somebody who knows its words."""
+    with pytest.raises(UsageError) as caught:
+        source_of(tmp_path, text.encode(written))
+    assert [one for one in readings if one not in (caught.value.hint or "")] == []
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 def test_a_byte_order_mark_is_not_part_of_the_first_header_even_if_quoted(tmp_path, encoding):
     source = source_of(tmp_path, '"name","b"\n1,2\n'.encode(encoding))
@@ -260,8 +276,20 @@ def test_a_text_with_the_name_of_a_workbook_is_read_as_what_it_is_and_that_is_sa
         ("name\nZürich\n", "mac_roman", "cp1252", "'ZŸrich' would be 'Zürich' in mac_roman"),
         ("name\nMüller\n", "cp850", "latin-1", "would be 'Müller' in cp850"),
         ("name\ndon’t “say” – 5 €\n", "cp1252", "latin-1", "characters that Latin-1 does not have: --encoding cp1252"),
-        ("name\ndon’t “say” – 5 € cœur Žižek ŠKODA Smith†\n", "cp1252", "cp1252", ""),
-        ("name\nJosé Müller\n", "latin-1", "latin-1", ""),
+        ("name\ndon’t “say” – 5 € cœur Žižek ŠKODA Smith†\n", "cp1252", "cp1252", "cp1252 reads 'cœur', "),
+        ("name\nJosé Müller\n", "latin-1", "latin-1", "iso8859-1 reads 'José', 'Müller'"),
+        (
+            "name\nJan Dvořák\n",
+            "cp1250",
+            "cp1252",
+            "cp1252 reads 'Dvoøák'; cp1250 would read 'Dvořák': if that is right, --encoding cp1250",
+        ),
+        ("name\nMuñoz\n", "cp1252", "cp1250", "cp1250 reads 'Muńoz'; cp1252 would read 'Muñoz'"),
+        ("name\nИван Петров\n", "cp1251", "cp1252", "cp1251 would read 'Иван', 'Петров'"),
+        ("name\n山田太郎\n", "shift_jis", "shift_jis", "shift_jis reads '山田太郎'"),
+        (f"name\n{'Jan' * 50_000}\nDvořák\n", "cp1250", "cp1250", "cp1250 reads 'Dvořák'; cp1252 would read 'Dvoøák'"),
+        ("name\nDvořák\n", "utf-16", "utf-16", ""),
+        ("name\nJan\n", "cp1252", "cp1252", ""),
     ],
 )
 def test_what_was_hardly_meant_by_an_encoding_is_said(tmp_path: Path, text: str, written: str, read_as: str, said: str) -> None:

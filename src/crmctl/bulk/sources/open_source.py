@@ -11,7 +11,7 @@ from crmctl.bulk.sources.bytestream import is_gzip, read_start, refuse_foreign
 from crmctl.bulk.sources.delimited_source import DelimitedSource, separator_of
 from crmctl.bulk.sources.detection import detect_delimiter
 from crmctl.bulk.sources.rows import Dialect, Format, Source, SourceOptions
-from crmctl.bulk.sources.text_encodings import SAMPLE, Encoding, find_encoding, mistaken_encoding, open_text, read_lines
+from crmctl.bulk.sources.text_encodings import SAMPLE, Encoding, find_encoding, mistaken_encoding, open_text, read_lines, samples_of
 from crmctl.errors import UsageError
 from crmctl.models.nearest import suggestion
 
@@ -51,9 +51,10 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     with open_text(path, shown, encoding, compressed=compressed) as text:
         beginning = text.read(START_LENGTH)
         kind = _format(options, shown, beginning.lstrip())
-        mistaken = mistaken_encoding(beginning + text.read(SAMPLE), encoding.name)
+        beginning += text.read(SAMPLE)
+        doubt = mistaken_encoding(beginning, encoding.name) or samples_of(text, beginning, encoding.name)
     notes = ["it is text, though its name says otherwise"] if PurePath(shown).suffix.lower() in TABLE_SUFFIXES else []
-    notes += [mistaken] if mistaken else []
+    notes += [doubt] if doubt else []
     if not kind.is_delimited:
         _refuse_dialect_options(options, kind)
         dialect = Dialect(kind, compressed, encoding.name, encoding.bom, notes=notes)

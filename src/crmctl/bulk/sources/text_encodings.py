@@ -49,6 +49,16 @@ _OLDER = ("mac_roman", "cp850", "cp437")
 _ODD = re.compile("[A-Za-z]+(Ÿ|\N{REPLACEMENT CHARACTER}|(?<=[a-z])[ŽŠ]|(?<=[a-z])[ˆ‡‰‹ƒ‚„†](?=[a-z]))[A-Za-z]*")
 """A word with a capital, or a sign, in its middle, as cp1252 makes of letters of other encodings."""
 
+_ALIKE = ("cp1252", "cp1250", "mac_roman", "iso8859-1")
+"""Encodings with other letters for the same bytes: which one a file has, only somebody who knows its words can tell."""
+
+_WORD = re.compile(r"""[^\s,;|"'(){}\[\]<>:/]{0,20}[^\x00-\x7f\s][^\s,;|"'(){}\[\]<>:/]{0,20}""")
+"""A word with a letter, or another sign, that is not ASCII."""
+
+SHOWN_WORDS = 3
+SAMPLED_BLOCKS = 64
+"""So much of a file is looked through for them."""
+
 _NOT_OF_FILES = ("idna", "punycode", "undefined")
 
 
@@ -193,7 +203,8 @@ def _decode_error(name: str, encoding: Encoding, error: UnicodeDecodeError, plac
     if likely is None:
         hint = "say which encoding it has: --encoding X"
     else:
-        hint = f"it may be {likely}: look at `crmctl bulk inspect {name} --encoding {likely}` before importing with --encoding {likely}"
+        may_be = _said_readings(_readings(_lines_from(error.object, error.start), likely)) or likely
+        hint = f"it may be {may_be}: look at `crmctl bulk inspect {name} --encoding {likely}` before importing with --encoding {likely}"
     unpacked = " of the unpacked data" if place.is_unpacked else ""
     return UsageError(
         f"{name} is not {encoding.name}: byte {byte} at offset {place.offset}{unpacked}, line {place.line}",
@@ -218,6 +229,56 @@ def mistaken_encoding(text: str, encoding: str) -> str | None:
     if window != text:
         return "it has characters that Latin-1 does not have: --encoding cp1252"
     return None
+
+
+def samples_of(text: io.TextIOWrapper, beginning: str, encoding: str) -> str | None:
+    """What to say of a file that was declared to be of an encoding which no mark confirms: how it reads, and how it would in another."""
+    if encoding.startswith("utf"):
+        return None
+    found = dict.fromkeys(_WORD.findall(beginning))
+    for _ in range(SAMPLED_BLOCKS):
+        if len(found) >= SHOWN_WORDS or not (block := text.read(BLOCK)):
+            break
+        if not block.isascii():
+            found |= dict.fromkeys(_WORD.findall(block))
+    other = "cp1252" if encoding == "cp1250" else "cp1250"
+    if encoding in _ALIKE and not any(map(str.isascii, "".join(filter(str.isalpha, "".join(found))))):
+        other = likely_encoding("\n".join(found).encode(encoding), tried=encoding) or other  # words of another script
+    differ = {word: read for word in found if encoding in _ALIKE and (read := _read_as(word, encoding, other)) not in (None, word)}
+    words = [*differ, *(word for word in found if word not in differ)][:SHOWN_WORDS]
+    if not words:
+        return None
+    reads = f"{encoding} reads {', '.join(map(repr, words))}"
+    as_other = ", ".join(repr(differ[word]) for word in words if word in differ)
+    return f"{reads}; {other} would read {as_other}: if that is right, --encoding {other}" if as_other else reads
+
+
+def _readings(sample: bytes, likely: str) -> dict[str, str]:
+    """How a word of a sample reads in the encodings it may have, the likely one first; a word in which they differ most."""
+    names = dict.fromkeys([likely, *(_ALIKE if likely in _ALIKE else ())])
+    best, most = dict[str, str](), (False, 0)
+    for word in _WORD.findall(sample.decode(likely, "ignore")):
+        others = {name: read for name in names if (read := _read_as(word, likely, name)) is not None}
+        readings: dict[str, str] = {}
+        for name, read in others.items():
+            if name == likely or read.isalpha():
+                readings.setdefault(read, name)
+        telling = (others.get("cp1250") != others.get("cp1252"), len(readings))
+        if telling > most:
+            most, best = telling, {name: read for read, name in readings.items()}
+    return best
+
+
+def _said_readings(readings: dict[str, str]) -> str:
+    *others, last = [f"{name} ({read!r})" for name, read in readings.items()] or [""]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _read_as(word: str, encoding: str, other: str) -> str | None:
+    try:
+        return word.encode(encoding).decode(other)
+    except UnicodeError:
+        return None
 
 
 def _lines_from(data: bytes, place: int) -> bytes:
