@@ -18,6 +18,7 @@ from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.usecases.job_run import RunOptions, run_job
 from crmctl.bulk.usecases.repair import RepairRequest, RepairResult, repair
+from crmctl.bulk.usecases.undo import Undo, UndoRequest, undo
 from crmctl.client.crm import Crm
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
@@ -43,7 +44,7 @@ class RepairDesk(QuietContext):
     def __post_init__(self) -> None:
         self.faulty = FaultService(self.clock, {1: Fault("drop, applied twice", "twice", "drop")})
         self.service: Crm = client_of(self.faulty, self.clock)
-        self.directory = SimpleNamespace(attributes=lambda _, refresh: self.attributes, object_id=lambda _: OBJECT_ID)
+        self.directory = SimpleNamespace(attributes=lambda _, refresh=False: self.attributes, object_id=lambda _: OBJECT_ID)
         file = self.state / "people.csv"
         file.write_text("n,note,email\n" + "".join(f"{n},row {n},p{n}@acme.com\n" for n in range(1, 10)))
         target = ImportTarget("people", OBJECT_ID, ORIGIN, self.attributes, self.service)
@@ -132,3 +133,16 @@ def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(
             people.remove(extra[0])
         assert people.repair().error is None
     assert people.there == Counter(range(1, 10)) + Counter([] if delete else [4, 5, 6])
+
+
+@pytest.mark.parametrize("recognition", ["content", "unique", "marker"])
+def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path: Path, recognition: str) -> None:
+    """Only a marker shows that a record is the job's: with it all of them are deleted."""
+    people = desk(tmp_path, recognition)
+    left = Counter([] if recognition == "marker" else [4, 5, 6])
+    for _ in range(2 if left else 1):
+        done = undo(people, UndoRequest(people.job, estimates=False), lambda _: None)  # type: ignore[arg-type]
+        assert isinstance(done, Undo)
+        assert (people.there, done.left) == (left, {"duplicates": 3} if left else {})
+        named = {str(row["id"]) for row in done.to_document()["rows"]["duplicates"]}
+        assert {people.record(one)["data"]["n"] for one in named} == set(left)

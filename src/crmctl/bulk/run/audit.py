@@ -148,7 +148,7 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
         written = jsontext.dumps({slug: value for slug, value in sent.get(row, {}).items() if slug != marker})
         edited = {one: is_edited(there[one], written, marker, sure=marker is not None) for one in extra if one in there}
         gone = [one for one in extra if one not in there]
-        if edited and own is not None and own not in there:
+        if edited and own is not None and own not in there and (is_provable(journal.header) or not journal.is_undone(own)):
             own = max(edited, key=lambda one: edited[one])
             journal.rename_row(row, own)
             del edited[own]

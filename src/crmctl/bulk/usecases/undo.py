@@ -41,6 +41,7 @@ CHUNK_ROWS = 500
 LEFT = {
     "failed": "refused by the service",
     "conflicts": "changed by somebody since, kept",
+    "duplicates": "there a second time, kept: they may be somebody else's",
     "unknown": "not found, or not to be told from others",
     "gone": "deleted by somebody since",
     "updatesKept": "updates: what the records held before was not kept, so they stay",
@@ -72,9 +73,9 @@ class Undo:
     """What an undo would do, or did.
 
     `found`: records to delete; `restorable`: records to put back; `back`: those that are as they were already. `edited` and `changed`:
-    created and changed records that somebody changed since. `unknown`: created rows whose record is not found. `gone`: changed records
-    that somebody deleted. `kept`: rows that changed records, and what those held before was not kept. `done`: records that earlier runs
-    took back. `seconds`: how long it will take, about.
+    created and changed records that somebody changed since. `further`: records that are there besides those of the rows. `unknown`: created
+    rows whose record is not found. `gone`: changed records that somebody deleted. `kept`: rows that changed records, and what those held
+    before was not kept. `done`: records that earlier runs took back. `seconds`: how long it will take, about.
     """
 
     job: str
@@ -89,6 +90,7 @@ class Undo:
     carried_out: bool = False
     edited: Listed = field(default_factory=Listed)
     changed: Listed = field(default_factory=Listed)
+    further: Listed = field(default_factory=Listed)
     unknown: Listed = field(default_factory=Listed)
     gone: Listed = field(default_factory=Listed)
     deleted: DeleteSummary | None = None
@@ -151,6 +153,7 @@ class Undo:
             "undoneBefore": self.done + self.back,
             "failed": failed,
             "conflicts": self.edited.count + self.changed.count,
+            "duplicates": self.further.count,
             "unknown": self.unknown.count,
             "gone": self.gone.count,
             "updatesKept": self.kept,
@@ -162,6 +165,7 @@ class Undo:
             "estimatedSeconds": round(self.seconds, 1),
             "rows": {
                 "conflicts": [*self.edited.rows, *self.changed.rows][:LISTED],
+                "duplicates": self.further.rows,
                 "unknown": self.unknown.rows,
                 "gone": self.gone.rows,
                 "parents": [*self.parents.edited, *self.parents.used][:LISTED] if self.parents else [],
@@ -275,11 +279,11 @@ def carry_out(written: WrittenRecords, undo: Undo, service: UndoService, progres
 def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
     journal = written.journal
     rows = name_records(journal, reader, written.again)
-    with SeenIds() as missing:
+    with SeenIds() as missing, SeenIds() as named:
         places: dict[str, int] = {}
         while chunk := list(islice(rows, CHUNK_ROWS)):
             for row in chunk:
-                _sort_in(row, written.ids, undo, marked=journal.header.marker is not None)
+                _sort_in(row, written.ids, undo, named, marked=journal.header.marker is not None)
                 if row.id is not None and not row.seen and missing.add(row.id.lower()):
                     places[row.id.lower()] = row.ordinal
             journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})
@@ -289,9 +293,20 @@ def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
             del places[record.id.lower()]
         journal.mark_undone(places)
         undo.done += len(places)
+        _find_further(journal, reader, undo, lambda record_id: record_id in written.ids or record_id in named)
 
 
-def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, *, marked: bool) -> None:
+def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callable[[str], bool]) -> None:
+    """Name the records that are known to be too many, and still there; a row that is undone does not lead to them any more."""
+    rows = {one.lower(): row for row, extra in journal.duplicates().items() for one in extra if not is_told(one.lower())}
+    with SeenIds() as ids:
+        for record_id in rows:
+            ids.add(record_id)
+        for record in chain.from_iterable(fetch(reader, ids)):
+            undo.further.add({"row": rows[record.id.lower()], "id": record.id})
+
+
+def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds, *, marked: bool) -> None:
     """Where a created row belongs: to be deleted, a conflict, or unknown."""
     if row.id is None:
         undo.unknown.add(row.ordinal)
@@ -305,7 +320,8 @@ def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, *, marked: bool) -> None:
         if marked and not edited:
             ids.add(record_id)
         else:
-            undo.edited.add({"row": row.ordinal, "id": record_id})
+            (undo.edited if edited else undo.further).add({"row": row.ordinal, "id": record_id})
+            named.add(record_id.lower())
 
 
 def _tell(undo: Undo, updates: Updates) -> None:
