@@ -281,8 +281,8 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
     known = {each["name"]: each["id"] for each in desk.get("workflows")["workflows"]}
     workflows = [known[name] for name in ("Call new people", "Tell the warehouse of every deal that was won", "The list of Monday")]
     every_kind = f"/workflows/{known['Of each kind an action']}"
-    run = [_ran(desk.service, workflows[0], error) for error in (None, "the record is gone", None)][1]
-    _ran(desk.service, workflows[1], "https://10.0.0.1/orders: not a public address")
+    run = [ran(desk.service, workflows[0], error) for error in (None, "the record is gone", None)][1]
+    ran(desk.service, workflows[1], "https://10.0.0.1/orders: not a public address")
     one = f"/workflows/{workflows[0]}"
     return {
         "/reports": ["/reports"],
@@ -300,7 +300,7 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
     }
 
 
-def _ran(service: RunningService, workflow: str, error: str | None) -> str:
+def ran(service: RunningService, workflow: str, error: str | None) -> str:
     """A run that has ended before any job sees it; its id."""
     stamp: Any = {"ids": new_id, "now": service.clock.now()}
 

@@ -13,6 +13,7 @@ from crmctl.service.definitions.document import load_yaml
 from crmctl.service.store.tx import Tx
 from tests.service.console.conftest import Visitor
 from tests.service.console.test_pages import NASTY
+from tests.support.consolepages import ran
 from tests.support.service import RunningService
 
 
@@ -153,6 +154,36 @@ def test_actions_come_back_from_their_form_as_they_were(service: RunningService)
         return actions_of(tx, blocks_for(tx, ACTIONS, "people"))
 
     assert service.engine.read(back) == ACTIONS
+
+
+def test_a_condition_without_a_value_is_refused_and_never_left_out(service: RunningService, visitor: Visitor) -> None:
+    unfinished = {"where": ["email", ""], "op": ["contains", "contains"], "value": ["", ""]}
+    for path, form in (
+        ("reports", {"name": "R", "object": "people", "kind": "records"}),
+        ("workflows", {"name": "W", "object": "people", "trigger": "record/created"}),
+    ):
+        answer = visitor.send(f"/console/{path}", **form, **unfinished)
+        assert (answer.status_code, "has no value" in answer.text) == (400, True)
+        assert re.search(r'value="email" selected', answer.text), "it is still there"
+        assert service.client.get(f"/api/v1/{path}").json()[path] == []
+    service.client.post(f"/api/v1/objects/{service.object_id('people')}/records", json={"data": {"email": "a@example.com"}})
+    listed = visitor.get("/console/records/people?where=email&op=contains&value=")
+    assert (listed.status_code, "Email (contains) has no value" in listed.text, "a@example.com" in listed.text) == (400, True, False)
+    beyond = visitor.get("/console/records/people?where=email&op=contains&value=a&page=9").text
+    assert "There are no more records" in beyond, "not: none meets the conditions"
+
+
+def test_a_workflow_that_failed_last_needs_attention_however_many_of_its_runs_wait(service: RunningService, visitor: Visitor) -> None:
+    text = "name: Nightly\ntrigger: schedule\ncron: '0 * * * *'\nactions:\n- {type: createActivity, title: Night}"
+    path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]
+    workflow = path.rpartition("/")[2]
+    assert "No run in the last 90 days" in visitor.get(path).text
+    ran(service, workflow, "the call failed")
+    for _ in range(2):
+        visitor.follow(visitor.send(f"{path}/run"))
+    assert "the call failed" in visitor.get("/console").text
+    service.clock.advance(7200)
+    assert "it has not begun" in visitor.get(path).text, "nothing runs the jobs here"
 
 
 def test_a_chart_has_round_steps_and_a_place_for_every_figure() -> None:

@@ -39,7 +39,7 @@ def test_endpoints_that_fail_are_named_where_one_looks_first(service: RunningSer
     service.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint, {"enabled": False}, now=service.clock.now()))
     overview = visitor.get("/console").text
     assert "of 4 enabled endpoints failing, 1 never succeeded" in overview
-    assert "failed deliveries, 4 pending" in overview
+    assert "failed deliveries of the last 30 days, 4 pending" in overview
     attention = overview.partition("Needs attention")[2].partition("</section>")[0]
     assert re.findall(r"127\.0\.0\.1:9/(\w+)", attention) == ["never", "since"]
     assert "ConnectError: &lt;b&gt;refused" in attention

@@ -88,7 +88,7 @@ def work_with_records(reader: PlainReader) -> None:
 def change_actions(reader: PlainReader) -> None:
     reader.follow("Change").press("Add the action", {"What it is to do": "Change the record"})
     reader.press("Add the value", {"A value of": "Company"}).press("Save", {"Company": "nobody at all"})
-    assert "Action 2: Company: no record has the name" in html.unescape(reader.text)
+    assert "Action 2: Company: no record has this name" in html.unescape(reader.text)
     reader.press("Add the value", {"Company": "acme", "One more value": "Name"}).press("Move up", {"Name: First": "{{ data.first }}"})
     assert 'Move up<span class="hidden"> action 2' in reader.text
     # What is chosen is shown before it is saved, and no part of the form is left out in silence.

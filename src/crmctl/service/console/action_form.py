@@ -267,7 +267,7 @@ def _written(tx: Tx, block: ActionBlock) -> dict[str, Any]:
         if len(called) == 1:
             written[slug] = called[0]["id"]
         else:
-            problems[slug] = f"{text!r} fits several records: give the id" if called else f"no record has the name {text!r}"
+            problems[slug] = f"{text!r} fits several records: give the id" if called else record_labels.not_called(tx, target)
     for field in block.values:
         if field.slug in problems:
             raise ValueError(f"{field.label}: {problems[field.slug]}")

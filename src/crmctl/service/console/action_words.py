@@ -14,6 +14,7 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.templates import is_template
 
 OF_THE_RUN = "the one the run is about"
+OF_THE_RUN_IF_ANY = "the record the run is about, if there is one"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _of_activity(_tx: Tx, _visit: Visit, action: Mapping[str, Any], _slug: str) 
     facts += [_fact(name, action[field]) for field, name in (("summary", "Summary"), ("activityDate", "Date")) if action.get(field)]
     linked = action.get("linkedRecords")
     facts.append(
-        ActionFact("Linked to", OF_THE_RUN)
+        ActionFact("Linked to", OF_THE_RUN_IF_ANY)
         if linked is None
         else _code("Linked to", linked)
         if linked

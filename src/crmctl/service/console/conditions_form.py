@@ -7,6 +7,7 @@ from typing import Any
 
 from crmctl.models.filters import Operator
 from crmctl.service.console.visits import Visit
+from crmctl.service.faults import BadRequest
 
 OPERATORS = {
     Operator.EQUALS: "is",
@@ -31,9 +32,17 @@ Rows = tuple[tuple[str, str, str], ...]
 
 
 def rows_of(fields: Mapping[str, Sequence[str]]) -> Rows:
-    """The rows of a form or an address that say something."""
+    """The rows of a form or an address that name an attribute."""
     given = (fields.get(name, []) for name in ("where", "op", "value"))
-    return tuple((slug, name, value) for slug, name, value in zip(*given, strict=False) if slug and (value or needs_no_value(name)))
+    return tuple((slug, name, value) for slug, name, value in zip(*given, strict=False) if slug)
+
+
+def refuse_unfinished(rows: Rows) -> None:
+    """A condition without a value is not left out in silence: what it asks would be answered for everything. Raises BadRequest."""
+    for slug, name, value in rows:
+        if not value and name in OPERATORS and not needs_no_value(name):
+            message = f"the filter on {slug!r} with {name} has no value; choose {OPERATORS[Operator.IS_EMPTY]!r} for what has none"
+            raise BadRequest(f"{message}, or '–' to take it out", {"field": "value", "slug": slug})
 
 
 def needs_no_value(name: str) -> bool:

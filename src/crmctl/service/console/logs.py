@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from crmctl.models import jsontext
 from crmctl.service.console.pages import ConsolePage, Pages, Visit
 from crmctl.service.roles import MemberRole
+from crmctl.service.settings import DAY
 from crmctl.service.store import audit_log, keys, request_log
 from crmctl.service.store.record_pages import LOOKED
 from crmctl.service.store.request_log import RequestFilter
@@ -38,6 +39,7 @@ def add_pages(pages: Pages) -> None:
             "query": "".join(f"{pair}&" for pair in urlencode(texts).split("&") if pair),
             "page": page,
             "has_older": len(found) > PER_PAGE,
+            "kept": round(visit.context.settings.kept.requests / DAY),
         }
         return ConsolePage("requests.html", values)
 
@@ -48,4 +50,6 @@ def add_pages(pages: Pages) -> None:
         found = audit_log.list_entries(tx, PER_PAGE + 1, (page - 1) * PER_PAGE, action=chosen or None)
         entries = [entry | {"details": jsontext.dumps(entry["about"]) if entry["about"] else ""} for entry in found[:PER_PAGE]]
         values = {"section": "audit", "entries": entries, "subjects": SUBJECTS, "chosen": chosen, "page": page}
-        return ConsolePage("audit.html", values | {"has_older": len(found) > PER_PAGE})
+        return ConsolePage(
+            "audit.html", values | {"has_older": len(found) > PER_PAGE, "kept": round(visit.context.settings.kept.audit / DAY)}
+        )

@@ -23,6 +23,7 @@ def add_pages(pages: Pages) -> None:
         endpoints = webhooks.list_endpoints(tx)
         enabled = [endpoint for endpoint in endpoints if endpoint["enabled"]]
         failing = [endpoint for endpoint in enabled if endpoint["health"] == "failing"]
+        given_up, broken = [endpoint for endpoint in endpoints if endpoint["disabledAt"]], _broken(tx)
         counts = [deliveries.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
         values = {
             "section": "overview",
@@ -37,18 +38,20 @@ def add_pages(pages: Pages) -> None:
             "failed": sum(each[deliveries.FAILED] for each in counts),
             "pending": sum(each[deliveries.PENDING] for each in counts),
             "sessions": sessions.count_sessions(tx, now=now),
-            "given_up": [endpoint for endpoint in endpoints if endpoint["disabledAt"]][:MOST_FAILING],
-            "broken": _broken(tx),
+            "given_up": given_up[:MOST_FAILING],
+            "broken": broken[:MOST_FAILING],
+            "not_named": max(0, len(given_up) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
+            "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
             "totals": [(known, records.count_records(tx, known["id"])) for known in visit.objects[:MOST_OBJECTS]],
         }
         return ConsolePage("overview.html", values)
 
 
 def _broken(tx: Tx) -> list[dict[str, Any]]:
-    """Reports and enabled workflows whose last run failed: `{path, name, kind, at, error}`."""
+    """Reports whose last run failed, and enabled workflows whose last one that ended did: `{path, name, kind, at, error}`."""
     found = []
     for workflow in workflows.list_workflows(tx):
-        last = workflow_runs.recent_outcomes(tx, workflow["id"], 1)["last"] if workflow["enabled"] else None
+        last = workflow_runs.last_ended(tx, workflow["id"]) if workflow["enabled"] else None
         if last and last["status"] == workflow_runs.FAILED:
             found.append({"path": f"/workflows/{workflow['id']}", "kind": "Workflow", "at": last["createdAt"]} | _named(workflow, last))
     runs = reports.last_runs(tx)
@@ -56,7 +59,7 @@ def _broken(tx: Tx) -> list[dict[str, Any]]:
         run = runs.get(report["id"])
         if run and run["status"] == reports.FAILED:
             found.append({"path": f"/reports/{report['id']}", "kind": "Report", "at": run["startedAt"]} | _named(report, run))
-    return found[:MOST_FAILING]
+    return found
 
 
 def _named(thing: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from crmctl.models import jsontext
 from crmctl.models.attributes import AttributeType
 from crmctl.models.filters import Condition
-from crmctl.service.console.conditions_form import OPERATORS, Rows, blamed, needs_no_value, rows_of
+from crmctl.service.console.conditions_form import OPERATORS, Rows, blamed, needs_no_value, refuse_unfinished, rows_of
 from crmctl.service.console.pages import ConsolePage, Download, Pages, Redirect, Visit
 from crmctl.service.console.value_texts import ShownValue, is_numeric, value_text
 from crmctl.service.faults import BadRequest, NotFound
@@ -182,6 +182,8 @@ def _question(visit: Visit, found: Sequence[Mapping[str, Any]]) -> ListQuestion:
 
 
 def _conditions(question: ListQuestion) -> list[Condition]:
+    """Raises BadRequest."""
+    refuse_unfinished(question.conditions)
     return [read_condition(slug, name, "true" if needs_no_value(name) else value) for slug, name, value in question.conditions]
 
 

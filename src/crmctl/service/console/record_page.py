@@ -168,9 +168,12 @@ def _add_delete(pages: Pages) -> None:
 def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HTTPStatus.OK) -> ConsolePage:
     known = object_of(tx, visit)
     record = records.get_record(tx, known["id"], visit.id("recordId"))
-    refers = sum(each["total"] or 0 for each in _referring(tx, visit, known, record["id"]))
+    referring = _referring(tx, visit, known, record["id"])
+    refers = sum(each["total"] or 0 for each in referring)
+    lists = ", ".join(f"{each['object']['pluralName']}: {each['attribute']['name']}" for each in referring if each["total"] is None)
     path = f"/records/{known['slug']}/{record['id']}"
     text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it and will lead nowhere. " if refers else ""
+    text += f"Lists may name it, too, which are not counted here ({lists}). " if lists else ""
     values = {
         "section": f"records-{known['slug']}",
         "title": f"Delete {_label(tx, known, record)}",
@@ -197,7 +200,7 @@ def _read(
         if len(exact) == 1:
             written[slug] = exact[0]["id"]
             continue
-        problems[slug] = "fits several records: choose one" if exact else "no record has this name"
+        problems[slug] = "fits several records: choose one" if exact else record_labels.not_called(tx, target)
         pairs = tuple((choice["id"], f"{choice['label']} ({choice['about']})") for choice in exact)
         text, pick = filled[place].inputs
         filled[place] = replace(filled[place], inputs=(text, replace(pick, choices=pairs)))

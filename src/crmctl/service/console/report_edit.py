@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
+from crmctl.service.console.conditions_form import OPERATORS, definitions_of, refuse_unfinished, rows_from, rows_of
 from crmctl.service.console.deletions import Deletable
 from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
@@ -77,6 +77,7 @@ def _add_change(pages: Pages) -> None:
 def _wanted(visit: Visit) -> ReportDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(ReportDefinition, visit.raw("yaml"))
+    refuse_unfinished(rows_of(visit.form))
     wanted = check_shape(ReportDefinition, _typed(visit))
     assert isinstance(wanted, ReportDefinition)
     return wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from crmctl.service.console.action_form import PLAIN, TYPES, WITH_DATA, ActionBlock, actions_of, blocks_for, pressed, typed_blocks
-from crmctl.service.console.conditions_form import OPERATORS, definitions_of, rows_from
+from crmctl.service.console.conditions_form import OPERATORS, definitions_of, refuse_unfinished, rows_from, rows_of
 from crmctl.service.console.deletions import Deletable
 from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
 from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, TurnedBack, Visit
@@ -83,6 +83,7 @@ def _again(tx: Tx, visit: Visit, known_id: str | None) -> ConsolePage | None:
 def _wanted(tx: Tx, visit: Visit) -> WorkflowDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(WorkflowDefinition, visit.raw("yaml"))
+    refuse_unfinished(rows_of(visit.form))
     entry = _heading(visit) | {"actions": actions_of(tx, typed_blocks(tx, visit, visit.text("object")))}
     if not entry["actions"]:
         raise BadRequest("a workflow needs at least one action", {"field": "actions"})

@@ -19,6 +19,7 @@ from crmctl.service.workflows.cron import next_due
 from crmctl.service.workflows.triggers import start_by_hand
 
 RUNS_PER_PAGE = 25
+LATE_SECONDS = 120.0
 
 
 def add_pages(pages: Pages) -> None:
@@ -66,6 +67,7 @@ def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     workflow = workflows.get_workflow(tx, visit.id("workflowId"))
     page = visit.number("page", 1)
     runs = workflow_runs.list_runs(tx, workflow["id"], RUNS_PER_PAGE + 1, (page - 1) * RUNS_PER_PAGE)
+    due = workflows.load_workflow(tx, workflow["id"]).due_at
     values = {
         "section": "workflows",
         "workflow": workflow,
@@ -75,7 +77,8 @@ def _workflow(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
         "page": page,
         "has_older": len(runs) > RUNS_PER_PAGE,
         "outcomes": workflow_runs.recent_outcomes(tx, workflow["id"]),
-        "due_at": _due_at(tx, workflow["id"]),
+        "due_at": None if due is None else to_wire(to_micros(due)),
+        "is_late": due is not None and due < visit.now() - LATE_SECONDS,
         "data": visit.text("data"),
         "error": error,
     }
@@ -87,11 +90,6 @@ def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, str]:
     known = workflow["object"] and workflow["object"].get("id")
     found = attributes.list_attributes(tx, known, include_inactive=True) if known else []
     return {"title": "Title"} | {each["slug"]: each["name"] for each in found}
-
-
-def _due_at(tx: Tx, workflow_id: str) -> str | None:
-    due = workflows.load_workflow(tx, workflow_id).due_at
-    return None if due is None else to_wire(to_micros(due))
 
 
 def _data(text: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from crmctl.models.attributes import AttributeType
 from crmctl.models.folded_text import fold
-from crmctl.service.store import record_tables
+from crmctl.service.store import record_tables, records
 from crmctl.service.store.schema import Schema, load_schema
 from crmctl.service.store.tx import Tx, all_in
 from crmctl.service.values.attribute import StoredAttribute
@@ -81,6 +81,13 @@ def called(tx: Tx, object_id: str, text: str) -> list[dict[str, str]]:
     """Those that are called exactly so; where there is none, those that find_by_label finds."""
     choices = find_by_label(tx, object_id, text)
     return [choice for choice in choices if choice["label"].casefold() == text.strip().casefold()] or choices
+
+
+def not_called(tx: Tx, object_id: str) -> str:
+    """What is known where `called` finds nothing: of many records not all were looked through."""
+    if records.count_records(tx, object_id, []) > LOOKED_THROUGH:
+        return f"none of the newest {LOOKED_THROUGH:,} records has this name; give its id"
+    return "no record has this name"
 
 
 def _described(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[str, Any]) -> dict[str, str]:

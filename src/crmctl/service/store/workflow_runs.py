@@ -151,6 +151,13 @@ def recent_outcomes(tx: Tx, workflow_id: str, most: int = 50) -> dict[str, Any]:
     return {"ended": sum(counts.values()), **counts, "last": _Row(*runs[0]).wire() if runs else None}
 
 
+def last_ended(tx: Tx, workflow_id: str) -> dict[str, Any] | None:
+    """The newest run that did its steps or failed, however many wait, are under way or were skipped since."""
+    ended = "workflow_id = ? AND status IN (?, ?) ORDER BY number DESC LIMIT 1"
+    row = tx.one(f"SELECT {_COLUMNS} FROM workflow_run WHERE {ended}", (workflow_id, COMPLETED, FAILED))
+    return _Row(*row).wire() if row else None
+
+
 def is_waiting(tx: Tx, per_workflow: int, *, now: float) -> bool:
     """Whether a run can be claimed."""
     return any(places > 0 for _, places in _free_places(tx, per_workflow, now))
