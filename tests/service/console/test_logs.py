@@ -59,4 +59,4 @@ def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, vi
     assert "request-1</small>" in visitor.get(html.unescape(rest)).text
     assert "These are all among the newest 2 requests" in visitor.get("/console/requests?id=request-2").text
     monkeypatch.setattr("crmctl.service.console.logs.LOOKED", 3)
-    assert "No request like this." in visitor.get("/console/requests?id=request-0").text
+    assert "No request like this in the last 7 days." in visitor.get("/console/requests?id=request-0").text
