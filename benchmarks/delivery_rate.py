@@ -16,18 +16,15 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measuring import processor_seconds
-from tests.support.service import ServiceProcess, service_process
+from benchmarks.measuring import processor_seconds, started_service
 
 from crmctl.clock import SystemClock
 from crmctl.service.data import new_id
-from crmctl.service.settings import DATABASE_FILE
 from crmctl.service.store import webhooks
 from crmctl.service.store.engine import open_engine
 
@@ -71,27 +68,16 @@ def receive(told: Connection, expected: int) -> None:
     asyncio.run(run())
 
 
-@contextlib.contextmanager
-def started(engine: str, folder: Path) -> Iterator[tuple[ServiceProcess, str]]:
-    """A service and the address of its database."""
-    if engine == "sqlite":
-        with service_process(folder / "data", "--dev", "--rate-limit", "0") as service:
-            yield service, str(folder / "data" / DATABASE_FILE)
-        return
-    from tests.support.postgres import private_server
-
-    with private_server(autovacuum="on") as server:
-        url = server.create_database()
-        with service_process(folder / "data", "--dev", "--rate-limit", "0", "--database-url", url) as service:
-            yield service, url
-
-
 def measure(engine_name: str, events: int, endpoints: int) -> bool:
     told, telling = multiprocessing.Pipe()
     receiver = multiprocessing.Process(target=receive, args=(telling, events * endpoints), daemon=True)
     receiver.start()
     port = told.recv()
-    with tempfile.TemporaryDirectory() as folder, started(engine_name, Path(folder)) as (service, address), service.client() as client:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started_service(engine_name, Path(folder)) as (service, address),
+        service.client() as client,
+    ):
         engine = open_engine(address)
         for number in range(endpoints):
             url = f"http://127.0.0.1:{port}/hook/{number}"

@@ -3,14 +3,15 @@
     python benchmarks/heavy_searches.py [--records 200000] [--engine sqlite|postgresql] [--searches 45] [--data DIR|postgresql://...]
 
 `--data` takes a directory, or the address of a database, of a service that holds records already. Another key meanwhile reads a record, a
-page of a list and a search of its own, and writes a record, all in turn. Ends with 1 when one of them took a second, or a search ended in
-anything but 200 or 503.
+page of a list and a search of its own, and writes a record, all in turn; first alone, so that the two can be compared whatever else the
+machine does. Ends with 1 when one of them took a second, or a search ended in anything but 200 or 503.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
 import sys
 import tempfile
 import threading
@@ -31,7 +32,7 @@ from crmctl.service.settings import DATABASE_FILE
 from crmctl.service.store.engine import open_engine
 
 TARGET = 1.0
-SECONDS = 15.0
+SECONDS, SECONDS_ALONE = 15.0, 5.0
 HEAVY = {
     "filters": [
         {"attributeSlug": "job_title", "operator": "contains", "value": "neer 7"},
@@ -72,6 +73,17 @@ def search(client: httpx.Client, path: str, leaving: threading.Event, outcomes: 
         outcomes[client.post(f"{path}/search", json=HEAVY).status_code] += 1
 
 
+def _ask_in_turn(asked: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = {name: [] for name in asked}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for name, ask in asked.items():
+            start = time.perf_counter()
+            ask().raise_for_status()
+            taken[name].append(time.perf_counter() - start)
+    return taken
+
+
 def measure(base_url: str, heavy: str, other: str, searches: int) -> bool:
     leaving, outcomes = threading.Event(), Counter[int]()
     with make_client(base_url, other) as client:
@@ -86,25 +98,19 @@ def measure(base_url: str, heavy: str, other: str, searches: int) -> bool:
             "a search": lambda: client.post(f"{path}/search", json={"filters": HEAVY["filters"][1:2], "limit": 10}),
             "a new record": lambda: client.post(path, json={"data": {"name": "While others search"}}),
         }
-        taken: dict[str, list[float]] = {name: [] for name in asked}
+        alone = _ask_in_turn(asked, SECONDS_ALONE)
         for thread in threads:
             thread.start()
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            for name, ask in asked.items():
-                start = time.perf_counter()
-                ask().raise_for_status()
-                taken[name].append(time.perf_counter() - start)
+        taken = _ask_in_turn(asked, SECONDS)
         leaving.set()
         for thread, each in zip(threads, clients, strict=True):
             thread.join()
             each.close()
     print(f"beside {searches} searches (answered: {', '.join(f'{count} x {status}' for status, count in sorted(outcomes.items()))})")
     for name, times in taken.items():
-        ordered = sorted(times)
-        print(
-            f"  {name:14} median {ordered[len(ordered) // 2] * 1000:7.1f} ms  at most {ordered[-1] * 1000:7.1f} ms  ({len(ordered)} times)"
-        )
+        median, median_alone = statistics.median(times), statistics.median(alone[name])
+        compared = f"alone {median_alone * 1000:7.1f} ms and {max(alone[name]) * 1000:7.1f} ms: {median / median_alone:4.1f} times"
+        print(f"  {name:14} median {median * 1000:7.1f} ms  at most {max(times) * 1000:7.1f} ms  ({len(times)} times; {compared})")
     return max(map(max, taken.values())) < TARGET and set(outcomes) <= {200, 503}
 
 

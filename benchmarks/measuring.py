@@ -13,6 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.service import ServiceProcess
 
 CRMCTL = str(Path(sys.executable).with_name("crmctl"))
 
@@ -71,6 +75,21 @@ def embedded_service(env: Mapping[str, str], *options: str) -> Iterator[dict[str
                 yield {**env, "CRMCTL_BASE_URL": ready["baseUrl"], "CRMCTL_API_KEY": ready["apiKey"]}
             finally:
                 process.terminate()
+
+
+@contextlib.contextmanager
+def started_service(engine: str, folder: Path) -> Iterator[tuple[ServiceProcess, str]]:
+    """One that calls this machine, without a rate limit, on a database of its own; and that database's address."""
+    from tests.support.postgres import private_server
+    from tests.support.service import service_process
+
+    from crmctl.service.settings import DATABASE_FILE
+
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(private_server(autovacuum="on")).create_database() if engine == "postgresql" else None
+        options = ("--database-url", url) if url else ()
+        service = stack.enter_context(service_process(folder / "data", "--dev", "--rate-limit", "0", *options))
+        yield service, url or str(folder / "data" / DATABASE_FILE)
 
 
 def cluster_seconds(url: str) -> float:

@@ -1,6 +1,6 @@
 """What endpoints that hang, drip or are dead cost a healthy one beside them: 40 events through `crmctl serve`, alone and with each.
 
-`python benchmarks/webhook_isolation.py [--runs 3]`; ends with 1 when a ratio is over 1.5.
+`python benchmarks/webhook_isolation.py [--runs 3] [--engine sqlite|postgresql]`; ends with 1 when a ratio is over 1.5.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.measuring import started_service  # noqa: E402
 from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Received, Receiver, drip  # noqa: E402
-from tests.support.service import service_process  # noqa: E402
 
 from crmctl.clock import SystemClock  # noqa: E402
 from crmctl.service.data import new_id  # noqa: E402
-from crmctl.service.settings import DATABASE_FILE  # noqa: E402
 from crmctl.service.store import webhooks  # noqa: E402
 from crmctl.service.store.engine import open_engine  # noqa: E402
 
@@ -64,12 +63,12 @@ def neighbours(kind: str) -> Iterator[list[str]]:
             yield [stack.enter_context(Receiver(hang)).url for _ in range(count)]
 
 
-def measure(kind: str) -> float:
+def measure(kind: str, engine_name: str) -> float:
     """Seconds from the first of the events to the last one's arrival at the healthy endpoint."""
     with tempfile.TemporaryDirectory() as folder, neighbours(kind) as urls, Receiver() as healthy:
-        data, clock = Path(folder) / "data", SystemClock()
-        with service_process(data, "--dev", "--rate-limit", "0") as service, service.client() as client:
-            engine = open_engine(data / DATABASE_FILE)
+        clock = SystemClock()
+        with started_service(engine_name, Path(folder)) as (service, address), service.client() as client:
+            engine = open_engine(address)
             for url in (*urls, healthy.url):
                 engine.write(lambda tx, url=url: webhooks.create_endpoint(tx, url=url, ids=new_id, now=clock.now()))  # type: ignore[misc]
             engine.close()
@@ -86,11 +85,12 @@ def measure(kind: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
-    runs = parser.parse_args().runs
+    parser.add_argument("--engine", choices=("sqlite", "postgresql"), default="sqlite")
+    given = parser.parse_args()
     taken: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for _ in range(runs):
+    for _ in range(given.runs):
         for kind in KINDS:
-            taken[kind].append(measure(kind))
+            taken[kind].append(measure(kind, given.engine))
     alone, worst = statistics.median(taken["alone"]), 0.0
     print("| beside | seconds | ratio |\n|---|---|---|")
     for kind, times in taken.items():
