@@ -48,6 +48,28 @@ def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(play())
 
 
+def test_a_key_with_nothing_else_here_is_told_so() -> None:
+    async def play() -> None:
+        limiter = FairLimiter(3, 1)
+        async with limiter.place("a", 60.0) as first:
+            later = asyncio.create_task(enter(limiter))
+            async with limiter.place("b", 60.0) as other:
+                await settle()
+                third = asyncio.create_task(enter(limiter))
+                await settle()
+        assert (first, other) == (True, True)
+        assert (await later, await third) == (False, True)
+        limiter = FairLimiter(3, 2)
+        async with limiter.place("a", 60.0) as first, limiter.place("a", 60.0) as second:
+            assert (first, second) == (True, False)
+
+    async def enter(limiter: FairLimiter) -> bool:
+        async with limiter.place("a", 60.0) as is_alone:
+            return is_alone
+
+    played(play)
+
+
 def test_keys_take_turns_and_none_has_more_than_its_share() -> None:
     async def play() -> None:
         crowd = Crowd(places=3, per_key=2)

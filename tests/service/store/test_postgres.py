@@ -73,6 +73,17 @@ def test_a_reader_sees_one_moment_and_cannot_write(two: Stores) -> None:
         one.read(lambda tx: tx.execute("DELETE FROM organisation"))
 
 
+def test_a_read_that_others_wait_behind_gets_no_help_of_more_processes(two: Stores) -> None:
+    def helpers(tx: Tx) -> Any:
+        return tx.all("SELECT current_setting('max_parallel_workers_per_gather')")
+
+    engine = two[0].engine
+    usual = engine.read(helpers)
+    assert usual != [("0",)]
+    assert engine.read(helpers, within=5.0, helped=False) == [("0",)]
+    assert engine.read(helpers) == usual
+
+
 def test_one_of_those_who_take_a_unique_value_gets_it(two: Stores) -> None:
     things = two[0].object("things", {"slug": "code", "type": "text", "is_unique": True})
     for n in range(10):

@@ -40,11 +40,11 @@ class FairLimiter:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @contextlib.asynccontextmanager
-    async def place(self, key: str, seconds: float) -> AsyncIterator[None]:
-        """Raises Busy when there is no turn within `seconds`; nothing has been done then."""
+    async def place(self, key: str, seconds: float) -> AsyncIterator[bool]:
+        """Whether the key has nothing else here. Raises Busy when there is no turn within `seconds`; nothing has been done then."""
         await self._enter(key, seconds)
         try:
-            yield
+            yield self._held[key] == 1 and key not in self._waiting
         finally:
             self._leave(key)
 

@@ -137,13 +137,13 @@ class Endpoints:
 def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
     allowed = max(context.settings.request_timeout, LONG_SECONDS if endpoint.is_long else 0)
 
-    def run(call: Call) -> Response:
+    def run(call: Call, is_alone: bool) -> Response:
         if not endpoint.in_transaction:
             document = handler(call)
         elif endpoint.writes:
             document = context.engine.write(lambda tx: handler(tx, call), within=call.within, by=actors.key(call.key.id))
         else:
-            document = context.engine.read(lambda tx: handler(tx, call), within=call.within)
+            document = context.engine.read(lambda tx: handler(tx, call), within=call.within, helped=is_alone)
         versioned = endpoint.is_versioned and "updatedAt" in document
         return JsonAnswer(document, endpoint.status, {"ETag": f'"{version_of(document)}"'} if versioned else None)
 
@@ -155,15 +155,15 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
         def left() -> float:
             return max(0.001, end - context.clock.monotonic())
 
-        def start() -> Response:
+        def start(is_alone: bool) -> Response:
             body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
-            return run(Call(context, key, request.path_params, query, body, left(), only_if))
+            return run(Call(context, key, request.path_params, query, body, left(), only_if), is_alone)
 
         async with contextlib.AsyncExitStack() as places:
             if len(raw) > LARGE:
                 await places.enter_async_context(context.work.large_bodies.place(key.id, left()))
-            await places.enter_async_context(_places(context, endpoint, query).place(key.id, left()))
-            return await context.work.run(start)
+            is_alone = await places.enter_async_context(_places(context, endpoint, query).place(key.id, left()))
+            return await context.work.run(lambda: start(is_alone))
 
     async def answer(request: Request) -> Response:
         if not request.state.standing.key.allows(endpoint.scope):

@@ -25,8 +25,8 @@ class Engine(Protocol):
     engine may save itself the transaction around it.
     """
 
-    def read(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False) -> T:
-        """Run `fn` on one consistent snapshot.
+    def read(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
+        """Run `fn` on one consistent snapshot; unless `helped`, on one processor at a time, however the engine would share the work.
 
         Raises Busy, and stops what the database is doing for it, when that takes longer than `within` seconds.
         """

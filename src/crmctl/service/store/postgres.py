@@ -46,9 +46,10 @@ _STATEMENT_SECONDS = 120
 _TRIES = 12
 _LONGEST_PAUSE = 0.25
 
-_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_READ: tuple[str, ...] = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
+_READ_ALONE = (*_READ, "SET LOCAL max_parallel_workers_per_gather = 0")
 # Each statement must see what is committed by then: what a writer read before it got a lock may be out of date.
-_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_WRITE = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",)
 
 _LIMITS = "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)"
 _TOO_LONG = "the request took too long and was given up; nothing was done"
@@ -141,8 +142,8 @@ class PostgresEngine:
             open=True,
         )
 
-    def read(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False) -> T:
-        return self._repeat(_READ, fn, _end(within))
+    def read(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
+        return self._repeat(_READ if helped else _READ_ALONE, fn, _end(within))
 
     def write(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False, by: str | None = None) -> T:
         return self._repeat(_WRITE, fn, _end(within), by)
@@ -184,7 +185,7 @@ class PostgresEngine:
         """Connections in use are closed when they come back."""
         self._pool.close()
 
-    def _repeat(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None, by: str | None = None) -> T:
+    def _repeat(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], end: float | None, by: str | None = None) -> T:
         for tries in count(1):
             if end is not None and time.monotonic() > end:
                 raise Busy(_TOO_LONG)
@@ -205,7 +206,7 @@ class PostgresEngine:
             except errors.QueryCanceled as error:
                 raise Busy(_TOO_LONG) from error
             except (errors.DiskFull, errors.ReadOnlySqlTransaction) as error:
-                if begin is _READ:
+                if begin is not _WRITE:
                     raise
                 raise Unavailable(f"the database cannot be written ({_short(error)}); nothing was written") from error
             except PoolTimeout as error:
@@ -217,13 +218,14 @@ class PostgresEngine:
                 raise Unavailable("the database is not available; try again") from error
         raise AssertionError("unreachable")
 
-    def _attempt(self, begin: str, fn: Callable[[PostgresTx], T], end: float | None, by: str | None) -> T:
+    def _attempt(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], end: float | None, by: str | None) -> T:
         left = None if end is None else max(0.001, end - time.monotonic())
         connection = self._pool.getconn(None if left is None else min(left, self._pool_seconds))
         xid: str | None = None
         try:
             with connection.pipeline() as pipeline:
-                connection.execute(begin)
+                for statement in begin:
+                    connection.execute(statement)
                 if left is not None:
                     connection.execute(_LIMITS, [f"{max(1, int(seconds * 1000))}ms" for seconds in (left, min(left, _LOCK_SECONDS))])
                 numbered = connection.execute("SELECT pg_current_xact_id()::text") if begin is _WRITE else None

@@ -121,7 +121,7 @@ class SqliteEngine:
                 raise full from error
             raise ConfigError(f"cannot open the database {self.path}: {reason(error)}") from error
 
-    def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False) -> T:
+    def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
         connection = self._take_reader()
         try:
             with self._ending(connection, within):
