@@ -32,6 +32,14 @@ def test_how_many_hold_a_value_is_said_as_far_as_it_was_counted(
     assert "More than 0 of 13 records hold a value" in visitor.get(page).text
 
 
+def test_where_a_reference_leads_is_chosen_and_never_taken_for_granted(service: RunningService, visitor: Visitor) -> None:
+    path = visitor.send("/console/objects", plural="Projects").headers["location"].partition("?")[0]
+    refused = visitor.send(f"{path}/attributes", name="Customer", type="reference", target="")
+    assert (refused.status_code, "Choose which records it leads to" in refused.text) == (400, True)
+    assert 'value="Customer"' in refused.text
+    assert visitor.send(f"{path}/attributes", name="Customer", type="reference", target=service.object_id("people")).status_code == 303
+
+
 def test_an_object_and_its_attributes_from_creation_to_deletion(service: RunningService, visitor: Visitor) -> None:
     made = visitor.send("/console/objects", plural="Projects", singular="Project", description=NASTY)
     page = visitor.follow(made)

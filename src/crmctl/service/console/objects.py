@@ -90,20 +90,24 @@ def _add_object_changes(pages: Pages) -> None:
         return Redirect(f"/objects/{visit.id('objectId')}", "object-active" if is_active else "object-inactive")
 
 
+def _config(visit: Visit, kind: str) -> dict[str, Any] | None:
+    """Raises BadRequest."""
+    if kind == AttributeType.SELECT:
+        return {"options": [line.strip() for line in visit.raw("options").splitlines() if line.strip()]}
+    if kind != AttributeType.REFERENCE:
+        return None
+    if not visit.text("target"):
+        raise BadRequest("choose which records it leads to; that cannot be changed later", {"field": "target"})
+    return {"allowed_object_id": visit.text("target")}
+
+
 def _add_attribute_changes(pages: Pages) -> None:
     @pages.post(PATH + "/attributes")
     def create_attribute(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        kind = visit.text("type")
-        config: dict[str, Any] | None = None
-        if kind == AttributeType.SELECT:
-            config = {"options": [line.strip() for line in visit.raw("options").splitlines() if line.strip()]}
-        elif kind == AttributeType.REFERENCE:
-            config = {"allowed_object_id": visit.text("target")}
-        flags = set(visit.chosen("flag"))
-        new = NewAttribute(
-            visit.text("name"), kind, visit.text("slug") or None, "required" in flags, "unique" in flags, "list" in flags, config
-        )
+        flags, kind = set(visit.chosen("flag")), visit.text("type")
+        rules = ("required" in flags, "unique" in flags, "list" in flags)
         try:
+            new = NewAttribute(visit.text("name"), kind, visit.text("slug") or None, *rules, _config(visit, kind))
             attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
         except (BadRequest, Conflict, StillLeaving) as error:
             return _object(tx, visit, error, is_attribute=True)
