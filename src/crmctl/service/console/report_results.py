@@ -40,6 +40,7 @@ def add_pages(pages: Pages) -> None:
             "first": (page - 1) * PER_PAGE + 1,
             "page": page,
             "last_page": last,
+            "mixes_currencies": _is_grouped(report) and any(each["type"] == AttributeType.CURRENCY for each in columns[1:] or columns),
             "chart": _chart(report, columns, results) if page == 1 else None,
         }
         return ConsolePage("report_run.html", values)
@@ -118,6 +119,10 @@ def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], resu
         if label or not is_time:
             groups.append((label or "none", value, value_text(figure["type"], value)))
     return draw(f"{figure['title']} by {group['title']}", groups, is_time=is_time)
+
+
+def _is_grouped(report: Mapping[str, Any]) -> bool:
+    return bool(report["definition"].get("groupBy") or report["definition"].get("measures"))
 
 
 def _raw(value: Any) -> str:
