@@ -73,6 +73,9 @@ def work_with_records(reader: PlainReader) -> None:
     assert "Acme" in reader.text
     reader.follow("Change").press("Save", {"Job title": "Engineer"})
     assert "Analyst" in reader.text, "the history shows what was there"
+    assert re.search(r"Job title</dt><dd><span[^>]*>Analyst", reader.follow("Put back").press("Save").text)
+    reader.follow("Put back").press("Save", {"Phone": "+49 30 901820"})
+    assert re.search(r"Job title</dt><dd><span[^>]*>Engineer", reader.text)
     reader.press("Add", {"Title": "Call", "Summary": "Wants a quote"})
     assert "Engineer" in reader.follow("People").press("Filter", {"Attribute": "Job title", "Value": "engin"}).text
     reader.follow("Import").press("Read its columns", upload=("people.csv", b"Job title,E-mail\nBoss,boss@example.com\n"))

@@ -14,7 +14,7 @@ from crmctl.service.console.record_form import FormField, changes, fields_for, f
 from crmctl.service.console.record_list import cells_of, labels_in, object_of, reference_target
 from crmctl.service.console.templates import shortened
 from crmctl.service.console.value_texts import value_text
-from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
+from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import activities, attributes, objects, record_labels, records
 from crmctl.service.store.record_history import History, read_history
@@ -24,7 +24,8 @@ from crmctl.service.store.tx import Tx
 from crmctl.service.values.choices import canonical_uuid
 
 MOST_REFERRING, MOST_ACTIVITIES, MOST_CHANGES = 5, 10, 5
-PER_PAGE = 25
+PER_PAGE, MOST_LOOKED_THROUGH = 25, 10_000
+RECORD_UPDATED = "record.updated"
 
 Attributes = Sequence[Mapping[str, Any]]
 
@@ -117,7 +118,11 @@ def _add_edit(pages: Pages) -> None:
         known = object_of(tx, visit)
         record = records.get_record(tx, known["id"], visit.id("recordId"))
         found = attributes.list_attributes(tx, known["id"])
-        return _form(tx, visit, known, record, fields_for(found, record["data"], labels_in(tx, found, record["data"])))
+        stored = fields_for(found, record["data"], labels_in(tx, found, record["data"]))
+        if not visit.query.get("back"):
+            return _form(tx, visit, known, record, stored)
+        data = record["data"] | _before(tx, known, record, visit.query["back"])
+        return _form(tx, visit, known, record, fields_for(found, data, labels_in(tx, found, data)), base=stored)
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -138,6 +143,15 @@ def _add_edit(pages: Pages) -> None:
         if problem is not None:
             return _form(tx, visit, known, record, filled, problem, base=stored)
         return Redirect(f"/records/{known['slug']}/{record['id']}", "saved" if data else "nothing-changed")
+
+
+def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """What the change of this moment overwrote, by slug. Raises NotFound."""
+    history = read_history(tx, str(known["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
+    change = next((each for each in history.changes if each["at"] == at and each["type"] == RECORD_UPDATED), None)
+    if change is None:
+        raise NotFound("no change of this record at that moment is known any more")
+    return {each["attributeSlug"]: each["old"] for each in change["changes"]}
 
 
 def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
@@ -240,6 +254,7 @@ def _form(
         "version": records.version_of(record) if record else "",
         "form_id": canonical_uuid(visit.text("id")) or visit.context.ids(),
         "error": error,
+        "back": visit.query.get("back", ""),
     }
     return ConsolePage("record_form.html", values, status if error else HTTPStatus.OK)
 
