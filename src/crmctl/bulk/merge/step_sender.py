@@ -17,6 +17,9 @@ from crmctl.bulk.read.counted_reads import ReadService
 from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.bulk.rows.batches import Batch, Batcher, Entry
 from crmctl.bulk.send.bisection import InHalves, attempts
+from crmctl.bulk.send.context import Writer
+from crmctl.bulk.send.deletion import RecordDeleter
+from crmctl.bulk.undo.relink import ActivityService
 from crmctl.client.http.session import encode_json
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.models.activities import Activity
@@ -26,14 +29,11 @@ ATTEMPTS = 4
 """How often a request of unknown outcome is sent: twice is as good as once."""
 
 
-class MergeWriter(ReadService, Protocol):
+class MergeWriter(ReadService, Writer, RecordDeleter, ActivityService, Protocol):
     """The calls of the client that a merge, and taking one apart, makes."""
 
-    def bulk_write(self, object_id: str, records: Sequence[Any], *, mode: str = "create") -> BulkResult: ...
-    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None: ...
     def create_record(self, object_id: str, data: Mapping[str, Any]) -> Record: ...
     def get_activity(self, activity_id: str) -> Activity: ...
-    def update_activity(self, activity_id: str, fields: Mapping[str, Any]) -> Activity: ...
 
 
 @dataclass

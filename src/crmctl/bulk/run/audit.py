@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import RowState
@@ -25,12 +25,11 @@ from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import BULK_LIMIT, Record
 
+if TYPE_CHECKING:
+    from crmctl.bulk.send.deletion import RecordDeleter
+
 AUDIT_SETTLES = 2
 """So many settle times after the last doubt an audit is final."""
-
-
-class RecordDeleter(Protocol):
-    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None: ...
 
 
 @dataclass(frozen=True)

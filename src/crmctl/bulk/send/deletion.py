@@ -13,6 +13,7 @@ from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.send.bisection import RepeatableSender
 from crmctl.bulk.send.context import ImportService
+from crmctl.bulk.send.stand_in import StandIn
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Format, Source, SourceOptions
 from crmctl.client.http.attempt_observer import AttemptObserver, BatchObserver
@@ -27,10 +28,15 @@ ATTEMPTS = 3
 """How often a request of unknown outcome is sent: deleting twice leaves what deleting once does."""
 
 
-class Deleter(Protocol):
+class RecordDeleter(Protocol):
     """The bulk delete of the client: how many it deleted, or None when the service does not say."""
 
     def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None: ...
+
+
+class Deleter(RecordDeleter, Protocol):
+    """The same, by who can see whether the object is there."""
+
     def get_object(self, object_id: str) -> Any: ...
 
 
@@ -76,26 +82,16 @@ class DeletingService(Deleter, ImportService, Protocol):
 
 
 @dataclass(frozen=True)
-class Deleting:
-    """Stands in for the service of a job whose rows are ids: what would be written is deleted. In its answers `updated` counts the records
+class Deleting(StandIn):
+    """Of a job whose rows are ids: what would be written is deleted. In its answers `updated` counts the records
     that are gone, `created` those that were gone before. `were_there`: all were read just before, so that what is gone was deleted."""
 
     service: DeletingService
     were_there: Callable[[], bool]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.service, name)
-
-    def bulk_write(
-        self,
-        object_id: str,
-        records: Sequence[Mapping[str, Any] | bytes],
-        *,
-        mode: str = "delete",
-        watch: BatchObserver | None = None,
-    ) -> BulkResult:
+    def write_rows(self, object_id: str, rows: Sequence[Mapping[str, Any]], watch: BatchObserver | None) -> BulkResult:
         """Delete the records of these rows. Raises RejectedError for a 404 that is about one of several ids."""
-        ids = [str((jsontext.loads(record) if isinstance(record, bytes) else record)["id"]) for record in records]
+        ids = [str(row["id"]) for row in rows]
         try:
             gone = self.service.bulk_delete(object_id, ids, watch=watch)
         except NotFoundError as error:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crmctl.bulk.send.stand_in import StandIn
 from crmctl.client.crm import Crm
 from crmctl.client.http.attempt_observer import AttemptObserver, BatchObserver
 from crmctl.errors import CrmctlError, RejectedError, ServiceError
-from crmctl.models import jsontext
 from crmctl.models.records import BulkResult, Record
 
 CHANGED = 412
@@ -17,9 +17,9 @@ CHANGED = 412
 
 
 @dataclass
-class Editing:
-    """Stands in for the service of a job whose one row was edited: what would be sent as a batch is one PATCH, where the record still is as
-    it was `shown`. `written` is the record as it was answered, `error` why it was not written."""
+class Editing(StandIn):
+    """Of a job whose one row was edited: what would be sent as a batch is one PATCH, where the record still is as it was `shown`.
+    `written` is the record as it was answered, `error` why it was not written."""
 
     service: Crm
     object: str
@@ -27,26 +27,14 @@ class Editing:
     written: Record | None = None
     error: CrmctlError | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.service, name)
-
-    def bulk_write(
-        self,
-        object_id: str,
-        records: Sequence[Mapping[str, Any] | bytes],
-        *,
-        mode: str = "upsert",
-        watch: BatchObserver | None = None,
-    ) -> BulkResult:
+    def write_rows(self, object_id: str, rows: Sequence[Mapping[str, Any]], watch: BatchObserver | None) -> BulkResult:
         """Write the one record. Raises RejectedError where somebody has changed it."""
         if self.error is not None and (self.error.retryable or self.error.status is None):
             raise CrmctlError(self.error.message) from self.error  # it was not carried out, and was repeated often enough
-        record = records[0]
-        data = (jsontext.loads(record) if isinstance(record, bytes) else record)["data"]
         if watch is not None:
             watch.sending()  # from here on the journal takes the outcome, a refusal without a write too
         try:
-            self.written = self.write(object_id, data, watch)
+            self.written = self.write(object_id, rows[0]["data"], watch)
         except CrmctlError as error:
             self.error = error
             if isinstance(error, ServiceError) and not error.outcome_unknown:
