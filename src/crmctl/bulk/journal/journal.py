@@ -23,6 +23,7 @@ from crmctl.bulk.rows.batches import Batch
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, StorageError, UsageError, reason
 from crmctl.models import jsontext
+from crmctl.write_ahead_log import begin_log
 
 FILE_NAME = "journal.sqlite"
 
@@ -122,7 +123,7 @@ class Journal(JournalSends):
         path = folder / f"new-{FILE_NAME}"  # renamed when complete: other processes list jobs at any moment
         path.touch(mode=0o600, exist_ok=False)
         with OneAtATime(path), closing(sqlite3.connect(path, isolation_level=None)) as db:
-            db.execute("PRAGMA journal_mode = WAL")
+            begin_log(db, 0.0)  # nobody else knows the file yet
             db.executescript(f"{TABLES} {lease.TABLE};")
             db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
             db.execute(f"PRAGMA user_version = {FORMAT}")

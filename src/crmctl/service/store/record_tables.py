@@ -58,13 +58,13 @@ def _let_grow(tx: Tx, table: str) -> None:
 
 
 def drop_table(tx: Tx, object_number: int) -> None:
-    _be_impatient(tx)
+    _wait_only_briefly(tx)
     tx.execute(f"DROP TABLE {table_name(object_number)}")
 
 
 def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute, vacant: int | None = None) -> None:
     """`vacant` is the number of a deleted attribute whose columns are free."""
-    _be_impatient(tx)
+    _wait_only_briefly(tx)
     table = table_name(object_number)
     names = columns_of(attribute.number)
     if vacant is None:
@@ -85,11 +85,11 @@ def index_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> N
 
 def drop_index(tx: Tx, object_number: int, column: str) -> None:
     """The one that starts with this column."""
-    _be_impatient(tx)
+    _wait_only_briefly(tx)
     tx.execute(f"DROP INDEX IF EXISTS {index_name(table_name(object_number), column)}")
 
 
-def _be_impatient(tx: Tx) -> None:
+def _wait_only_briefly(tx: Tx) -> None:
     """Raise Held soon, here and for the rest of the transaction, where others use the table: whoever comes later waits behind a try."""
     if tx.dialect.impatience:
         tx.execute(tx.dialect.impatience)
