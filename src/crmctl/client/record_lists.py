@@ -23,7 +23,7 @@ SHIFTED = "the list changed while its pages were read: something may be missing"
 
 
 class Lister(Protocol):
-    """Who lists records: the service, a copy of it, or who counts what is asked."""
+    """Who lists records: the service, the mirror, or who counts what is asked."""
 
     def list_records(
         self,
@@ -35,6 +35,12 @@ class Lister(Protocol):
         limit: int = 50,
         offset: int = 0,
     ) -> Page[Record]: ...
+
+
+class Getter(Lister, Protocol):
+    """Who lists records, and has each of them."""
+
+    def get_record(self, object_id: str, record_id: str) -> Record: ...
 
 
 def known_attributes(directory: Directory, object_name: str, tell: Callable[[str], None]) -> list[Attribute] | None:

@@ -9,8 +9,8 @@ from typing import Any
 from crmctl.bulk.dedupe.survivorship import is_empty
 from crmctl.bulk.match.reference_values import ids_only
 from crmctl.bulk.merge.steps import MergeSchema, MergeStep, StepKind
-from crmctl.bulk.read.read_back import Getter
 from crmctl.bulk.undo.update_status import alike
+from crmctl.client.record_lists import Getter
 from crmctl.errors import NotFoundError
 from crmctl.models.attributes import AttributeType
 

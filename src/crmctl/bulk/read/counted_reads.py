@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from crmctl.bulk.read.linked_activities import ActivityPages
-from crmctl.bulk.read.read_back import Getter
+from crmctl.client.record_lists import Getter
 from crmctl.client.shapes import Page
 from crmctl.models.activities import Activity
 from crmctl.models.filters import Condition

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from crmctl.bulk.read.sorted_lists import SMALLEST_PAGE
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
-from crmctl.client.record_lists import Lister
+from crmctl.client.record_lists import Getter
 from crmctl.client.shapes import Page
 from crmctl.errors import InterruptedByUser
 from crmctl.models.filters import Condition, Operator
@@ -100,12 +100,6 @@ class Baseline:
             return False
         moment = moment_of(record)
         return self.is_whole or (self.oldest is not None and moment is not None and moment > self.oldest)
-
-
-class Getter(Lister, Protocol):
-    """The reading calls of the client."""
-
-    def get_record(self, object_id: str, record_id: str) -> Record: ...
 
 
 @dataclass

@@ -16,7 +16,6 @@ from crmctl.bulk.match.key_lookups import AtHand, Lookup, nothing_at_hand
 from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
 from crmctl.bulk.read.newest_page import NewestPage
-from crmctl.bulk.read.read_back import Getter
 from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
 from crmctl.bulk.rows.markers import check_marker
 from crmctl.bulk.run.before_images import BeforeImages
@@ -26,6 +25,7 @@ from crmctl.bulk.run.part_merges import MergedRows
 from crmctl.bulk.run.plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.bulk.sources.given_input import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.bulk.sources.spooled_rows import spool_ids, spool_rows
+from crmctl.client.record_lists import Getter
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 from crmctl.version import __version__

@@ -10,9 +10,10 @@ from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.read.newest_page import NewestPage
-from crmctl.bulk.read.read_back import Getter, Reader
+from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.batches import DEFAULT_BYTES, Entry
 from crmctl.client.http.attempt_observer import BatchObserver
+from crmctl.client.record_lists import Getter
 from crmctl.clock import Clock
 from crmctl.models.records import BULK_LIMIT, BulkResult
 

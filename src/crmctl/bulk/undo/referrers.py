@@ -15,20 +15,19 @@ from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import Listing
 from crmctl.bulk.run.rows_to_send import chunks
+from crmctl.bulk.send.context import Writer
 from crmctl.bulk.undo.recreate import Recreated
 from crmctl.errors import DeniedError
 from crmctl.models.attributes import Attribute
-from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT, BulkResult, Record
+from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT, Record
 
 NAMED = 5
 Referring = Mapping[str, Sequence[Attribute]]
 """Reference attributes by the id of the object that has them."""
 
 
-class ReferrerService(ReadService, Protocol):
+class ReferrerService(ReadService, Writer, Protocol):
     """The calls of the client that find such records and write them."""
-
-    def bulk_write(self, object_id: str, records: Sequence[Mapping[str, Any]], *, mode: str = "create") -> BulkResult: ...
 
 
 def reading_price(service: ReadService, referring: Referring, count: int) -> int:

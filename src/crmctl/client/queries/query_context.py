@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
-from crmctl.client.record_lists import Lister
+from crmctl.client.record_lists import Getter
 from crmctl.client.shapes import Page
 from crmctl.errors import UsageError
 from crmctl.models.filters import Condition
@@ -23,8 +23,8 @@ class ReadingCost(NamedTuple):
     of: str = ""
 
 
-class RecordLists(Lister, Protocol):
-    """Who is asked for records: the service, or a copy of it."""
+class RecordLists(Getter, Protocol):
+    """Who is asked for records: the service, or the mirror."""
 
     def search_records(
         self,
@@ -37,8 +37,6 @@ class RecordLists(Lister, Protocol):
         offset: int = 0,
     ) -> Page[Record]: ...
 
-    def get_record(self, object_id: str, record_id: str) -> Record: ...
-
 
 def _nothing(*_: object) -> None:
     """Nobody listens."""
@@ -46,9 +44,9 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True)
 class QueryContext:
-    """`approve` hears of a cost before it arises, and raises to avoid it. `at_hand` gives a copy of an object to read instead, where it may
-    be read and there is one; `named_at_hand` the same for names that nobody asked for. `warn` hears of what may be a mistake, `tell` of
-    details."""
+    """`approve` hears of a cost before it arises, and raises to avoid it. `at_hand` gives the mirror to read an object from
+    instead, where it may be read and has it; `named_at_hand` the same for names that nobody asked for. `warn` hears of what may be a
+    mistake, `tell` of details."""
 
     crm: Crm
     directory: Directory
@@ -61,11 +59,11 @@ class QueryContext:
     strict: bool = False
 
     def agree(self, cost: ReadingCost) -> RecordLists | None:
-        """A copy to read at no cost, else None once the cost is agreed to. Raises what `approve` raises."""
-        copy = self.at_hand(cost)
-        if copy is None:
+        """The mirror where it has the records at hand, else None once the cost is agreed to. Raises what `approve` raises."""
+        mirror = self.at_hand(cost)
+        if mirror is None:
             self.approve(cost)
-        return copy
+        return mirror
 
     def doubt(self, text: str, hint: str | None = None) -> None:
         """Say that a condition can meet nothing. Raises UsageError where that is an error."""

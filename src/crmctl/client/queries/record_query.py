@@ -49,13 +49,13 @@ class RecordQuery:
         self.has_body = wanted.needs_body
         self._purpose = purpose
         self._trust = _Trust()
-        self._copy: RecordLists | None = None
+        self._mirror: RecordLists | None = None
         """What is read instead of the service."""
 
     @property
-    def is_copied(self) -> bool:
-        """Whether a copy is read instead of the service."""
-        return self._copy is not None
+    def is_mirrored(self) -> bool:
+        """Whether the mirror is read instead of the service."""
+        return self._mirror is not None
 
     def fetch(self, limit: int, offset: int) -> Page[Record]:
         """One page of a filter that is plain."""
@@ -163,7 +163,7 @@ class RecordQuery:
         return all(one.admits(record) for one in self.wanted.criteria)
 
     def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
-        lists: RecordLists = self._copy or self.context.crm
+        lists: RecordLists = self._mirror or self.context.crm
         call = lists.search_records if self.has_body else lists.list_records
         return self.context.directory.with_object(
             self.object_name,
@@ -187,12 +187,12 @@ class RecordQuery:
             )
 
     def agree(self, cost: ReadingCost) -> bool:
-        """Have a cost agreed to; True where a copy is read instead, in one list: all but what every service decides is decided here."""
-        self._copy = self.context.agree(cost)
-        if self._copy is not None:
+        """Have a cost agreed to; True where the mirror is read instead, in one list: all but what every service decides is decided here."""
+        self._mirror = self.context.agree(cost)
+        if self._mirror is not None:
             self.wanted = self.wanted.without_choices()
             self._trust = _Trust(times=False, parts=False)
-        return self._copy is not None
+        return self._mirror is not None
 
     def _combinations(self, trust: _Trust) -> list[tuple[Condition, ...]]:
         wanted = self.wanted
@@ -296,8 +296,8 @@ class RecordQuery:
         return sum(1 for _ in self.records())
 
     def _agree(self, readers: Sequence[ListReader], stop: int | None) -> bool:
-        """Say what reading costs beyond what is shown, before it does; True where a copy is read instead."""
-        left = sum(reader.requests_left for reader in readers) if self._copy is None else 0
+        """Say what reading costs beyond what is shown, before it does; True where the mirror is read instead."""
+        left = sum(reader.requests_left for reader in readers) if self._mirror is None else 0
         if not left or not (self._decides_here or self._purpose):
             return False
         if stop is not None and self.order.key is None:

@@ -16,8 +16,8 @@ FEW = 2
 class RelatedRecords:
     """The records of one object. `expected`: how many references there will be in all, where that is known.
 
-    `most`: so many requests may be made at most; more are not made, and what is not known by then stays unknown. Where a copy is read
-    instead, what it does not hold is asked for.
+    `most`: so many requests may be made at most; more are not made, and what is not known by then stays unknown. Where the mirror
+    is read instead, what it does not hold is asked for.
     """
 
     def __init__(self, context: QueryContext, target: str, slug: str, *, expected: int = 0, most: int | None = None) -> None:
@@ -29,7 +29,7 @@ class RelatedRecords:
         self._found: dict[str, Record | None] = {}
         self._total: int | None = None
         self._has_looked = False
-        self._copy: RecordLists | None = None
+        self._mirror: RecordLists | None = None
         self.left_out = 0
         """How many requests were not made because of `most`."""
 
@@ -73,16 +73,16 @@ class RelatedRecords:
         return pages if as_a_whole and pages is not None else len(missing), as_a_whole
 
     def _is_at_hand(self, cost: int) -> bool:
-        """Whether there is a copy to read, for the first time, instead of so many requests."""
-        if self._copy is None and cost > (FEW if self._most is None else self._most):
+        """Whether the mirror has them at hand, for the first time, instead of so many requests."""
+        if self._mirror is None and cost > (FEW if self._most is None else self._most):
             asks = self._context.at_hand if self._most is None else self._context.named_at_hand
-            self._copy = asks(ReadingCost(cost, self._slug, self._target))
-            return self._copy is not None
+            self._mirror = asks(ReadingCost(cost, self._slug, self._target))
+            return self._mirror is not None
         return False
 
     def _take_copies(self, ids: Collection[str]) -> None:
-        if self._copy is not None:
-            found = {one: self._get(self._copy, one) for one in self._missing(ids)}
+        if self._mirror is not None:
+            found = {one: self._get(self._mirror, one) for one in self._missing(ids)}
             self._found |= {one: record for one, record in found.items() if record is not None}
 
     def _missing(self, ids: Collection[str]) -> list[str]:
