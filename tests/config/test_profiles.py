@@ -63,12 +63,6 @@ def test_a_linked_file_stays_a_link(file: Path, tmp_path: Path) -> None:
     assert 'output = "yaml"' in file.read_text()
 
 
-def test_removing_a_profile_removes_what_points_to_it(file: Path) -> None:
-    left = ConfigFile.load(file).remove_profile("work")
-    assert (left.default_profile, sorted(left.profiles)) == (None, ["play"])
-    assert left.remove_profile("work") is left
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -12,7 +12,7 @@ from crmctl.errors import UsageError
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.client.queries.query_context import QueryContext, ReadingCost
-    from crmctl.client.queries.record_filter import ListOrder, RecordFilter
+    from crmctl.client.queries.record_filter import RecordFilter
     from crmctl.client.queries.record_query import RecordQuery
     from crmctl.models.filters import Condition
     from crmctl.models.records import Record
@@ -50,7 +50,7 @@ def shown_context(runtime: Runtime, *, strict: bool = False, agreed: bool = Fals
     return replace(context, named_at_hand=mirror.named_at_hand)
 
 
-def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | None, *, strict: bool = False) -> RecordFilter:
+def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | None) -> RecordFilter:
     """What --filter means. Raises UsageError for what is no condition, and what looking up others raises."""
     from crmctl.client.queries.record_filter import RecordFilter
 
@@ -58,15 +58,13 @@ def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | Non
         return RecordFilter()
     from crmctl.client.queries.clauses import FilterReader
 
-    return FilterReader(query_context(runtime, strict=strict), object_name).read(filters)
+    return FilterReader(query_context(runtime), object_name).read(filters)
 
 
-def record_query(
-    context: QueryContext, object_name: str, wanted: RecordFilter, order: ListOrder | None = None, *, purpose: str | None = None
-) -> RecordQuery:
+def record_query(context: QueryContext, object_name: str, wanted: RecordFilter) -> RecordQuery:
     from crmctl.client.queries.record_query import RecordQuery
 
-    return RecordQuery(context, object_name, wanted, order, purpose)
+    return RecordQuery(context, object_name, wanted)
 
 
 def check_references(context: QueryContext, object_name: str, wanted: RecordFilter) -> None:

@@ -25,7 +25,6 @@ def iterate(
     *,
     limit: int | None = None,
     offset: int = 0,
-    page_size: int = PAGE_LIMIT,
     on_shift: Callable[[], None] = lambda: None,
 ) -> Iterator[Page[R]]:
     """Pages of `fetch(limit, offset)` from `offset` on, until `limit` items (None: all) were given or the list ends.
@@ -39,7 +38,7 @@ def iterate(
     seen: set[int] = set()
     total: int | None = None
     while True:
-        wanted = page_size if limit is None else min(page_size, limit - given)
+        wanted = PAGE_LIMIT if limit is None else min(PAGE_LIMIT, limit - given)
         page = fetch(wanted, position)
         items = [item for item in page.items if item.wire.get("id") is None or item.wire["id"] not in known]
         if page.items and _digest(page.items) in seen:

@@ -76,18 +76,6 @@ class ConfigFile:
         values = self.top if profile is None else self.profiles.get(profile, {})
         return self._rewrite(lambda document: _table(document, profile).pop(key)) if key in values else self
 
-    def remove_profile(self, name: str) -> ConfigFile:
-        """Remove a profile, and `default_profile` when it named this one."""
-        if name not in self.profiles:
-            return self
-
-        def change(document: TOMLDocument) -> None:
-            document["profiles"].remove(name)
-            if document.get("default_profile") == name:
-                document.remove("default_profile")
-
-        return self._rewrite(change)
-
     def _rewrite(self, change: Callable[[TOMLDocument], object]) -> ConfigFile:
         import tomlkit  # only a write pays for it
 

@@ -1,4 +1,4 @@
-"""What others ask a mirror: is there one, how old is it, which records have these keys, what refers to them. Reads only, and sends nothing
+"""What others ask a mirror: is there one, how old is it, what refers to them. Reads only, and sends nothing
 but for a sync that was asked for."""
 # ruff: noqa: S608 - names in statements are quoted, values are parameters
 
@@ -7,17 +7,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from crmctl.bulk.context import BulkContext
-from crmctl.bulk.match.record_match import key_of
 from crmctl.mirror.columns import quoted
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, storage_errors
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror
 from crmctl.models import jsontext
-from crmctl.models.activities import Activity
-from crmctl.models.attributes import Attribute, AttributeType
+from crmctl.models.attributes import Attribute
 from crmctl.models.records import Record
 from crmctl.models.timestamps import MICROS
 
@@ -26,13 +24,7 @@ MAX_AGE = 3600.0
 
 CHUNK = 500
 
-_IN_COLUMNS = frozenset({AttributeType.TEXT, AttributeType.EMAIL, AttributeType.SELECT, AttributeType.DATE, AttributeType.REFERENCE})
-"""Types whose columns hold what a record's data holds; keys of the others are read from the record itself."""
-
 Admits = Callable[[Record], bool]
-
-KeyTypes = Sequence[tuple[str, str | None]]
-"""The attributes of a key by slug, with their types."""
 
 
 class Referring(NamedTuple):
@@ -78,9 +70,6 @@ class LocalCopy:
         """What is known of an object: `as_of` (microseconds of the service), `proven`, `records`, `excluded`; None where there is none."""
         state = self._file.state(object_id)
         return state if state is not None and state.syncs else None
-
-    def has_activities(self) -> bool:
-        return self._file.state(ACTIVITIES) is not None
 
     def is_fresh(self, object_id: str, now: float, max_age: float = MAX_AGE) -> bool:
         """Whether an object is in it, proven, and at most so many seconds old."""
@@ -138,19 +127,6 @@ class LocalCopy:
         with storage_errors(self.path):
             return [row[0] for row in self._db.execute(f"SELECT id FROM {self._table(object_id)} WHERE id <> lower(id)")]
 
-    def with_keys(self, object_id: str, types: KeyTypes, keys: Collection[str]) -> Iterator[Record]:
-        """The records whose key is one of these, in the normal form of `record_match.key_of`: what an import by key compares."""
-        columns = self._columns(object_id, types)
-        self._db.create_function("crmctl_key", -1, _key_function(types, from_columns=columns is not None), deterministic=True)
-        with storage_errors(self.path):
-            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _wanted (key TEXT PRIMARY KEY) WITHOUT ROWID")
-            self._db.execute("DELETE FROM temp._wanted")
-            self._db.executemany("INSERT OR IGNORE INTO temp._wanted VALUES (?)", ((key,) for key in keys))
-            given = ", ".join(map(quoted, columns)) if columns is not None else "_data"
-            statement = f"SELECT _data FROM {self._table(object_id)} WHERE crmctl_key({given}) IN (SELECT key FROM temp._wanted)"
-            for row in self._db.execute(statement):
-                yield _record(row[0])
-
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
         """The records of any object in the mirror that refer to these records of this object."""
         with storage_errors(self.path):
@@ -162,28 +138,11 @@ class LocalCopy:
                 for row in self._db.execute(statement).fetchall():
                     yield Referring(other, column, _record(row[0]))
 
-    def referring_objects(self, object_id: str) -> list[str]:
-        """The objects in the mirror that have references to this one."""
-        return list(dict.fromkeys(other for other, _, _ in references_to(self._file, object_id)))
-
-    def activities_of(self, record_id: str) -> list[Activity]:
-        """The activities linked to a record."""
-        statement = "SELECT a._data FROM activities a JOIN activity_links l ON l.activity_id = a.id WHERE l.record_id = ? ORDER BY a.id"
-        return [Activity.parse(jsontext.loads(row[0])) for row in self._db.execute(statement, (record_id,))]
-
     def _table(self, object_id: str) -> str:
         state = self.state(object_id)
         if state is None:
             raise KeyError(object_id)
         return quoted(state.table_name)
-
-    def _columns(self, object_id: str, types: KeyTypes) -> list[str] | None:
-        """The columns that hold a key's values just as the records do."""
-        rows = self._db.execute("SELECT slug, column_name FROM attributes WHERE object_id = ?", (object_id,))
-        names = {slug: column for slug, column in rows if column is not None}
-        if any(kind not in _IN_COLUMNS or slug not in names for slug, kind in types):
-            return None
-        return [names[slug] for slug, _ in types]
 
 
 def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | None = MAX_AGE) -> tuple[LocalCopy, SyncReport | None] | None:
@@ -203,26 +162,6 @@ def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | No
     report = sync_mirror(context, SyncRequest(stale, activities=False)) if stale else None
     again = LocalCopy.find(context)
     return None if again is None else (again, report)
-
-
-def _key_function(types: KeyTypes, *, from_columns: bool) -> Any:
-    def from_values(*values: Any) -> str | None:
-        return key_of({slug: _value(value) for (slug, _), value in zip(types, values, strict=True)}, types)
-
-    def from_wire(wire: str) -> str | None:
-        return key_of(_record(wire).data, types)
-
-    return from_values if from_columns else from_wire
-
-
-def _value(value: Any) -> Any:
-    """A column's value as the record has it: a list of one value is a text in its column."""
-    if isinstance(value, str) and value[:1] in "[{":
-        try:
-            return jsontext.loads(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _record(wire: str) -> Record:

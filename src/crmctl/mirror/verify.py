@@ -62,12 +62,12 @@ class Verification:
     requests: int = 0
 
 
-def verify_mirror(context: BulkContext, objects: list[str], patience: float = WAIT_SECONDS) -> Verification:
+def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
     """Compare objects of the mirror, all of them where none is named. Raises NotFoundError for one that is not in it, and what requests
     raise."""
     path = mirror_path(context.state, context.profile, context.origin)
     with (
-        writing_turn(path, context.clock, context.listener.note, patience),
+        writing_turn(path, context.clock, context.listener.note, WAIT_SECONDS),
         MirrorFile.create(path, context.profile, context.origin) as file,
     ):
         names, mirror = [name for name in objects if name != ACTIVITIES], MirrorSync(context, file)

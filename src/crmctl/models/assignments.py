@@ -29,9 +29,7 @@ class Given(NamedTuple):
         return self.data | {slug: dict(parts) for slug, parts in self.parts.items()}
 
 
-def parse_assignments(
-    assignments: Iterable[str], attributes: Sequence[Attribute], list_separator: str = ",", form_of: FormOf = lambda _: Form()
-) -> Given:
+def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute], form_of: FormOf = lambda _: Form()) -> Given:
     """What assignments say; `form_of` is asked only about parts that are none of the usual ones.
 
     Raises UsageError for a malformed assignment, an unknown slug or part, or one given twice; RejectedError for a value that does not fit.
@@ -50,7 +48,7 @@ def parse_assignments(
         if is_json:
             wire = _assigned_json(target, value)
         elif part is None:
-            wire = typed(value, attribute, list_separator) if value else None
+            wire = typed(value, attribute) if value else None
         else:
             with naming(target):
                 wire = part_value(attribute, part, value) if value else None

@@ -53,10 +53,10 @@ PLAIN = TextRules()
 Reader = Callable[[str], Any]
 
 
-def typed(text: str, attribute: Attribute, list_separator: str = ",") -> Any:
+def typed(text: str, attribute: Attribute) -> Any:
     """The wire value of a text for an attribute. Raises RejectedError, which names the attribute, for a text that does not fit its type."""
     with naming(attribute.slug):
-        return reader(attribute, TextRules(list_separator))(text)
+        return reader(attribute, TextRules())(text)
 
 
 @contextmanager

@@ -111,9 +111,9 @@ class Reader:
     stop: Callable[[], bool] = lambda: False
     requests: int = 0
 
-    def page(self, offset: int = 0, *, filters: Sequence[Condition] = (), order: str = "desc") -> Page[Record]:
+    def page(self, offset: int = 0, *, filters: Sequence[Condition] = ()) -> Page[Record]:
         """One page of 100. Raises what the call raises, and InterruptedByUser."""
-        return self.list_records(self.object_id, filters=filters, sort="created_at", order=order, limit=PAGE_LIMIT, offset=offset)
+        return self.list_records(self.object_id, filters=filters, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
 
     def record(self, record_id: str) -> Record:
         """One record. Raises what the call raises, and InterruptedByUser."""
@@ -163,12 +163,10 @@ Enough = Callable[[Sequence[Record], int | None], bool]
 
 
 class ReadStrategy(Protocol):
-    """One way of reading. `needs_control`: it shows that something is absent only when it has shown that something else is there."""
+    """One way of reading."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def needs_control(self) -> bool: ...
 
     def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> ReadResult:
         """The records that may be these rows, created at `since` (Unix time of the service) or later. Raises Unusable."""
@@ -185,7 +183,6 @@ class ByPrefix:
 
     marker: Marker
     operator: Operator
-    needs_control: bool = True
 
     @property
     def name(self) -> str:
@@ -230,7 +227,6 @@ class NewestFirst:
 
     baseline: Baseline | None
     name: str = "newest first"
-    needs_control: bool = False
 
     def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> ReadResult:
         walk = Walk()

@@ -35,15 +35,12 @@ class Unsorted(Exception):
 
 @dataclass
 class PassStatistics:
-    """What reading took. `steps_back`: how often deletions moved the reader back; `walks`: readings of groups that do not fit a page;
-    `unstable`: groups never known to be complete; `restarts`: orders that were trusted and did not hold; `date`: when the service answered
-    last, by its own clock, in microseconds."""
+    """What reading took. `walks`: readings of groups that do not fit a page; `unstable`: groups never known to be complete; `date`: when
+    the service answered last, by its own clock, in microseconds."""
 
     requests: int = 0
-    steps_back: int = 0
     walks: int = 0
     unstable: int = 0
-    restarts: int = 0
     date: int | None = None
 
 

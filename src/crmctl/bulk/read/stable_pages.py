@@ -142,7 +142,6 @@ class AnchoredPass:
             self._back += min(step, at.offset)
             at.offset = max(0, at.offset - step)
             step *= 2
-            self._statistics.steps_back += 1
 
     def _learn(self, page: Slice) -> bool:
         """Compare the order of ties with what is remembered. False when an order that was trusted does not hold: all is read again."""
@@ -153,7 +152,6 @@ class AnchoredPass:
         if not trusted or at.is_ordered:
             return True
         at.offset, at.key, at.recent_key, at.recent, at.base, self._total = 0, None, None, [], None, None
-        self._statistics.restarts += 1
         return False
 
     def _advance(self, page: Slice) -> bool:

@@ -15,7 +15,6 @@ from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.run.import_run import deliver
 from crmctl.bulk.send.context import SendContext
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError
 
 
@@ -80,13 +79,6 @@ def failures(journal: Journal, ordinals: Iterable[int]) -> dict[int, str]:
         if entry is not None and entry.state is RowState.FAILED:
             found[ordinal] = entry.error or "refused"
     return found
-
-
-def phases(folder: Path, clock: Clock, prefix: str = "") -> Iterator[Journal]:
-    """The journals of the phases of a job that were begun, each open while it is looked at."""
-    for path in sorted(folder.glob(f"{prefix}*/{FILE_NAME}")):
-        with closing(Journal(path.parent, clock)) as journal:
-            yield journal
 
 
 def _clear(folder: Path) -> None:

@@ -15,8 +15,7 @@ from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, workflow_runs, workflows
 from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
-from crmctl.service.workflows.cron import next_due
-from crmctl.service.workflows.triggers import start_by_hand
+from crmctl.service.workflows.triggers import start_by_hand, switch
 
 RUNS_PER_PAGE = 25
 LATE_SECONDS = 120.0
@@ -36,11 +35,9 @@ def add_pages(pages: Pages) -> None:
 
     @pages.post("/workflows/{workflowId:uuid}/enabled")
     def set_enabled(tx: Tx, visit: Visit) -> Redirect:
-        workflow = workflows.load_workflow(tx, visit.id("workflowId"))
-        enabled = visit.text("enabled") == "true"
-        due_at = next_due(workflow.cron, workflow.timezone, visit.now()) if workflow.cron else None
-        workflows.set_enabled(tx, workflow.id, enabled, due_at=due_at, now=visit.now())
-        return Redirect(f"/workflows/{workflow.id}", "enabled" if enabled else "disabled")
+        workflow_id, enabled = visit.id("workflowId"), visit.text("enabled") == "true"
+        switch(tx, workflow_id, enabled, now=visit.now())
+        return Redirect(f"/workflows/{workflow_id}", "enabled" if enabled else "disabled")
 
     @pages.post("/workflows/{workflowId:uuid}/run", needs=MemberRole.MEMBER)
     def start_run(tx: Tx, visit: Visit) -> ConsolePage | Redirect:

@@ -24,9 +24,9 @@ def invalid(field: str, problem: object) -> BadRequest:
     return BadRequest(f"{field} {problem}", {"field": field})
 
 
-def require_name(value: Any, field: str, limit: int = MAX_NAME) -> str:
+def require_name(value: Any, field: str) -> str:
     """A string with something to see in it."""
-    text = _text(value, field, limit)
+    text = _text(value, field, MAX_NAME)
     if not text.strip():
         raise invalid(field, "must not be empty")
     return text
@@ -43,12 +43,12 @@ def require_flag(value: Any, field: str) -> bool:
     return value
 
 
-def require_slug(value: Any, field: str = "slug") -> str:
-    text = _text(value, field, MAX_SLUG)
+def require_slug(value: Any) -> str:
+    text = _text(value, "slug", MAX_SLUG)
     if not _SLUG.fullmatch(text):
-        raise invalid(field, "must consist of lower-case letters, digits, underscores and hyphens, and start with a letter or digit")
+        raise invalid("slug", "must consist of lower-case letters, digits, underscores and hyphens, and start with a letter or digit")
     if UUID.fullmatch(text):
-        raise invalid(field, "must not look like an id")
+        raise invalid("slug", "must not look like an id")
     return text
 
 

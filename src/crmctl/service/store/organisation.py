@@ -31,21 +31,12 @@ def organisation_id(tx: Tx) -> str:
     return known_id
 
 
-def initialise(
-    tx: Tx,
-    ids: Callable[[], str],
-    now: float,
-    name: str = "My organization",
-    owner: tuple[str, str] = ("Owner", "owner@localhost"),
-) -> dict[str, Any] | None:
-    """Set up an empty database; `owner` is a name and an email address. Returns the organisation with its `owner` (a member).
-
-    None when it was set up before.
-    """
+def initialise(tx: Tx, ids: Callable[[], str], now: float) -> dict[str, Any] | None:
+    """Set up an empty database. Returns the organisation with its `owner` (a member); None when it was set up before."""
     if get_organisation(tx) is not None:
         return None
-    tx.execute("INSERT INTO organisation (singleton, id, name, created_at) VALUES (1, ?, ?, ?)", (ids(), name, to_micros(now)))
-    made = create_member(tx, name=owner[0], email=owner[1], role="owner", ids=ids, now=now)
+    tx.execute("INSERT INTO organisation (singleton, id, name, created_at) VALUES (1, ?, ?, ?)", (ids(), "My organization", to_micros(now)))
+    made = create_member(tx, name="Owner", email="owner@localhost", role="owner", ids=ids, now=now)
     object_ids: dict[str, str] = {}
     # All objects first, so that references may point to any of them.
     for slug, definition in STANDARD_OBJECTS.items():
