@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.journal.states import RowState
+from crmctl.bulk.journal.summary import Summary
 from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import
 from crmctl.bulk.run.plan import ImportPlan
 from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.bulk.sources.given_input import GivenInput
 from crmctl.bulk.usecases.job_run import RunOptions, run_job
 from crmctl.bulk.usecases.repair import RepairRequest, RepairResult, repair
+from crmctl.bulk.usecases.results import JobResult, result_of
 from crmctl.bulk.usecases.undo import Undo, UndoRequest, undo
 from crmctl.client.crm import Crm
-from crmctl.errors import UsageError
+from crmctl.errors import ExitCode, UsageError
 from crmctl.models.attributes import Attribute
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
@@ -146,3 +149,12 @@ def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path
         assert (people.there, done.left) == (left, {"duplicates": 3} if left else {})
         named = {str(row["id"]) for row in done.to_document()["rows"]["duplicates"]}
         assert {people.record(one)["data"]["n"] for one in named} == set(left)
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+def test_rows_that_are_there_twice_are_told_beside_those_that_failed(failed: int) -> None:
+    counts = dict.fromkeys(RowState, 0) | {RowState.CREATED: 9, RowState.FAILED: failed}
+    error = result_of(JobResult(Summary("j", "people", "create", counts, 3, 1.0, {}), ExitCode.PARTIAL, duplicates=3), "people.csv").error
+    assert error is not None
+    assert ("there more than once: 3 rows" in error.message, error.details["duplicates"]) == (True, 3)
+    assert "crmctl bulk repair j" in error.message + str(error.hint)

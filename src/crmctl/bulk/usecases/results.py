@@ -88,12 +88,11 @@ def _error_of(result: JobResult, rivals: PartialError | None) -> CrmctlError | N
     if result.exit_code is ExitCode.REJECTED:
         return _refused(document, result.refusals) if document["failed"] else rejected_rows(document["rejected"])
     counts = {name: document[name] for name in IN_WORDS if document[name]}
-    if result.duplicates and not counts:
-        return PartialError(
-            f"there more than once: {result.duplicates:,} row{'' if result.duplicates == 1 else 's'}",
-            hint=f"crmctl bulk repair {result.summary.job}",
-            details={"duplicates": result.duplicates},
-        )
+    twice = f"there more than once: {result.duplicates:,} row{'' if result.duplicates == 1 else 's'}" if result.duplicates else ""
+    repair = f"crmctl bulk repair {result.summary.job}"
+    extra = {"duplicates": result.duplicates} if twice else {}
+    if twice and not counts:
+        return PartialError(twice, hint=repair, details=extra)
     if rivals is not None and not counts:
         return rivals
     if result.exit_code is ExitCode.PARTIAL:
@@ -103,7 +102,8 @@ def _error_of(result: JobResult, rivals: PartialError | None) -> CrmctlError | N
         hint = f"{result.hint} {DOUBTFUL_WAYS}" if result.hint and document["inDoubt"] and not document["unsent"] else result.hint
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
         why = _said(result.refusals) if document["failed"] else ""
-        return PartialError(f"not every row was written: {said}{why}", hint=hint or correct, details={**counts, **notes})
+        besides = f"; {twice}: {repair} names them" if twice else ""
+        return PartialError(f"not every row was written: {said}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
     return None
 
 
