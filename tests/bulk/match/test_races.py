@@ -10,7 +10,7 @@ import pytest
 
 from crmctl.errors import ExitCode
 from tests.support.bulkfiles import attribute
-from tests.support.bulkserver import BulkServer
+from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import KeyDesk, counts
 from tests.support.undochild import undo
 
@@ -91,6 +91,23 @@ def test_a_refused_row_whose_record_somebody_created_updates_that(desk: KeyDesk)
     assert len(desk.server.records) == 150
     undo(desk.folder, desk.server.origin, desk.server.crm(desk.clock), desk.clock, desk.attributes)
     assert [record["data"] for record in desk.server.records] == [{"email": "P7@acme.com", "note": "theirs", "n": 5}]
+
+
+def test_a_row_in_doubt_whose_key_somebody_else_used_updates_their_record(desk: KeyDesk) -> None:
+    """Its request was lost before it was carried out; that a record has its key does not show that it was."""
+
+    def lose(_: list[dict[str, Any]]) -> tuple[int, str] | None:
+        if len(desk.server.writes) > 1:
+            return None
+        desk.server.add({"email": "P7@acme.com", "note": "theirs", "n": 5}, LATER)
+        return 400, "nobody hears this"
+
+    desk.server.faults[0] = Fault(applies=True, drop=True)
+    desk.server.refuse_batch = lose
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code, result.rivals) == ({"created": 149, "updated": 1}, ExitCode.OK, [])
+    assert desk.server.values("note") == {"x": 150}
+    assert desk.server.values("n") == {None: 149, 5: 1}
 
 
 def test_a_refused_row_that_is_there_already_is_unchanged(desk: KeyDesk) -> None:

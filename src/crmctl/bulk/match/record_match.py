@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class Known:
 class Recognition:
     """Records and rows are alike when these attributes are. `unique`: no two rows of a job are alike. `key_types`: the types of key
     attributes, in order, where rows and records are told apart as an import by key does it. `shared`: others may create records like them,
-    which are told by the attributes that the service is known to show as they were written (`held`).
+    which hold something else. Attributes that the service is known to show as they were written are `held`, the other ones `altered`.
     """
 
     slugs: frozenset[str]
@@ -55,6 +55,7 @@ class Recognition:
     key_types: tuple[tuple[str, str], ...] = ()
     shared: bool = False
     held: frozenset[str] = frozenset()
+    altered: frozenset[str] = frozenset()
 
     @classmethod
     def by_key(cls, slugs: Sequence[str], types: Sequence[str]) -> Recognition:
@@ -76,14 +77,15 @@ class RecordMatch:
     """`found`: by ordinal, the id of its record (None when it is there and nobody can say which one it is). `extra`: the records that are
     too many, where there are more than rows, and were not known to be.
 
-    `ambiguous`: rows that may be there, or other rows like them. `taken`: rows whose key is that of a record which holds something else.
-    `strangers`: how many records are none of the rows asked for.
+    `ambiguous`: rows that may be there, or other rows like them. `taken`: rows whose key is that of a record which holds something else;
+    `by_key`: the key of the import. `strangers`: how many records are none of the rows asked for.
     """
 
     found: Mapping[int, str | None] = field(default_factory=dict)
     extra: Mapping[int, Sequence[str]] = field(default_factory=dict)
     ambiguous: frozenset[int] = frozenset()
     taken: frozenset[int] = frozenset()
+    by_key: bool = False
     strangers: int = 0
 
 
@@ -134,29 +136,30 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         if surplus := free[len(ordinals) + twins.unnamed :]:
             extra[wanted[key][-1]] = surplus
     foreign = frozenset(ordinal for key, there in ids.items() if not there for ordinal in wanted[key])
-    return RecordMatch(found, extra, frozenset(ambiguous), foreign, strangers)
+    return RecordMatch(found, extra, frozenset(ambiguous), foreign, bool(recognition.key_types), strangers)
 
 
-def held_as_written(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
-    """The attributes that most of these rows have a record of, among those with their key, that holds what was written."""
+def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, *, least: int = 1) -> Recognition:
+    """The recognition with what these rows show, where at least so many of them are there: an attribute is held when half of them have a
+    record that holds it as it was written."""
     there = _by_key(records, recognition)
     rows = [(_telling(entry, recognition), found) for entry in entries if (found := there.get(recognition.key(entry.data) or ""))]
     given = Counter(slug for data, _ in rows for slug in data)
-    held = Counter(slug for data, found in rows for slug in data if any(_resembles(data[slug], one.data.get(slug)) for one in found))
-    return frozenset(slug for slug, count in given.items() if 2 * held[slug] > count)
+    same = Counter(slug for data, found in rows for slug in data if any(_resembles(data[slug], one.data.get(slug)) for one in found))
+    held = recognition.held | {slug for slug, count in given.items() if 2 * same[slug] >= count}
+    return replace(recognition, held=held, altered=recognition.altered | {slug for slug, count in given.items() if count >= least} - held)
 
 
 def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
     """Records with the key of a row that hold something else, and that nobody has changed since: somebody else created them."""
-    telling = recognition.held | held_as_written(entries, records, recognition)
+    altered = comparable(entries, records, recognition, least=2).altered
     there = _by_key(records, recognition)
-    return frozenset(
-        record.id
-        for entry in entries
-        for record in there.get(recognition.key(entry.data) or "", ())
-        if _is_untouched(record)
-        and any(slug in telling and not _resembles(value, record.data.get(slug)) for slug, value in _telling(entry, recognition).items())
-    )
+
+    def holds(record: Record, data: Mapping[str, Any]) -> bool:
+        return all(slug in altered or _resembles(value, record.data.get(slug)) for slug, value in data.items())
+
+    rows = [(_telling(entry, recognition), there.get(recognition.key(entry.data) or "", ())) for entry in entries]
+    return frozenset(record.id for data, found in rows for record in found if _is_untouched(record) and not holds(record, data))
 
 
 def _by_key(records: Sequence[Record], recognition: Recognition) -> Mapping[str, Sequence[Record]]:
@@ -178,7 +181,8 @@ def _is_untouched(record: Record) -> bool:
 
 
 def _resembles(sent: Any, there: Any) -> bool:
-    """Whether a value may be what became of one that was sent: with fewer digits, cut off, or written in another way."""
+    """Whether a value may be what became of one that was sent: with fewer digits, cut off, or written in another way. Of another type it
+    may be."""
     if isinstance(sent, dict) and isinstance(there, dict):
         return all(_resembles(value, there.get(name)) for name, value in sent.items() if canonical(value) is not None)
     if all(isinstance(one, int | float | Decimal) and not isinstance(one, bool) for one in (sent, there)):
@@ -189,7 +193,7 @@ def _resembles(sent: Any, there: Any) -> bool:
             return True
         short, long = sorted(("".join(filter(str.isalnum, str(canonical(text) or ""))).lstrip("0") for text in (sent, there)), key=len)
         return short == long or (short != "" and short in long)
-    return bool(canonical(sent) == canonical(there))
+    return canonical(there) is not None and (type(sent) is not type(there) or bool(canonical(sent) == canonical(there)))
 
 
 def key_of(data: Mapping[str, Any], types: Iterable[tuple[str, str | None]]) -> str | None:

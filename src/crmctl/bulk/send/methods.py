@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from crmctl.bulk.journal.journal import Header, Journal
-from crmctl.bulk.match.record_match import Recognition, by_content, held_as_written, without_altered
+from crmctl.bulk.match.record_match import Recognition, by_content, comparable, without_altered
 from crmctl.bulk.read.read_back import Baseline, ByPrefix, Enough, NewestFirst, Reader, ReadStrategy, Unusable, moment_of
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.markers import Marker
@@ -83,7 +83,7 @@ class Method:
         where the others tell the rows apart as well."""
         recognition = self.recognition_of(entries)
         if self.recognition is not None and self.recognition.shared:
-            self.recognition = replace(self.recognition, held=self.recognition.held | held_as_written(entries, records, recognition))
+            self.recognition = comparable(entries, records, recognition)
         if showing(entries, recognition)(records, None):
             return True
         if self.recognition is not None:

@@ -233,7 +233,9 @@ class Reconciler:
             found.update(dict.fromkeys(applied))
             gone = {*absent, *repeatable}
             why = why or "somebody may have changed the record since it was sent"
-        open_rows = set(parked.batch.ordinals) - found.keys() - gone
+        # An import by key looks once more at what has failed: these rows update the records that have their key.
+        failed = seen.taken if seen.by_key else frozenset[int]()
+        open_rows = set(parked.batch.ordinals) - found.keys() - gone - failed
         if open_rows and self._assume == "applied":
             found.update(dict.fromkeys(open_rows))
         elif open_rows and self._assume == "lost":
@@ -242,7 +244,8 @@ class Reconciler:
             self._journal.note("assumed", f"{len(open_rows)} rows {self._assume}, as the user said", parked.number)
             open_rows = set()
         with self.evidence.lock:
-            self._journal.resolve(parked.number, found, gone, why if open_rows else "")
+            self._journal.resolve(parked.number, found, gone | failed, why if open_rows else "")
+            self._journal.conclude((ordinal, RowState.FAILED, None, TAKEN) for ordinal in failed)
             if seen.extra:
                 self._journal.record_duplicates(seen.extra)
             self._forget(parked, seen.found)
