@@ -173,6 +173,14 @@ def test_a_condition_without_a_value_is_refused_and_never_left_out(service: Runn
     assert "There are no more records" in beyond, "not: none meets the conditions"
 
 
+def test_figures_that_are_asked_for_and_not_chosen_are_refused(service: RunningService, visitor: Visitor) -> None:
+    form: dict[str, Any] = {"name": "R", "object": "deals", "kind": "groups", "groupBy": ""}
+    for function, measured, said in (("", "", "Choose a figure"), ("", "amount", "Figure 1 names an attribute")):
+        answer = visitor.send("/console/reports", **form, function=[function, ""], measured=[measured, ""])
+        assert (answer.status_code, said in answer.text) == (400, True)
+    assert service.client.get("/api/v1/reports").json()["reports"] == [], "it would have listed every record"
+
+
 def test_a_workflow_that_failed_last_needs_attention_however_many_of_its_runs_wait(service: RunningService, visitor: Visitor) -> None:
     text = "name: Nightly\ntrigger: schedule\ncron: '0 * * * *'\nactions:\n- {type: createActivity, title: Night}"
     path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]

@@ -13,7 +13,10 @@ from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.outbound.guard import ForbiddenTargetError
 from crmctl.service.roles import MemberRole
+from crmctl.service.settings import DAY
 from crmctl.service.store import attempt_counts, deliveries, webhooks
+from crmctl.service.store.attempt_counts import DayOfEndpoint
+from crmctl.service.store.timestamps import to_micros, to_wire
 from crmctl.service.store.tx import Tx
 
 TYPES = BoxChoice("types", "all", "some", "type", "event type", "all event types")
@@ -31,7 +34,9 @@ def _add_list_and_forms(pages: Pages) -> None:
     def list_endpoints(tx: Tx, visit: Visit) -> ConsolePage:
         days = attempt_counts.last_day(tx, now=visit.now())
         found = [
-            endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"]), "day": days[endpoint["id"]]}
+            endpoint
+            | {"counts": deliveries.count_deliveries(tx, endpoint["id"])}
+            | {"day": days[endpoint["id"]], "is_counting": _is_counting(endpoint, days[endpoint["id"]], visit.now())}
             for endpoint in webhooks.list_endpoints(tx)
         ]
         return ConsolePage("endpoints.html", {"section": "webhooks", "endpoints": found, "type_count": len(EVENT_TYPES)})
@@ -129,10 +134,17 @@ def _confirmation(endpoint: dict[str, Any], action: str, title: str, text: str, 
     return ConsolePage("confirm.html", values)
 
 
+def _is_counting(endpoint: dict[str, Any], day: DayOfEndpoint, now: float) -> bool:
+    """Whether it was tried within the day and nothing is counted yet: tries are counted every few seconds."""
+    since = to_wire(to_micros(now - DAY))
+    return not day.tries and any((endpoint[name] or "") > since for name in ("failingSince", "succeededAt"))
+
+
 def _endpoint(tx: Tx, visit: Visit, secret: str | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("endpointId"))
     day = attempt_counts.last_day(tx, now=visit.now(), endpoint_id=endpoint["id"])[endpoint["id"]]
     values = {"section": "webhooks", "endpoint": endpoint, "day": day, "secret": secret, "type_count": len(EVENT_TYPES), "error": None}
+    values["is_counting"] = _is_counting(endpoint, day, visit.now())
     return ConsolePage("endpoint.html", values | delivery_values(tx, visit, endpoint["id"]))
 
 

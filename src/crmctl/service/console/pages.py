@@ -153,7 +153,9 @@ class Pages:
             page = ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
             return self._response(page, visit, request)
         if not visit.may(route.needs):
-            raise Forbidden(f"this needs the role {route.needs.label} of the organization; yours is {visit.session.role.label}")
+            giver = "an owner" if route.needs is MemberRole.OWNER else "an admin"
+            mine = visit.session.role.label
+            raise Forbidden(f"this needs the role {route.needs.label} of the organization; yours is {mine}, and {giver} can change it")
         if route.method == "POST" and not visit.session.owns(visit.text("token")):
             raise Forbidden("this form was not sent by a page of this session; open the page again")
         return self._response(_outcome(visit, route, handler), visit, request)

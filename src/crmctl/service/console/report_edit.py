@@ -78,9 +78,22 @@ def _wanted(visit: Visit) -> ReportDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(ReportDefinition, visit.raw("yaml"))
     refuse_unfinished(rows_of(visit.form))
+    _refuse_unchosen(visit)
     wanted = check_shape(ReportDefinition, _typed(visit))
     assert isinstance(wanted, ReportDefinition)
     return wanted
+
+
+def _refuse_unchosen(visit: Visit) -> None:
+    """Raises BadRequest for figures that are asked for and not chosen: the answer would be to another question."""
+    if visit.text("kind") != "groups":
+        return
+    pairs = list(zip(visit.chosen("function"), visit.chosen("measured"), strict=False))
+    for number, (function, slug) in enumerate(pairs, 1):
+        if slug and not function:
+            raise BadRequest(f"figure {number} names an attribute, and not what to tell of it", {"field": "measures"})
+    if not visit.text("groupBy") and not any(function for function, _ in pairs):
+        raise BadRequest("choose a figure, or what to group by", {"field": "measures"})
 
 
 def _typed(visit: Visit) -> dict[str, Any]:
