@@ -12,9 +12,9 @@ from crmctl.models.records import PAGE_LIMIT
 
 R = TypeVar("R", bound=Resource)
 
-_DEFAULT_PAGES = (50, 20)
-"""The specification's default page sizes: a page of exactly this length may come from a service that does not heed `limit`."""
-
+_LEAST_PAGE, _ROUND = 10, 5
+"""A page of a round length may be as long as pages of a service get that does not heed `limit`: 20 and 50 are the specification's own
+defaults. Only the next page tells, where there is no total and no longer page came before."""
 
 REPEATS = 2
 """Pages in a row without anything new that prove that `offset` is not heeded; a single one comes where others insert a page in front."""
@@ -33,7 +33,7 @@ def iterate(
     `on_shift` is called when that, or another `total`, shows that others changed the list meanwhile: something may be missing. Raises
     ServiceError `no_progress` when pages bring nothing new: the service does not heed `offset`, and going on would never end.
     """
-    given, position, repeats = 0, offset, 0
+    given, position, repeats, longest = 0, offset, 0, 0
     known: set[Any] = set()
     seen: set[int] = set()
     total: int | None = None
@@ -59,7 +59,8 @@ def iterate(
             yield Page(items, page.total, page.limit, page.offset, page.date)
         given += len(items)
         position += len(page.items)
-        if not page.items or given == limit or _is_last(page, wanted, position):
+        longest = max(longest, len(page.items))
+        if not page.items or given == limit or _is_last(page, wanted, position, longest):
             return
 
 
@@ -67,8 +68,8 @@ def _digest(items: list[R]) -> int:
     return hash(tuple(str(item.wire.get("id")) for item in items))
 
 
-def _is_last(page: Page[R], wanted: int, position: int) -> bool:
+def _is_last(page: Page[R], wanted: int, position: int, longest: int) -> bool:
     if page.total is not None:
         return position >= page.total
     length = len(page.items)
-    return length < min(wanted, page.limit) and length not in _DEFAULT_PAGES
+    return length < min(wanted, page.limit) and (length < longest or length < _LEAST_PAGE or length % _ROUND != 0)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
-from crmctl.client.paging import iterate
 from crmctl.client.shapes import Page
 from crmctl.errors import DeniedError
 from crmctl.models.attributes import Attribute
@@ -52,17 +50,3 @@ def known_attributes(directory: Directory, object_name: str, tell: Callable[[str
             raise
         tell(f"the attributes of {object_name} are not known: {error.message}")
         return None
-
-
-def count_records(crm: Crm, object_id: str, conditions: Sequence[Condition]) -> int:
-    """The service's own total, else as many as its pages hold."""
-    first = crm.list_records(object_id, filters=conditions, limit=1)
-    if first.total is not None:
-        return first.total
-    return sum(1 for _ in oldest_first(crm, object_id, conditions))
-
-
-def oldest_first(crm: Crm, object_id: str, conditions: Sequence[Condition]) -> Iterator[Record]:
-    """Every record that meets the conditions, in the order in which they were created."""
-    pages = iterate(lambda limit, offset: crm.list_records(object_id, filters=conditions, order="asc", limit=limit, offset=offset))
-    return (record for page in pages for record in page.items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from crmctl.bulk.run.job_start import temporary_input
 from crmctl.bulk.send.deletion import read_ids
 from crmctl.bulk.sources.given_input import STDIN, is_stream
 from crmctl.bulk.usecases.targets import store_of
+from crmctl.client.queries.strays import stray_finder
+from crmctl.client.record_lists import known_attributes
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models.filters import Condition, format_condition
@@ -98,15 +100,32 @@ class Selection:
                 for chunk in ids.chunks(500):
                     known.want(chunk)
                 pages = fetch(reader, ids, self._tell)
-            progress = context.listener.progress
+            progress, heeded = context.listener.progress, self._heeded(context, object_id)
             progress.start("collecting", None if self.is_filter else len(ids))
             try:
                 for page in pages:
-                    known.add(page if self.admits is None else filter(self.admits, page))
+                    known.add(filter(self.admits, heeded(page)) if self.admits is not None else heeded(page))
                     progress.advance(len(page))
             finally:
                 progress.finish()
         return reader.requests
+
+    def _heeded(self, context: BulkContext, object_id: str) -> Callable[[Iterable[Record]], Iterable[Record]]:
+        """Leaves out what clearly does not meet the conditions, which is said once: a service may not heed a filter that it is sent."""
+        if not self.conditions:
+            return lambda records: records
+        find = stray_finder(known_attributes(context.directory, object_id, context.listener.note) or (), self.conditions)
+        told: list[str] = []
+
+        def heeded(records: Iterable[Record]) -> Iterator[Record]:
+            for record in records:
+                if (stray := find(record)) is None:
+                    yield record
+                elif not told:
+                    told.append(stray)
+                    context.listener.note(f"{stray}: such records are left alone")
+
+        return heeded
 
     def _tell(self, cost: Cost) -> None:
         self.price(cost.requests)

@@ -16,7 +16,8 @@ from crmctl.client.queries.list_reader import ListReader, merged
 from crmctl.client.queries.order_bisection import SortedList
 from crmctl.client.queries.query_context import QueryContext, ReadingCost, RecordLists
 from crmctl.client.queries.record_filter import Admits, Bound, ListOrder, RecordFilter, micros_at
-from crmctl.client.record_lists import count_records
+from crmctl.client.queries.strays import stray_finder
+from crmctl.client.record_lists import known_attributes
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
 from crmctl.models.filters import Condition
@@ -49,6 +50,7 @@ class RecordQuery:
         self.has_body = wanted.needs_body
         self._purpose = purpose
         self._trust = _Trust()
+        self._has_strays = False
         self._mirror: RecordLists | None = None
         """What is read instead of the service."""
 
@@ -119,8 +121,10 @@ class RecordQuery:
         if wanted.bounds and not wanted.criteria and not wanted.choices and not wanted.narrowings:
             return self._count_within()
         if wanted.is_plain and not self.has_body:
-            crm, on_object = self.context.crm, self.context.directory.with_object
-            return on_object(self.object_name, lambda target: count_records(crm, target, wanted.conditions))
+            if (total := self._page(wanted.conditions, ListOrder(), 1, 0).total) is not None:
+                return total
+            in_order = ListOrder(None, "asc")
+            return sum(len(page.items) for page in iterate(lambda *place: self._page(wanted.conditions, in_order, *place)))
         self._purpose = self._purpose or "to count them"
         self._choose_lists()
         if not self._decides_here and not wanted.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
@@ -165,10 +169,20 @@ class RecordQuery:
     def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
         lists: RecordLists = self._mirror or self.context.crm
         call = lists.search_records if self.has_body else lists.list_records
-        return self.context.directory.with_object(
+        page = self.context.directory.with_object(
             self.object_name,
             lambda target: call(target, filters=conditions, sort=order.sort, order=order.order, limit=limit, offset=offset),
         )
+        self._look_for_strays(conditions, page.items)
+        return page
+
+    def _look_for_strays(self, conditions: Sequence[Condition], records: Sequence[Record]) -> None:
+        """Say once that the service answers with records that were not asked for."""
+        if conditions and records and not self._has_strays:
+            find = stray_finder(known_attributes(self.context.directory, self.object_name, self.context.tell) or (), conditions)
+            if (stray := next(filter(None, map(find, records)), None)) is not None:
+                self._has_strays = True
+                self.context.warn(f"{stray}: it may not heed this filter")
 
     def _choose_lists(self) -> None:
         """Many lists take many requests: then rather the whole object, where that takes fewer."""

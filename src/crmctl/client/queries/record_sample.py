@@ -31,8 +31,11 @@ def sample(query: RecordQuery, count: int, seed: int | None) -> list[Record]:
     if len(parts) > MANY_LISTS and not query.is_mirrored and query.agree(cost):
         return sample(query, count, seed)
     for inside in parts:
-        page = query.fetch(inside[-1] - inside[0] + 1, inside[0])
-        found += [page.items[place - inside[0]] for place in inside if place - inside[0] < len(page.items)]
+        while inside:
+            page = query.fetch(inside[-1] - inside[0] + 1, inside[0])
+            found += [page.items[place - inside[0]] for place in inside if place - inside[0] < len(page.items)]
+            # A page may be shorter than was asked for.
+            inside = [place for place in inside if place - inside[0] >= len(page.items)] if page.items else []
     return found
 
 
