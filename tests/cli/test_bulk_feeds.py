@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.cli.conftest import requests_of
 from tests.support.cli import Result, run_crmctl, start_crmctl
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import RunningService
 
 IMPORT = ("bulk", "import", "people", "people.csv", "--key", "email", "--feed", "erp")
@@ -113,8 +113,7 @@ def test_a_killed_night_is_known_the_next_one_or_not_at_all(crm: RunningService)
     crm.log.clear()
     Path("people.csv").write_text(file(2), encoding="utf-8")
     with start_crmctl(*IMPORT) as killed:
-        while not any(entry["method"] == "POST" for entry in crm.log) and killed.poll() is None:
-            pass
+        wait_until(lambda: any(entry["method"] == "POST" for entry in crm.log) or killed.poll() is not None)
         killed.send_signal(signal.SIGKILL)
         killed.wait(PATIENCE)
     edits("p7@acme.com", "score=99")

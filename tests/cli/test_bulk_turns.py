@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.object_lock import ObjectLock
 from crmctl.clock import SystemClock
+from crmctl.service.http import bodies
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
-ROWS = 1200
+ROWS = 500
 IMPORT = ("bulk", "import", "companies", "firms.csv", "--key", "name")
 
 
@@ -33,14 +39,40 @@ def names() -> Counter[str]:
     return Counter(run_crmctl("records", "list", "companies", "--all", "-q", "[].data.name").ok().json())
 
 
-def test_two_at_once_take_turns(firms: RunningService) -> None:
-    with start_crmctl(*IMPORT) as first, start_crmctl(*IMPORT) as second:
-        ends = [process.communicate(timeout=PATIENCE) for process in (first, second)]
+@dataclass
+class Held:
+    """A request that the service has taken up, and carries out when told to."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+
+def hold_up(monkeypatch: pytest.MonkeyPatch, number: int) -> Held:
+    """The n-th request of an import, from 1."""
+    held, read, numbers = Held(), bodies.read_shape, count(1)
+
+    def read_shape(shape: Any, raw: bytes, **options: Any) -> dict[str, Any]:
+        if b'"records"' in raw and next(numbers) == number:
+            held.reached.set()
+            assert held.go_on.wait(PATIENCE)
+        return read(shape, raw, **options)
+
+    monkeypatch.setattr(bodies, "read_shape", read_shape)
+    return held
+
+
+def test_two_at_once_take_turns(firms: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = hold_up(monkeypatch, 3)
+    with start_crmctl(*IMPORT) as first:
+        assert request.reached.wait(PATIENCE)
+        with start_crmctl(*IMPORT, "-o", "table") as second:
+            assert second.stderr is not None
+            said = next(line for line in second.stderr if "waiting for its end" in line)
+            request.go_on.set()
+            ends = [process.communicate(timeout=PATIENCE) for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), ends
     assert names() == Counter(f"Firm {n}" for n in range(ROWS))
-    waited = [err for _, err in ends if "is importing into companies by key; waiting for its end" in err]
-    assert len(waited) == 1
-    assert "job 20" in waited[0]
+    assert re.search("job 20.* is importing into companies by key", said)
 
 
 def lock(service: RunningService) -> ObjectLock:
@@ -101,12 +133,13 @@ def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: R
             assert len(doubled) <= ROWS
 
 
-def test_a_killed_import_holds_nothing_and_going_on_takes_its_turn_too(firms: RunningService) -> None:
+def test_a_killed_import_holds_nothing_and_going_on_takes_its_turn_too(firms: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = hold_up(monkeypatch, 3)
     with start_crmctl(*IMPORT) as first:
-        while not any(entry["method"] == "POST" for entry in firms.log) and first.poll() is None:
-            pass
+        assert request.reached.wait(PATIENCE)
         first.send_signal(signal.SIGKILL)
         first.wait(PATIENCE)
+    request.go_on.set()
     with held(firms):
         refused = run_crmctl("bulk", "resume", "--last", "--lock-wait", "0").exits(8)
         assert refused.error()["code"] == "import_running"
