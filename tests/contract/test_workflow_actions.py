@@ -168,7 +168,7 @@ def test_a_dripping_answer_ends_with_the_deadline(work: Machinery) -> None:
         [workflow] = work.load({"actions": [{"type": "callUrl", "url": receiver.url}]})
         work.record()
         work.settle()
-    assert "ReadTimeout: not done within 0.3 seconds" in work.runs(workflow)[0]["error"]
+    assert "Timeout: not done within 0.3 seconds" in work.runs(workflow)[0]["error"]
 
 
 def test_workflows_whose_calls_hang_keep_no_other_waiting(work: Machinery) -> None:
