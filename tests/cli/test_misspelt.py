@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shlex
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,54 @@ from tests.support.service import RunningService, running_service
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     with running_service(tmp_path_factory.mktemp("misspelt")) as service:
         yield service
+
+
+HABITS = [
+    (("whoami",), "crmctl auth status"),
+    (("auth", "whoami"), "crmctl auth status"),
+    (("version",), "crmctl --version"),
+    (("users", "list"), "crmctl members list"),
+    (("fields", "people"), "crmctl attributes list people"),
+    (("describe", "people"), "crmctl attributes list people"),
+    (("bulk", "status"), "crmctl bulk jobs"),
+    (("records", "export", "people"), "crmctl bulk export people"),
+    (("schema", "export"), "crmctl schema pull"),
+    (("records", "help"), "crmctl records --help"),
+    (("records", "list", "people", "--where", "status=new"), "did you mean --filter?"),
+    (("records", "list", "people", "-n", "5"), "did you mean --limit?"),
+    (("records", "list", "people", "--format", "json"), "did you mean --output?"),
+    (("records", "list", "people", "--columns", "email"), "did you mean --fields?"),
+    (("records", "delete", "people", "--filter", "status=new"), "crmctl bulk delete OBJECT --filter ... takes all that match"),
+    (("records", "update", "people", "email=a@b.c", "score=5"), "--set 'score=5'"),
+    (("records", "create", "people", "name.first=Ada"), "--set 'name.first=Ada'"),
+    (("bulk", "export", "people", "people.csv"), "-O people.csv"),
+    (("config", "set", "url", "https://x.example"), "did you mean base_url?"),
+    (("config", "set", "api_key", "abc"), "crmctl auth login stores a key"),
+    (("records", "list", "people", "--sort=-score"), "--sort score --order desc"),
+    (("records", "list", "people", "--sort", "score asc"), "--sort score --order asc"),
+    (("records", "list", "people", "--filter", "email like '%acme%'"), "--filter 'email~acme'"),
+    (("records", "list", "people", "--filter", "email LIKE 'a%'"), "--filter 'email^=a'"),
+    (("records", "list", "people", "--filter", "email ilike %.com"), "--filter 'email$=.com'"),
+    (("records", "list", "people", "--filter", "score is null"), "--filter 'score isEmpty'"),
+    (("records", "list", "people", "--filter", "score is not NULL"), "--filter 'score isNotEmpty'"),
+    (("records", "list", "people", "--filter", "score<>5"), "--filter 'score!=5'"),
+    (("records", "list", "people", "--filter", "score between 5 and 10"), "--filter 'score>=5' --filter 'score<=10'"),
+    (("records", "list", "people", "--filter", "status in ('new', 'customer')"), "--filter 'status in new,customer'"),
+]
+"""What people of other tools type, and what is meant by it."""
+
+NOT_MEANT = [
+    ("email = 'a@b.c'", "--filter 'email=a@b.c'"),
+    ("email==a@b.c", "--filter 'email=a@b.c'"),
+    ('email == "a@b.c"', "--filter 'email=a@b.c'"),
+    ("email=“a@b.c”", "--filter 'email=a@b.c'"),
+    ("email[equals]='a@b.c'", None),
+    ("notes~'a'", None),
+    ("email=a@b.c", None),
+    ("notes=don't", None),
+    ("notes=like this", None),
+    ("notes~is null", None),
+]
 
 
 @pytest.fixture
@@ -89,6 +138,22 @@ def test_the_nearest_is_suggested_once(service_here: RunningService, words: tupl
 def test_an_option_that_the_command_does_not_have_is_not_suggested(words: tuple[str, ...]) -> None:
     hint = hint_of(run_here(*words).exits(2))
     assert hint == f"crmctl {words[0]} {words[1]} --help"
+
+
+@pytest.mark.parametrize(("words", "hint"), HABITS, ids=[" ".join(words) for words, _ in HABITS])
+def test_what_other_tools_call_it(service_here: RunningService, words: tuple[str, ...], hint: str) -> None:
+    """A hint that is a command, or a part of one, is taken as it stands."""
+    assert run_here(*words).exits(2).error()["hint"] == hint
+    if hint.startswith("--filter"):
+        run_here(*LIST, *shlex.split(hint)).ok()
+    if hint.startswith("--sort"):
+        run_here(*LIST, *shlex.split(hint)).ok()
+
+
+@pytest.mark.parametrize(("condition", "without"), NOT_MEANT)
+def test_a_value_keeps_its_quotes_and_that_is_said(service_here: RunningService, condition: str, without: str | None) -> None:
+    said = run_here(*LIST, "--filter", condition).ok().err
+    assert without in said if without else "compared with all of" not in said, said
 
 
 def test_the_name_of_an_object_is_no_command_and_leads_to_its_records(service_here: RunningService) -> None:

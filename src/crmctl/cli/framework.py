@@ -22,7 +22,6 @@ from crmctl.cli import help_text
 from crmctl.cli.options import common_options
 from crmctl.cli.registry import BY_NAME, COMMANDS
 from crmctl.errors import UsageError
-from crmctl.models.nearest import nearest
 
 Parameter = TyperArgument | TyperOption
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": help_text.WIDEST}
@@ -269,22 +268,20 @@ def command_help(words: Sequence[str], width: int) -> str | None:
     return command.get_help(ctx) + "\n"
 
 
-OPTION_CUTOFF = 0.7
-"""Options of other commands are no slips of the hand: `--filter` is not `--profile`."""
-
-
 def _usage_error(error: click.exceptions.ClickException) -> UsageError:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "crmctl"
+    from crmctl.cli.unknown_command import extra_hint, option_hint
+
+    known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
     if isinstance(error, click.exceptions.NoSuchOption):
-        known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
-        meant = nearest(error.option_name.lstrip("-"), [name[2:] for name in [*known, "--help"] if name.startswith("--")], OPTION_CUTOFF)
-        return UsageError(f"no such option: {error.option_name}", hint=f"did you mean --{meant}?" if meant else f"{path} --help")
+        hint = option_hint(path, error.option_name, [*known, "--help"])
+        return UsageError(f"no such option: {error.option_name}", hint=hint)
     if isinstance(error, click.exceptions.BadParameter) and ctx is not None and error.param is not None:
         error.param_hint = error.param_hint or environment_variable(ctx, str(error.param.name))
     from crmctl.cli.bad_values import in_our_words
 
-    return UsageError(in_our_words(error.format_message()), hint=f"{path} --help")
+    return UsageError(in_our_words(error.format_message()), hint=extra_hint(path, error.format_message(), known))
 
 
 def environment_variable(ctx: click.Context, name: str) -> str | None:

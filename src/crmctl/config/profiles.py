@@ -16,6 +16,9 @@ from crmctl.models.nearest import suggestion
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
+OTHER_KEYS = dict.fromkeys(("api_key", "apikey", "key", "token"), "crmctl auth login stores a key") | {"url": "did you mean base_url?"}
+"""What else people look for among the settings."""
+
 
 @dataclass(frozen=True)
 class ConfigFile:
@@ -115,7 +118,7 @@ def _checked_values(values: dict[str, Any], profile: str | None) -> dict[str, An
         if key not in parsers:
             raise _Misfit(
                 f"unknown key {key!r} at {place}",
-                hint=suggestion(key, parsers, f"valid keys there: {', '.join(parsers)}"),
+                hint=OTHER_KEYS.get(key) or suggestion(key, parsers, f"valid keys there: {', '.join(parsers)}"),
                 code="unknown_key",
             )
     return {key: _check(parsers[key], value, f"{key} at {place}") for key, value in values.items()}

@@ -115,6 +115,10 @@ _BY_FOLDED_NAME = {operator.lower(): operator for operator in Operator}
 _EXAMPLES = "write 'email endsWith @acme.com', 'amount>=1000' or 'email[contains]=acme'; see: crmctl help filters"
 
 
+_QUOTES = "'\""
+_PAIRS = (("'", "'"), ('"', '"'), ("“", "”"), ("„", "“"), ("‘", "’"))
+
+
 def parse_condition(text: str) -> Condition:
     """One condition of one value, as `parse_clause` reads it. Raises UsageError for anything else."""
     clause = parse_clause(text)
@@ -137,6 +141,8 @@ def parse_clause(text: str) -> Clause:
     if parts["word"] and (listed := _LIST.match(text, found.end("slug"))):
         operator = LISTS[" ".join(listed["word"].lower().split())]
         return Clause(parts["slug"], operator, split_values(listed["values"] or "", text), is_list=True)
+    if parts["sign"] == "<" and (parts["sign_value"] or "").startswith(">"):
+        raise _unknown_operator("<>", text, f"{parts['slug']}!={(parts['sign_value'] or '')[1:].strip()}")
     operator = SIGNS[parts["sign"]] if parts["sign"] else _operator(parts["word"] or parts["bracketed"] or "", text)
     value = next((parts[name] for name in ("wire_value", "sign_value", "word_value") if parts[name] is not None), None)
     return Clause(parts["slug"], operator, (_value(operator, value, text),), is_exact=parts["bracketed"] is not None)
@@ -144,6 +150,10 @@ def parse_clause(text: str) -> Clause:
 
 def split_values(listed: str, text: str) -> tuple[str, ...]:
     """The values of `a,"b, c",d`, each once; blanks around them belong to the commas. Raises UsageError, which shows `text`."""
+    if (bare := listed.strip()).startswith("(") and bare.endswith(")"):
+        without = ",".join(one.strip().strip(_QUOTES) for one in bare[1:-1].split(","))
+        hint = f"--filter '{text.partition('(')[0].strip()} {without}'"
+        raise UsageError(f"the filter {text!r} has brackets around its values", hint=hint, code="bad_filter")
     values: list[str] = []
     position, goes_on = 0, True
     while goes_on:
@@ -184,6 +194,8 @@ def _check_encodable(text: str) -> None:
 
 def _operator(name: str, text: str) -> Operator:
     operator = _BY_FOLDED_NAME.get(name.lower())
+    if operator is None and (meant := _meant_in_sql(text)) is not None:
+        raise _unknown_operator(" ".join(text.split()[1:3] if name.lower() == "is" else [name]), text, *meant)
     if operator is None:
         valid = [*map(str, Operator), *LISTS]
         raise UsageError(
@@ -192,6 +204,43 @@ def _operator(name: str, text: str) -> Operator:
             code="unknown_operator",
         )
     return operator
+
+
+_SQL = re.compile(
+    r"""\s*(?P<slug>[^\s=<>!~^$\[]+)\s+(?:(?P<like>i?like)\s+(?P<pattern>.+)|is\s+(?P<no>not\s+)?null|between\s+(?P<low>.+?)\s+and\s+(?P<high>.+))\s*""",
+    re.IGNORECASE,
+)
+
+
+def _meant_in_sql(text: str) -> list[str] | None:
+    """What a condition of SQL is here."""
+    if (found := _SQL.fullmatch(text)) is None:
+        return None
+    slug = found["slug"]
+    if found["like"]:
+        pattern = found["pattern"].strip("'\"")
+        sign = {(False, True): "^=", (True, False): "$="}.get((pattern.startswith("%"), pattern.endswith("%")), "~")
+        return [f"{slug}{sign}{pattern.strip('%')}"]
+    if found["low"]:
+        return [f"{slug}>={found['low'].strip(_QUOTES)}", f"{slug}<={found['high'].strip(_QUOTES)}"]
+    return [f"{slug} {'isNotEmpty' if found['no'] else 'isEmpty'}"]
+
+
+def _unknown_operator(name: str, text: str, *meant: str) -> UsageError:
+    hint = " ".join(f"--filter '{one}'" for one in meant)
+    return UsageError(f"unknown operator {name!r} in the filter {text!r}", hint=hint, code="unknown_operator")
+
+
+def mistaken_value(clause: Clause) -> str | None:
+    """What to say of a value that holds what was hardly meant to be in it: a second =, or quotes, which are the value's own."""
+    value = clause.value
+    if clause.is_exact or clause.is_list or clause.operator is not Operator.EQUALS:
+        return None
+    inner = value.removeprefix("=").strip()
+    inner = inner[1:-1] if len(inner) > 1 and (inner[0], inner[-1]) in _PAIRS else inner
+    if inner == value:
+        return None
+    return f"{clause.target} is compared with all of {value!r}; --filter '{clause.target}={inner}' is without that"
 
 
 def _value(operator: Operator, value: str | None, text: str) -> str:

@@ -16,7 +16,7 @@ from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.comparison import COMPARISONS, value_test
 from crmctl.models.composites import COMPOSITE_TYPES, Form, knows_part, learn_form, unknown_part
-from crmctl.models.filters import FIELDS_OF_EVERY_RECORD, SIGNS, Clause, Condition, Operator, check_slugs, parse_clause
+from crmctl.models.filters import FIELDS_OF_EVERY_RECORD, SIGNS, Clause, Condition, Operator, check_slugs, mistaken_value, parse_clause
 from crmctl.models.folded_text import fold
 from crmctl.models.ids import is_uuid
 from crmctl.models.nearest import nearest
@@ -104,6 +104,8 @@ class FilterReader:
         """A condition on the value of an attribute, which the service decides."""
         attribute = attributes.get(clause.target)
         values = clause.values
+        if (mistaken := mistaken_value(clause)) is not None:
+            self.context.warn(mistaken)
         if attribute is not None:
             self._check_alternatives(clause, attribute, attributes)
             if clause.operator in _EQUALITY:

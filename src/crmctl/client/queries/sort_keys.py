@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +28,11 @@ def list_order(sort: str | None, order: str | None, attributes: Callable[[], Map
     slug, _, part = sort.partition(".") if sort not in known else (sort, "", "")
     attribute = known.get(slug)
     if attribute is None or (part and attribute.type not in COMPOSITE_TYPES):
-        meant = did_you_mean(sort, [*SORTS, *known])
+        signed = re.fullmatch(r"([-+]?)([^:\s]+?)(?:[:\s]+(asc|desc))?", sort.lower())
+        if signed is not None and (signed[1] or signed[3]) and signed[2] in {*SORTS, *known}:
+            meant = f"--sort {signed[2]} --order {signed[3] or ('desc' if signed[1] == '-' else 'asc')}"
+        else:
+            meant = did_you_mean(sort, [*SORTS, *known])
         valid = f"created_at, updated_at, or an attribute: {', '.join(known)}" if known else "created_at or updated_at"
         raise UsageError(f"--sort must be {valid}, not {sort!r}", hint=meant or None, code="unknown_attribute")
     return ListOrder(sort, order or "asc", key=_key(attribute, part))
