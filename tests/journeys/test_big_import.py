@@ -51,6 +51,7 @@ def test_ten_thousand_rows_come_back_cell_by_cell(unlimited: RunningService) -> 
     assert differences(written, Path("out.csv")) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("imports", [1, 2])
 def test_the_same_import_at_a_tight_limit_is_never_refused(limited: RunningService, imports: int) -> None:
     """How long it takes is measured by benchmarks/pace.py: a busy machine needs longer for such rows than the limit does."""
@@ -71,6 +72,7 @@ def write_titles(path: Path, rows: int) -> None:
         file.writelines(f"{path.stem} {number}\n" for number in range(rows))
 
 
+@pytest.mark.long
 def test_at_a_tight_limit_nothing_is_refused(limited: RunningService) -> None:
     make_object(limited)
     write_titles(Path("titles.csv"), PACED_ROWS)
@@ -81,6 +83,7 @@ def test_at_a_tight_limit_nothing_is_refused(limited: RunningService) -> None:
     assert sum(entry["method"] == "POST" for entry in limited.log) == PACED_ROWS // 100
 
 
+@pytest.mark.long
 def test_two_imports_at_once_share_the_limit(limited: RunningService) -> None:
     identity, _ = make_object(limited)
     for name in ("left", "right"):

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
@@ -32,6 +34,7 @@ def start(service: RunningService, path: Path, *arguments: str) -> subprocess.Po
     return subprocess.Popen(command)
 
 
+@pytest.mark.long
 def test_two_imports_and_a_person(tmp_path: Path) -> None:
     with running_service(tmp_path / "service", rate_limit=100, rate_window=3) as service:
         bulk = [start(service, tmp_path / "rate.sqlite", "bulk", "130", "0") for _ in range(2)]
