@@ -15,9 +15,9 @@ from tests.support.sources import PACKAGE, ROOT, package_files
 DEFERRED = {
     "crmctl": "the API is imported when it is used",
     "crmctl.main": "--version and completion need no command line",
-    "crmctl.bulk.run.job_hooks": "most jobs carry out no saved plan",
+    "crmctl.bulk.run.job_hooks": "most jobs carry out no saved plan, and no row of theirs refers to another",
     "crmctl.bulk.sources.open_source": "a file is of one format",
-    "crmctl.bulk.usecases.targets": "an import without a mirror needs nothing of it",
+    "crmctl.bulk.usecases.targets": "an import without a mirror or a key needs nothing of it",
     "crmctl.client.crm": "what a noun looks like is built when it is asked for",
     "crmctl.client.rate_limit.limiter": "the ledger and its model are there when a request is made",
     "crmctl.output.messages": "an error for a program is the only JSON on stderr",

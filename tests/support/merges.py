@@ -15,8 +15,8 @@ from typing import Any
 from crmctl.bulk.dedupe.merge_plan import MergePlanHeader, PlannedMerge, write_merge_plan
 from crmctl.bulk.dedupe.survivorship import MergedValue, MergeRecord, merge_values, parse_keep
 from crmctl.bulk.journal.jobs import JobStore
+from crmctl.bulk.usecases.apply_plan import ApplyRequest
 from crmctl.bulk.usecases.merge_records import MergeResult, merge_records, resume_merges
-from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.unmerge_records import UnmergeResult, unmerge_records
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory

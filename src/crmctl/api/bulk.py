@@ -19,11 +19,13 @@ from crmctl.bulk.usecases import jobs as listing
 from crmctl.bulk.usecases import resume as resuming
 from crmctl.bulk.usecases import undo as undoing
 from crmctl.bulk.usecases import update as updating
+from crmctl.bulk.usecases.apply_plan import ApplyRequest
 from crmctl.bulk.usecases.import_preview import ImportPreview, preview_import
-from crmctl.bulk.usecases.inspect_file import InspectReport
+from crmctl.bulk.usecases.inspect_file import InspectReport, InspectRequest
 from crmctl.bulk.usecases.recreate import Recreation
-from crmctl.bulk.usecases.requests import ApplyRequest, ImportRequest, InspectRequest, ResumeRequest
+from crmctl.bulk.usecases.requests import ImportRequest
 from crmctl.bulk.usecases.results import ImportResult
+from crmctl.bulk.usecases.resume import ResumeRequest
 from crmctl.bulk.usecases.selected_records import Selection
 from crmctl.bulk.usecases.update import UpdatePreview, UpdateRequest, agree
 

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from crmctl.bulk.usecases.apply_plan import PlanPreview
+    from crmctl.bulk.usecases.apply_plan import ApplyRequest, PlanPreview
     from crmctl.bulk.usecases.import_preview import ImportPreview
-    from crmctl.bulk.usecases.requests import ApplyRequest
     from crmctl.bulk.usecases.results import ImportResult
     from crmctl.cli.runtime import Runtime
 

@@ -11,9 +11,9 @@ from crmctl.cli.counted_words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from crmctl.bulk.usecases.apply_plan import ApplyRequest
     from crmctl.bulk.usecases.dedupe import DedupeRequest, DedupeResult
     from crmctl.bulk.usecases.merge_records import MergePreview, MergeResult
-    from crmctl.bulk.usecases.requests import ApplyRequest
     from crmctl.bulk.usecases.unmerge_records import UnmergeResult
     from crmctl.cli.runtime import Runtime
 

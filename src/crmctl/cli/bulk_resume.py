@@ -10,7 +10,7 @@ from crmctl.cli.bulk_imports import check_shown
 from crmctl.cli.counted_words import counted
 
 if TYPE_CHECKING:
-    from crmctl.bulk.usecases.requests import ResumeRequest
+    from crmctl.bulk.usecases.resume import ResumeRequest
     from crmctl.cli.runtime import Runtime
 
 

@@ -9,7 +9,7 @@ from crmctl.cli.bulk_context import RuntimeContext
 from crmctl.cli.counted_words import counted
 
 if TYPE_CHECKING:
-    from crmctl.bulk.usecases.requests import InspectRequest
+    from crmctl.bulk.usecases.inspect_file import InspectRequest
     from crmctl.cli.runtime import Runtime
 
 

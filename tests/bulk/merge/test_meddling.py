@@ -15,8 +15,8 @@ import pytest
 from crmctl.bulk.dedupe.merge_plan import PlannedMerge
 from crmctl.bulk.merge.merge_journal import GroupState
 from crmctl.bulk.merge.steps import StepKind
+from crmctl.bulk.usecases.apply_plan import ApplyRequest
 from crmctl.bulk.usecases.merge_records import preview_merges
-from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.client.crm import Crm
 from crmctl.errors import NotFoundError, PartialError, RejectedError
 from crmctl.models.filters import Condition, Operator

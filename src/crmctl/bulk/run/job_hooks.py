@@ -18,9 +18,7 @@ from crmctl.bulk.run.context import Hooks, ImportRun
 from crmctl.bulk.run.import_run import rows_of
 from crmctl.bulk.run.job_start import PLAN_NAME, ImportJob
 from crmctl.bulk.run.key_conflicts import RIVALS_UNKNOWN, KeyConflicts
-from crmctl.bulk.run.links import link_rows
 from crmctl.bulk.run.missing_records import skip_missing
-from crmctl.bulk.run.parents import make_parents
 from crmctl.bulk.run.part_merges import MergedRows, MergeRun, Target
 from crmctl.bulk.run.rows_to_send import chunks
 from crmctl.bulk.send.context import ImportService
@@ -93,6 +91,8 @@ class JobHooks(Hooks):
     def before_rows(self, run: ImportRun) -> CrmctlError | None:
         references = self.job.input.references
         if references is not None and self._makes_parents:
+            from crmctl.bulk.run.parents import make_parents
+
             failure = make_parents(run, references)
             if failure is not None:
                 return failure
@@ -160,6 +160,8 @@ class JobHooks(Hooks):
     def after_rows(self, run: ImportRun) -> CrmctlError | None:
         references = self.job.input.references
         if references is not None and references.link_count:
+            from crmctl.bulk.run.links import link_rows
+
             again = rows_of(self.job.journal, self.job.input.to_send)
             if (failure := link_rows(run, references, again)) is not None:
                 return failure

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
@@ -15,7 +15,6 @@ from crmctl.bulk.journal.states import JobKind
 from crmctl.bulk.match.key_lookups import AtHand, Lookup, nothing_at_hand
 from crmctl.bulk.match.keys import key_rule
 from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
-from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
 from crmctl.bulk.rows.markers import check_marker
 from crmctl.bulk.run.before_images import BeforeImages
@@ -29,6 +28,9 @@ from crmctl.client.record_lists import Getter
 from crmctl.errors import UsageError
 from crmctl.models.attributes import Attribute
 from crmctl.version import __version__
+
+if TYPE_CHECKING:
+    from crmctl.bulk.read.newest_page import NewestPage
 
 PLAN_NAME = "plan.jsonl"
 """The file of a job that holds the plan it carries out."""

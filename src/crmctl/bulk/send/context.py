@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from crmctl.bulk.interrupts import Interrupt
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.progress import Progress
-from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.rows.batches import DEFAULT_BYTES, Entry
 from crmctl.client.http.attempt_observer import BatchObserver
 from crmctl.client.record_lists import Getter
 from crmctl.clock import Clock
 from crmctl.models.records import BULK_LIMIT, BulkResult
+
+if TYPE_CHECKING:
+    from crmctl.bulk.read.newest_page import NewestPage
 
 SETTLE_SECONDS = 120.0
 """How long after its sending a row that is not found may still appear."""

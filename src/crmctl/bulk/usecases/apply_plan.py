@@ -11,19 +11,35 @@ from typing import Any
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.run.decisions import Decision, Decisions, compare, examples
 from crmctl.bulk.run.dry_run import DryRun, DryRunOptions, dry_run
+from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.job_start import ImportTarget, temporary_input
 from crmctl.bulk.run.plan_check import Applicable, check_service, open_plan, refusal
 from crmctl.bulk.run.plan_file import PlanHeader, read_plan
 from crmctl.bulk.run.request_limit import current_limit
 from crmctl.bulk.usecases.finding_log import FindingLog
 from crmctl.bulk.usecases.job_run import RunOptions, run_to_result
-from crmctl.bulk.usecases.requests import ApplyRequest
+from crmctl.bulk.usecases.requests import RunRequest
 from crmctl.bulk.usecases.results import ImportResult
 from crmctl.bulk.usecases.targets import check_places, mirror_of, resolve_target, store_of, takes_turn
 from crmctl.errors import RejectedError
 
 EXAMPLES = 10
 """How many rows a preview shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyRequest(RunRequest):
+    """A plan to carry out. `input`: where the file to import is, when it was moved."""
+
+    file: str
+    input: str | None = None
+    expect: int | None = None
+    max_changes: str | None = None
+    again: bool = False
+    mirror: str = "auto"
+
+    def guard(self) -> Guard:
+        return Guard.parse(self.expect, self.max_changes)
 
 
 @dataclass(frozen=True)

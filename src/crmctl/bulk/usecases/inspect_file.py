@@ -15,7 +15,7 @@ from crmctl.bulk.run.job_start import temporary_input
 from crmctl.bulk.sources.open_source import open_source
 from crmctl.bulk.sources.rows import Dialect, Row, Source
 from crmctl.bulk.usecases.file_duplicates import FileColumns, FileDuplicates, count_duplicates
-from crmctl.bulk.usecases.requests import InspectRequest, check_choice
+from crmctl.bulk.usecases.requests import ReadRequest, check_choice
 from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
@@ -36,6 +36,18 @@ SUGGESTED = 0.5
 """Confidence of a suggestion: an import does not follow it unless `--map` says so."""
 
 _TELLING_PHONE = re.compile(r"\s*(?:\+|00|\()[0-9]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectRequest(ReadRequest):
+    """A file to look at; with an object its columns are mapped for an import in that mode. With `duplicates`, or rules to `match`, its rows
+    are compared with each other."""
+
+    file: str
+    object: str | None = None
+    mode: str = "create"
+    duplicates: bool = False
+    match: Sequence[str] = ()
 
 
 def _is_phone(text: str) -> bool:

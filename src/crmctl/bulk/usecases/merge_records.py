@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.dedupe.merge_plan import MergePlanFile, PlannedMerge, is_merge_plan
@@ -27,13 +27,15 @@ from crmctl.bulk.rows.mapping import schema_digest
 from crmctl.bulk.run.job_start import keep_plan
 from crmctl.bulk.run.plan import file_digest
 from crmctl.bulk.run.request_limit import current_limit
-from crmctl.bulk.usecases.requests import ApplyRequest
 from crmctl.bulk.usecases.resume import check_service
 from crmctl.bulk.usecases.targets import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.mirror.local_copy import LocalCopy, fresh_copy
 from crmctl.models.records import BULK_LIMIT
 from crmctl.version import __version__
+
+if TYPE_CHECKING:
+    from crmctl.bulk.usecases.apply_plan import ApplyRequest
 
 MANY_REQUESTS = 100
 """More take longer than a minute, and are said beforehand."""

@@ -181,41 +181,6 @@ class ImportRequest(RunRequest, ReadRequest):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApplyRequest(RunRequest):
-    """A plan to carry out. `input`: where the file to import is, when it was moved."""
-
-    file: str
-    input: str | None = None
-    expect: int | None = None
-    max_changes: str | None = None
-    again: bool = False
-    mirror: str = "auto"
-
-    def guard(self) -> Guard:
-        return Guard.parse(self.expect, self.max_changes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumeRequest(RunRequest):
-    """A job to go on with: the named one, with `last` the newest one that can be resumed, else the only one."""
-
-    job: str | None = None
-    last: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class InspectRequest(ReadRequest):
-    """A file to look at; with an object its columns are mapped for an import in that mode. With `duplicates`, or rules to `match`, its rows
-    are compared with each other."""
-
-    file: str
-    object: str | None = None
-    mode: str = "create"
-    duplicates: bool = False
-    match: Sequence[str] = ()
-
-
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises UsageError for a value that is none of the choices."""
     if value not in choices:

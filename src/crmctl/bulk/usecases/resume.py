@@ -28,12 +28,20 @@ from crmctl.bulk.run.update_hooks import Approve, UpdateHooks, agree
 from crmctl.bulk.send.edited_record import Editing
 from crmctl.bulk.sources.given_input import COPY_NAME, STDIN
 from crmctl.bulk.usecases.job_run import RunOptions, finished_result, run_to_result
-from crmctl.bulk.usecases.requests import ResumeRequest
+from crmctl.bulk.usecases.requests import RunRequest
 from crmctl.bulk.usecases.results import ImportResult, result_of
 from crmctl.bulk.usecases.targets import check_places, resolve_target, store_of, takes_turn
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import BULK_LIMIT, Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(RunRequest):
+    """A job to go on with: the named one, with `last` the newest one that can be resumed, else the only one."""
+
+    job: str | None = None
+    last: bool = False
 
 
 @dataclass(frozen=True)

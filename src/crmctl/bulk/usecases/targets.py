@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from crmctl.bulk.atomic_file import check_place
 from crmctl.bulk.context import BulkContext
 from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.journal.object_lock import ObjectLock
-from crmctl.bulk.read.newest_page import NewestPage
 from crmctl.bulk.run.job_start import ImportTarget
 from crmctl.bulk.sources.given_input import is_stream
 from crmctl.bulk.usecases.requests import check_choice
@@ -23,6 +21,7 @@ from crmctl.models.composites import COMPOSITE_TYPES
 from crmctl.models.timestamps import MICROS
 
 if TYPE_CHECKING:
+    from crmctl.bulk.read.newest_page import NewestPage
     from crmctl.bulk.usecases.mirrored_records import MirroredRecords
 
 SAMPLES = 20
@@ -50,6 +49,8 @@ def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecor
 
 def newest_page(context: BulkContext, target: ImportTarget) -> NewestPage | None:
     """The records that changed last; None where the key may not read them."""
+    from crmctl.bulk.read.newest_page import NewestPage
+
     try:
         return NewestPage.read(context.crm, target.object_id, context.clock)
     except DeniedError as error:
@@ -93,6 +94,8 @@ def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
 
 def last_turn(context: BulkContext, target: ImportTarget) -> str | None:
     """What `takes_turn` gives where no import by key has had a turn since."""
+    from crmctl.bulk.journal.object_lock import ObjectLock
+
     return ObjectLock(store_of(context), target.object_id, target.object).last_turn()
 
 
@@ -102,6 +105,8 @@ def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, b
     if not by_key:
         yield ""
         return
+    from crmctl.bulk.journal.object_lock import ObjectLock
+
     lock = ObjectLock(store_of(context), target.object_id, target.object, patience)
     with lock.hold(context.clock, context.listener.note) as before:
         yield before

@@ -115,7 +115,7 @@ def apply_plan(
     Refused when the service, the file, its mapping, the attributes, or a record that the plan touches or decided on is not what it was;
     the message says which. With --dry-run it is checked and shown.
     """
-    from crmctl.bulk.usecases.requests import ApplyRequest
+    from crmctl.bulk.usecases.apply_plan import ApplyRequest
 
     apply_saved(ctx.obj, ApplyRequest.taken(_given(ctx)))
 
@@ -138,7 +138,7 @@ def resume_job(
 
     Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
     """
-    from crmctl.bulk.usecases.requests import ResumeRequest
+    from crmctl.bulk.usecases.resume import ResumeRequest
     from crmctl.cli.bulk_resume import resume_job
 
     resume_job(ctx.obj, ResumeRequest.taken(_given(ctx)))
@@ -362,7 +362,7 @@ def inspect_file(
 
     With --duplicates its rows are compared: by every column of e-mail addresses or phone numbers, else by all columns together.
     """
-    from crmctl.bulk.usecases.requests import InspectRequest
+    from crmctl.bulk.usecases.inspect_file import InspectRequest
     from crmctl.cli.bulk_transfers import inspect_input
 
     inspect_input(ctx.obj, InspectRequest.taken(_given(ctx), object=object_name))
