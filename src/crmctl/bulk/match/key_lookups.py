@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from crmctl.bulk.match.at_hand import AtHand, nothing_at_hand
 from crmctl.bulk.match.key_filters import KeyFilter, Question
 from crmctl.bulk.match.key_index import KeyIndex
 from crmctl.bulk.read.full_scan import ScanStatistics, scan
@@ -37,24 +38,6 @@ class RecordSink(Protocol):
     """Takes records as they are now."""
 
     def see(self, records: Iterable[Record], /) -> None: ...
-
-
-class RecordStock(NamedTuple):
-    """All records of an object without asking for them: `requests` it took to know that, `as_of`: up to which moment they are known."""
-
-    pages: Iterable[Sequence[Record]]
-    requests: int
-    as_of: int
-
-
-class AtHand(Protocol):
-    """Where records may be at hand; `slugs` are the attributes that are looked at, None: all."""
-
-    def __call__(self, object_id: str, slugs: Collection[str] | None, /) -> RecordStock | None: ...
-
-
-def nothing_at_hand(_: str, __: Collection[str] | None) -> RecordStock | None:
-    return None
 
 
 @dataclass

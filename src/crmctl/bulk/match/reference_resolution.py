@@ -10,16 +10,18 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.bulk.findings import Finding
 from crmctl.bulk.match.key_index import KeyIndex
-from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.keys import KeyRule
 from crmctl.bulk.match.references import Reference
 from crmctl.bulk.rows.validation import Payload
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
+
+if TYPE_CHECKING:
+    from crmctl.bulk.match.key_lookups import Lookup
 
 FILE_NAME = "references.sqlite"
 NAMED_IDS = 5

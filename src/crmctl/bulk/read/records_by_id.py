@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from crmctl.bulk.read.full_scan import ScanStatistics, scan
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.read.seen_ids import SeenIds
 from crmctl.bulk.read.sorted_lists import Listing
@@ -93,6 +92,8 @@ class AwaitedRecords(Spill):
 
 
 def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list[Record]]:
+    from crmctl.bulk.read.full_scan import ScanStatistics, scan
+
     with SeenIds() as seen:
         for page in scan(reader, Listing(reader.object_id), seen, ScanStatistics()):
             if mine := [record for record in page if (record_id := record.id.lower()) in wanted and found.add(record_id)]:

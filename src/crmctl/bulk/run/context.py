@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from crmctl.bulk.findings import Finding
+from crmctl.bulk.match.at_hand import AtHand, nothing_at_hand
 from crmctl.bulk.match.key_index import KeyIndex
-from crmctl.bulk.match.key_lookups import AtHand, nothing_at_hand
 from crmctl.bulk.rows.batches import Entry, SendableRow
 from crmctl.bulk.run.guards import Guard
 from crmctl.bulk.run.row_actions import Resolver

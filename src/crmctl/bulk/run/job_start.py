@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from crmctl.bulk.journal.jobs import JobStore
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import JobKind
-from crmctl.bulk.match.key_lookups import AtHand, Lookup, nothing_at_hand
+from crmctl.bulk.match.at_hand import AtHand, nothing_at_hand
 from crmctl.bulk.match.keys import key_rule
-from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
 from crmctl.bulk.rows.mapping import MappedColumn, Mode, schema_digest
 from crmctl.bulk.rows.markers import check_marker
 from crmctl.bulk.run.before_images import BeforeImages
@@ -30,6 +29,7 @@ from crmctl.models.attributes import Attribute
 from crmctl.version import __version__
 
 if TYPE_CHECKING:
+    from crmctl.bulk.match.key_lookups import Lookup
     from crmctl.bulk.read.newest_page import NewestPage
 
 PLAN_NAME = "plan.jsonl"
@@ -151,6 +151,9 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
     plan, mapping = planned.plan, planned.mapping
     if not plan.references:
         return planned, 0
+    from crmctl.bulk.match.key_lookups import Lookup
+    from crmctl.bulk.match.reference_resolution import OwnRows, ReferenceMap
+
     references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
     own = None
     if mapping.mode is not Mode.UPDATE:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from crmctl.bulk.match.reference_resolution import ReferenceMap
 from crmctl.bulk.match.references import Reference, columns_of, stand_ins
 from crmctl.bulk.rows.batches import Entry
 from crmctl.bulk.rows.cell_values import ValueOptions, merger_of
@@ -26,6 +25,9 @@ from crmctl.bulk.sources.rows import Source, SourceOptions
 from crmctl.errors import CrmctlError, UsageError, reason
 from crmctl.models.attributes import Attribute, AttributeType
 from crmctl.models.composites import COMPOSITE_TYPES, Merger, learn_form
+
+if TYPE_CHECKING:
+    from crmctl.bulk.match.reference_resolution import ReferenceMap
 
 
 @dataclass(frozen=True)

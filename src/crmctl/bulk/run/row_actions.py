@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.bulk.findings import Finding, Severity, shorten
 from crmctl.bulk.journal.journal import Journal
 from crmctl.bulk.journal.states import RowState
 from crmctl.bulk.journal.summary import FEED_COUNTS
 from crmctl.bulk.match.key_index import KeyIndex, Wanted
-from crmctl.bulk.match.key_lookups import Lookup
 from crmctl.bulk.match.keys import KeyRule, is_unchanged, key_rule
 from crmctl.bulk.progress import Progress
 from crmctl.bulk.rows.mapping import Mode
@@ -28,6 +27,9 @@ from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.composites import Merger
+
+if TYPE_CHECKING:
+    from crmctl.bulk.match.key_lookups import Lookup
 
 CHUNK_ROWS = 500
 NAMED_IDS = 5
@@ -97,6 +99,8 @@ class Resolver:
     kept: KeptValues | None = None
 
     def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
+        from crmctl.bulk.match.key_lookups import Lookup
+
         if progress is None:
             return Lookup(lister, self.object_id, stop)
         return Lookup(lister, self.object_id, stop, progress.advance, progress.note)

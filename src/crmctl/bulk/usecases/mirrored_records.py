@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from crmctl.bulk.context import BulkContext
-from crmctl.bulk.match.key_lookups import RecordStock
+from crmctl.bulk.match.at_hand import RecordStock
 from crmctl.errors import CrmctlError, PendingError, ServiceError, StorageError, UsageError
 from crmctl.mirror.file import MirrorFile, SyncState
 from crmctl.mirror.object_sync import JustRead
