@@ -92,6 +92,8 @@ def test_a_workflow_is_made_changed_without_losing_what_the_form_does_not_show_a
     assert actions_in(visitor, path) == [note, call], "a button stores nothing"
     visitor.follow(visitor.send(f"{path}/edit", **moved | kept))
     assert actions_in(visitor, path) == [call, note | {"title": "Ho"}], "what moves takes along what the form does not show"
+    unknown = visitor.send(f"{path}/edit", **moved | kept | {"a1:type": "createRecord", "a1:object": "nowhere"})
+    assert "Action 2: object must be the slug of an object" in unknown.text
     for wrong in (
         {"a2:body": "{"},
         {"a2:headers": "none"},

@@ -98,7 +98,9 @@ def change_actions(reader: PlainReader) -> None:
     reader.press("Add the value", {"Company": "acme", "One more value": "Name"}).press("Move up", {"Name: First": "{{ data.first }}"})
     assert 'Move up<span class="hidden"> action 2' in reader.text
     # What is chosen is shown before it is saved, and no part of the form is left out in silence.
-    reader.press("Save", {"One more value": "Score"}).press("Save", {"Score": "12.50"})
+    reader.press("Save", {"One more value": "Score"}).press("Save", {"Score": "many"})
+    assert "Action 1: Score: " in html.unescape(reader.text)
+    reader.press("Save", {"Score": "12.50"})
     page = re.sub(r"<[^>]+>", " ", html.unescape(reader.text))
     assert re.search(r"1\. Change the record\s+of People\s+Record\s+the one the run is about\s+Company\s+Acme\s+Name", page)
     assert re.search(r"{{ data.first }}\s+Score\s+12.5\s+2\. Add an activity\s+Title\s+Call\s+Linked to", page)

@@ -6,6 +6,7 @@ add, move and remove blocks and values without scripts: they show the form again
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,6 +127,11 @@ def actions_of(tx: Tx, blocks: Sequence[ActionBlock]) -> list[dict[str, Any]]:
         except ValueError as error:
             raise BadRequest(f"action {place + 1}: {error}", {"field": f"actions[{place}]"}) from None
     return actions
+
+
+def in_form_words(message: str) -> str:
+    """`action 2: score must be a number` of what is said of `actions[1].data.score` in a file."""
+    return re.sub(r"\bactions\[(\d+)\]\.?(?:data\.)?", lambda place: f"action {int(place[1]) + 1}: ", message)
 
 
 def attributes_of(tx: Tx, slug: str) -> list[dict[str, Any]]:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from crmctl.service.console.action_form import PLAIN, TYPES, WITH_DATA, ActionBlock, actions_of, blocks_for, pressed, typed_blocks
+from crmctl.service.console.action_form import (
+    PLAIN,
+    TYPES,
+    WITH_DATA,
+    ActionBlock,
+    actions_of,
+    blocks_for,
+    in_form_words,
+    pressed,
+    typed_blocks,
+)
 from crmctl.service.console.conditions_form import OPERATORS, definitions_of, refuse_unfinished, rows_from, rows_of
 from crmctl.service.console.deletions import Deletable
 from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
@@ -135,4 +145,5 @@ def _form(
         "targets": {each["id"]: each["slug"] for each in visit.objects},
     }
     values |= form_values(stored, error) | ({"version": visit.text("version")} if focused else {})
+    values |= {} if is_yaml or error is None else {"error": in_form_words(error.message)}
     return ConsolePage("workflow_form.html", values, form_status(error))
