@@ -222,9 +222,11 @@ def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
 
 
 def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[dict[str, Any]], int] | None:
-    """The page and the total; None where more match than it seemed. In no order at first, for which an index may be enough."""
+    """The page and the total; None where more match than it seemed. In an order at first for which the index of the condition is enough."""
     table = search.schema.table
-    keys = [row[0] for row in tx.all(f"SELECT seq FROM {search.source} WHERE {search.where.sql} LIMIT ?", (*search.where.params, FEW + 1))]
+    # Not in none: an engine that expects many, and so to be done soon, would then look for them with one process.
+    found = f"SELECT seq FROM {search.source} WHERE {search.where.sql} ORDER BY +seq LIMIT ?"
+    keys = [row[0] for row in tx.all(found, (*search.where.params, FEW + 1))]
     if len(keys) > FEW:
         return None
     ordered = sorted(all_in(tx, f"SELECT {window.sort}, seq FROM {table} WHERE seq IN {{}}", keys), reverse=window.descending)
