@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import run_crmctl
+from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.fakecrm import Asked, FakeCrm
 
 OBJECT = "0b7ecf00-0000-4000-8000-000000000001"
@@ -47,3 +47,15 @@ def test_only_what_is_so_is_said(verb: str, options: list[str], pages: list[tupl
     found = run.out.split()
     assert (len(found), len(set(found))) == (shown, shown)
     assert run.err.splitlines() == said
+
+
+@pytest.mark.parametrize(("count", "is_drawn"), [(200, False), (500, True)])
+def test_a_long_table_shows_how_far_it_is_until_it_is_there(count: int, is_drawn: bool) -> None:
+    pages = [(count, range(start, start + 100)) for start in range(0, count, 100)]
+    attributes = {f"GET /objects/{OBJECT}/attributes": lambda _: {"attributes": []}}
+    with listing(pages) as fake:
+        fake.routes.update(attributes)
+        terminal = spawn("records", "list", OBJECT, "--limit", str(count), env={**fake.env, "CRMCTL_OUTPUT": None})
+        code, shown = expect_exit(terminal)
+    assert (code, "reading" in shown, f"r{count - 1}" in shown) == (0, is_drawn, True)
+    assert not is_drawn or shown.rindex("reading") < shown.index("r0")

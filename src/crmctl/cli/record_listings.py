@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from crmctl.models.records import Record
     from crmctl.output.views import View
 
+MANY_PAGES = 3
+"""A table of more pages than these shows how far the reading is."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -76,9 +79,24 @@ def _plain_pages(runtime: Runtime, asked: Asked, seen: SeenPages) -> Iterator[Pa
 def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]], display: RecordDisplay) -> None:
     first, part = next(pages), seen.part
     left = len(first.items) if first.total is None else first.total - part.offset
-    display.expect(left if part.limit is None else min(left, part.limit))
+    from crmctl.models.records import PAGE_LIMIT
+
+    wanted = left if part.limit is None else min(left, part.limit)
+    display.expect(wanted)
+    if wanted > MANY_PAGES * PAGE_LIMIT and runtime.output_format == "table":
+        pages = _with_progress(runtime, pages, wanted, len(first.items))
     show_found(runtime, seen, chain([first], pages), display.view, display.wires)
     display.finish()
+
+
+def _with_progress(runtime: Runtime, pages: Iterator[Page[Record]], wanted: int, done: int) -> Iterator[Page[Record]]:
+    """A table is shown when all of it is there: until then how far it is."""
+    with runtime.progress as progress:
+        progress.start("reading", wanted)
+        progress.advance(done)
+        for page in pages:
+            progress.advance(len(page.items))
+            yield page
 
 
 def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) -> None:

@@ -73,7 +73,12 @@ def status(
     if scopes:
         from crmctl.cli.scope_probes import PROBES, may
 
-        granted = {scope: may(runtime.crm.session, scope) for scope in PROBES}
+        granted = {}
+        with runtime.progress as progress:
+            progress.start("asking what the key may do", len(PROBES), 1)
+            for scope in PROBES:
+                granted[scope] = may(runtime.crm.session, scope)
+                progress.advance()
         result["scopes"] = [scope for scope, allowed in granted.items() if allowed]
         result["missingScopes"] = [scope for scope, allowed in granted.items() if allowed is False]
         result["unknownScopes"] = [scope for scope, allowed in granted.items() if allowed is None]
