@@ -29,9 +29,9 @@ class Interrupt:
         self.again = self.requested
         self.requested = True
 
-    def tell(self, tell: Callable[[str], None], text: str) -> None:
-        """Say once what is waited for."""
-        if self._untold.acquire(blocking=False):
+    def tell(self, tell: Callable[[str], None], text: str = ENDING) -> None:
+        """Say what is waited for; in general only where nobody has said it."""
+        if self._untold.acquire(blocking=False) or text != ENDING:
             tell(text)
 
 
@@ -50,7 +50,7 @@ def watch_interrupts(tell: Callable[[str], None], interrupt: Interrupt | None = 
 
     def tell_later() -> None:
         if not ended.wait(TELL_AFTER_SECONDS):
-            interrupt.tell(tell, ENDING)
+            interrupt.tell(tell)
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         is_first, is_second = not interrupt.requested, interrupt.requested and not interrupt.again
