@@ -64,6 +64,12 @@ def test_a_form_that_comes_back_as_it_was_writes_nothing(data: st.DataObject) ->
     assert edit(attribute(kind, is_list), value) == ({}, {})
 
 
+@pytest.mark.parametrize("kind", list(AttributeType))
+def test_a_line_end_that_a_field_of_one_line_loses_is_no_change(kind: str) -> None:
+    for value in ("0\r0", "0\n0", "0\r\n 0"):
+        assert edit(attribute(kind), value) == ({}, {})
+
+
 @pytest.mark.parametrize(
     ("kind", "before", "typed", "after"),
     [

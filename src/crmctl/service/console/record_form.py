@@ -191,8 +191,9 @@ def _sent(each: Input, form: Mapping[str, Sequence[str]]) -> str:
     if not values:
         return each.text
     text = values[0].replace("\r\n", "\n").replace("\r", "\n")
-    # A field of one line comes back without the blanks that nobody sees; then nobody changed it.
-    return each.text if text == each.text or (each.kind != "textarea" and text.strip() == each.text.strip()) else text
+    # A field of one line comes back without line ends and the blanks that nobody sees; then nobody changed it.
+    seen = each.text if each.kind in ("textarea", "lines", "json") else each.text.replace("\n", "")
+    return each.text if text == each.text or (each.kind != "textarea" and text.strip() == seen.strip()) else text
 
 
 def _part(name: str) -> str:
