@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.journal.journal import Journal
+from crmctl.bulk.journal.journal import Journal, RowEntry
 from crmctl.bulk.journal.states import JobState, RowState
 from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run.audit import audit
@@ -115,7 +116,7 @@ class Scenario:
 @dataclass(frozen=True)
 class Outcome:
     """Rows that are not there exactly once. `in_doubt` and `duplicates` are named by the job, `lost` and `doubled` are not. `wronged` are
-    duplicates that are none: who deletes them loses a row."""
+    duplicates that are none, and ids that are not those of their rows: who deletes them loses a row."""
 
     lost: int
     doubled: int
@@ -206,7 +207,18 @@ def _count(service: FaultService, journal: Journal, rows: list[Prepared]) -> Out
     lost = sum(max(0, wanted[n] - open_rows[n] - there[n]) for n in wanted)
     doubled = sum(max(0, there[n] - wanted[n] - extra[n]) for n in wanted)
     wronged = sum(max(0, extra[n] - max(0, there[n] - wanted[n] + open_rows[n])) for n in wanted)
+    wronged += misnamed(service, {row.ordinal: row.data["n"] for row in rows}, entries, duplicates)
     return Outcome(lost, doubled, sum(open_rows.values()), sum(extra.values()), service.writes + service.reads, wronged)
+
+
+def misnamed(
+    service: FaultService, numbers: Mapping[int, int], entries: Mapping[int, RowEntry], duplicates: Mapping[int, Sequence[str]]
+) -> int:
+    """How many ids a job tells of rows that are not those of their records, or tells twice. `numbers`: what rows hold as `n`."""
+    there = {one["wire"]["id"]: one["wire"]["data"]["n"] for one in service.records}
+    told = [(row, entry.record_id) for row, entry in entries.items() if entry.record_id is not None]
+    told += [(row, record_id) for row, extra in duplicates.items() for record_id in extra]
+    return sum(there.get(record_id) != numbers[row] for row, record_id in told) + len(told) - len({record_id for _, record_id in told})
 
 
 def singles() -> list[Scenario]:

@@ -45,7 +45,7 @@ from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock
-from tests.support.faultruns import FOLDER, ORIGIN, POINTS, RECOGNITIONS, Killed, MortalJournal
+from tests.support.faultruns import FOLDER, ORIGIN, POINTS, RECOGNITIONS, Killed, MortalJournal, misnamed
 from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Habits
 
 SECRET = "sk-nobody-may-read-this"
@@ -250,6 +250,8 @@ class Imports(RuleBasedStateMachine):
         there = self._there(job)
         for n in wanted:
             assert wanted[n] - open_rows[n] <= there[n] <= wanted[n] + extra[n], f"{job}: {n} is there {there[n]} times, of {wanted[n]}"
+            assert extra[n] <= max(0, there[n] - wanted[n] + open_rows[n]), f"{job}: of {n}, {extra[n]} are called duplicates"
+        assert not misnamed(self.service, dict(enumerate(job.numbers, 1)), entries, duplicates), f"{job}: a record is not the row's"
 
     def _there(self, job: Import) -> Counter[int]:
         return Counter(one["data"]["n"] for one in self._records_of(job))

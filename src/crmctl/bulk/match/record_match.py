@@ -152,7 +152,7 @@ def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition:
 
 def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
     """Records with the key of a row that hold something else, and that nobody has changed since: somebody else created them."""
-    altered = comparable(entries, records, recognition, least=2).altered
+    altered = comparable(entries, records, recognition, least=3).altered
     there = _by_key(records, recognition)
 
     def holds(record: Record, data: Mapping[str, Any]) -> bool:
