@@ -14,7 +14,7 @@ from crmctl.main import COLLECT_AFTER
 from tests.support import isolation, programs
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
-hypothesis.settings.register_profile("local", deadline=None, database=None)
+hypothesis.settings.register_profile("local", derandomize=True, deadline=None, database=None)  # what is rare is played by benchmarks/
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 

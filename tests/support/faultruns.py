@@ -108,6 +108,14 @@ class Scenario:
     deaths: tuple[tuple[str, int], ...] = ()
     settle: float = 120.0
 
+    @property
+    def is_beyond_promise(self) -> bool:
+        """Whether lists are old while a refusal is carried out, which is believed then, or have stopped while a proxy repeats a request."""
+        has_stopped = self.habits.stopped is not None
+        refusals = [fault for _, fault in self.faults if fault.applies != "no" and fault.reply[0] == "4" and fault.reply != "408"]
+        repeated = any(fault.applies == "twice" for _, fault in self.faults)
+        return bool((has_stopped or self.habits.lag) and refusals) or (has_stopped and repeated)
+
     def __str__(self) -> str:
         told = [f"write {number}: {fault.name}" for number, fault in self.faults] + [f"killed {step} {n}" for step, n in self.deaths]
         return f"{self.recognition}, {self.habits.name}; {'; '.join(told) or 'no fault'}"
