@@ -93,6 +93,12 @@ def test_a_service_that_does_not_move_on_is_an_error_not_a_loop(page: Callable[[
     assert caught.value.code == "no_progress"
 
 
+@pytest.mark.parametrize("size", [1, 10, 15, 40])
+def test_a_short_list_that_comes_again_is_the_whole_list(size: int) -> None:
+    """A service that neither counts nor heeds `offset`; of 20 or 50 nobody can say whether the service only gave its own page."""
+    assert walk(lambda limit, offset: Page(records(0, size), None, limit, offset)) == [f"r{number}" for number in range(size)]
+
+
 class Shifting:
     """A list of 300 that others change before the answers whose numbers are given: new records in front, or old ones gone from there."""
 

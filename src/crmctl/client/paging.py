@@ -12,9 +12,12 @@ from crmctl.models.records import PAGE_LIMIT
 
 R = TypeVar("R", bound=Resource)
 
+_DEFAULT_PAGES = (50, 20)
+"""The specification's default page sizes: a page of exactly this length may come from a service that does not heed `limit`."""
+
 _LEAST_PAGE, _ROUND = 10, 5
-"""A page of a round length may be as long as pages of a service get that does not heed `limit`: 20 and 50 are the specification's own
-defaults. Only the next page tells, where there is no total and no longer page came before."""
+"""A page of another round length may be as long as pages of a service get, too. Only the next page tells, where there is no total and no
+longer page came before; where that is the same once more, it was the whole list."""
 
 REPEATS = 2
 """Pages in a row without anything new that prove that `offset` is not heeded; a single one comes where others insert a page in front."""
@@ -44,6 +47,8 @@ def iterate(
         if page.items and _digest(page.items) in seen:
             items = []
         repeats = repeats + 1 if page.items and not items else 0
+        if repeats and page.total is None and _is_short(page, wanted) and len(page.items) not in _DEFAULT_PAGES:
+            return
         if repeats == REPEATS:
             raise ServiceError(
                 "the service sends the same page again and again instead of the next one",
@@ -68,8 +73,12 @@ def _digest(items: list[R]) -> int:
     return hash(tuple(str(item.wire.get("id")) for item in items))
 
 
+def _is_short(page: Page[R], wanted: int) -> bool:
+    return len(page.items) < min(wanted, page.limit)
+
+
 def _is_last(page: Page[R], wanted: int, position: int, longest: int) -> bool:
     if page.total is not None:
         return position >= page.total
     length = len(page.items)
-    return length < min(wanted, page.limit) and (length < longest or length < _LEAST_PAGE or length % _ROUND != 0)
+    return _is_short(page, wanted) and (length < longest or length < _LEAST_PAGE or length % _ROUND != 0)

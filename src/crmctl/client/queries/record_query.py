@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
@@ -20,6 +21,7 @@ from crmctl.client.queries.strays import stray_finder
 from crmctl.client.record_lists import known_attributes
 from crmctl.client.shapes import Page
 from crmctl.errors import RejectedError
+from crmctl.models.attributes import Attribute
 from crmctl.models.filters import Condition
 from crmctl.models.records import PAGE_LIMIT, Record
 
@@ -176,10 +178,14 @@ class RecordQuery:
         self._look_for_strays(conditions, page.items)
         return page
 
+    @cached_property
+    def _attributes(self) -> Sequence[Attribute]:
+        return known_attributes(self.context.directory, self.object_name, self.context.tell) or ()
+
     def _look_for_strays(self, conditions: Sequence[Condition], records: Sequence[Record]) -> None:
         """Say once that the service answers with records that were not asked for."""
         if conditions and records and not self._has_strays:
-            find = stray_finder(known_attributes(self.context.directory, self.object_name, self.context.tell) or (), conditions)
+            find = stray_finder(self._attributes, conditions)
             if (stray := next(filter(None, map(find, records)), None)) is not None:
                 self._has_strays = True
                 self.context.warn(f"{stray}: it may not heed this filter")
