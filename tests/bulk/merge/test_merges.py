@@ -258,6 +258,15 @@ def test_what_the_service_refuses_takes_the_group_back(service: RunningService, 
         assert newest_job(case.context).to_document()["failed"] == 1
 
 
+def test_a_record_that_the_service_keeps_in_silence_takes_the_group_back(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        case.context.service = Keeping(case.crm)
+        done = case.apply()
+        assert done.error is not None
+        assert "still there" in done.error.message
+        assert case.world.snapshot() == case.before
+
+
 class Meddling(CrashingService):
     """Somebody else does something after the `at`-th write."""
 
@@ -298,3 +307,10 @@ class Refusing(CrashingService):
             raise RejectedError("no deletion today", status=409)
 
         return refuse if name == "bulk_delete" else getattr(self._crm, name)
+
+
+class Keeping(CrashingService):
+    """Deletes nothing, and says so by its count alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_, **__: 0) if name == "bulk_delete" else getattr(self._crm, name)

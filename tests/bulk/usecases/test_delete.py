@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from crmctl import Client
 from crmctl.bulk.undo.recreate import Recreated
 from crmctl.bulk.undo.referrers import link_referrers
 from crmctl.bulk.usecases.recreate import Recreation
+from crmctl.bulk.usecases.undo import Undo
+from crmctl.client.crm import Crm
 from crmctl.client.shapes import Page
 from crmctl.clock import SystemClock
-from crmctl.errors import RejectedError, StorageError, UsageError
+from crmctl.errors import PartialError, RejectedError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
 from crmctl.models.records import BulkResult, Record
@@ -91,6 +93,47 @@ def test_a_lost_request_deletes_the_rest_all_the_same(client: Client, number: in
     assert (done.summary.deleted + done.summary.not_found, held(client)) == (COUNT, [])
     assert undone(client, done.summary.job).result is not None
     assert held(client) == before
+
+
+@pytest.fixture
+def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Ids that the service does not delete, without a word but its count."""
+    kept: set[str] = set()
+    delete = Crm.bulk_delete
+
+    def bulk_delete(crm: Crm, object_id: str, ids: Sequence[str], **options: Any) -> int | None:
+        return delete(crm, object_id, [one for one in ids if one not in kept], **options)
+
+    monkeypatch.setattr(Crm, "bulk_delete", bulk_delete)
+    yield kept
+    kept.clear()
+
+
+def test_what_the_service_keeps_in_silence_is_not_called_deleted_and_not_made_twice(client: Client, stubborn: set[str]) -> None:
+    before = people(client)
+    stubborn |= {record.id for record in client.records("people").list() if record.data["score"] in (3, 7)}
+    done = client.bulk.delete("people", filter="score>=0")
+    assert done.summary is not None
+    assert (done.summary.deleted, done.summary.failed, done.summary.not_found) == (COUNT - 2, 2, 0)
+    with pytest.raises(PartialError):
+        done.raise_for_error()
+    assert [data["score"] for data in held(client)] == [3, 7]
+    undone(client, done.summary.job)
+    assert held(client) == before
+
+
+def test_what_the_service_keeps_in_silence_is_not_called_undone(client: Client, stubborn: set[str]) -> None:
+    job = client.bulk.import_records("people", ({"score": n} for n in range(COUNT))).summary.job
+    stubborn |= {record.id for record in client.records("people").list() if record.data["score"] in (3, 7)}
+    plan = client.bulk.undo(job)
+    assert isinstance(plan, Undo)
+    assert plan.deleted is not None
+    assert (plan.deleted.deleted, plan.deleted.failed, plan.deleted.not_found) == (COUNT - 2, 2, 0)
+    assert [data["score"] for data in held(client)] == [3, 7]
+    stubborn.clear()
+    again = client.bulk.undo(job)
+    assert isinstance(again, Undo)
+    assert (again.left, held(client)) == ({}, [])
 
 
 @pytest.mark.parametrize(("step", "count"), [*((step, 1) for step in STEPS), ("after begin", 2)])

@@ -23,6 +23,7 @@ from crmctl.bulk.usecases.repair import RepairRequest, RepairResult, repair
 from crmctl.bulk.usecases.results import JobResult, result_of
 from crmctl.bulk.usecases.undo import Undo, UndoRequest, undo
 from crmctl.client.crm import Crm
+from crmctl.client.http.transport import Response
 from crmctl.errors import ExitCode, UsageError
 from crmctl.models.attributes import Attribute
 from tests.support.bulkcontext import QuietContext
@@ -105,6 +106,15 @@ def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path
     assert people.there == Counter(range(1, 10))
     assert {people.record(record_id)["data"]["n"]: row for row, record_id in people.named().items()} == {n: n for n in people.named()}
     assert people.repair(delete=True).to_document()["duplicates"] == []
+
+
+def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = desk(tmp_path, "marker")
+    with monkeypatch.context() as patch:
+        patch.setattr(people.faulty, "_delete", lambda _: Response(200, {"content-type": "application/json"}, b'{"deleted": 0}'))
+        done = people.repair(delete=True)
+    assert (done.deleted, done.left, sorted(done.found.duplicates)) == (0, 3, [4, 5, 6])
+    assert (people.repair(delete=True).deleted, people.there) == (3, Counter(range(1, 10)))
 
 
 @pytest.mark.parametrize("recognition", PROVABLE)

@@ -18,7 +18,7 @@ from crmctl.bulk.read.linked_activities import swap_links
 from crmctl.bulk.rows.batches import Batch, Batcher, Entry
 from crmctl.bulk.send.bisection import InHalves, attempts
 from crmctl.bulk.send.context import Writer
-from crmctl.bulk.send.deletion import RecordDeleter
+from crmctl.bulk.send.deletion import RecordDeleter, still_there
 from crmctl.bulk.undo.relink import ActivityService
 from crmctl.client.http.session import encode_json
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
@@ -125,10 +125,14 @@ class StepSender:
                         self.journal.mark_steps([number], StepState.FAILED, why)
 
     def _delete(self, steps: Sequence[MergeStep]) -> Verdict:
+        object_id, ids, tried = steps[0].object_id, [step.target for step in steps], False
+
         def attempt() -> Verdict:
+            nonlocal tried
             self._begin()
+            was_tried, tried = tried, True
             try:
-                self.writer.bulk_delete(steps[0].object_id, [step.target for step in steps])
+                gone = self.writer.bulk_delete(object_id, ids)
             except (NotFoundError, RejectedError) as error:
                 if len(steps) > 1:
                     return Verdict(BatchState.BISECT, reason=error.message)
@@ -136,7 +140,7 @@ class StepSender:
             except CrmctlError as error:
                 state = BatchState.IN_DOUBT if error.outcome_unknown else BatchState.PLANNED
                 return Verdict(state, reason=error.message, repeatable=error.outcome_unknown, fatal=error)
-            return Verdict(BatchState.CONFIRMED)
+            return Verdict(BatchState.CONFIRMED, failures={} if was_tried else still_there(self.writer, object_id, ids, gone))
 
         return self._settled(attempt)
 

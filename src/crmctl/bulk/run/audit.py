@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crmctl.bulk.journal.journal import Header, Journal
 from crmctl.bulk.journal.states import RowState
@@ -24,9 +24,6 @@ from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.filters import Condition, Operator
 from crmctl.models.records import BULK_LIMIT, Record
-
-if TYPE_CHECKING:
-    from crmctl.bulk.send.deletion import RecordDeleter
 
 AUDIT_SETTLES = 2
 """So many settle times after the last doubt an audit is final."""
@@ -156,18 +153,6 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
             journal.forget_duplicate(record_id)
         as_written |= {one for one, is_changed in edited.items() if own is not None and not is_changed}
     return frozenset(as_written)
-
-
-def delete_duplicates(journal: Journal, deleter: RecordDeleter, ids: Iterable[str]) -> int:
-    """Delete these records, each beyond the first of a row; returns how many. Can be repeated. Raises what the call raises."""
-    left = iter(ids)
-    deleted = 0
-    while chunk := list(islice(left, BULK_LIMIT)):
-        deleter.bulk_delete(journal.header.object_id, chunk)
-        for record_id in chunk:
-            journal.forget_duplicate(record_id)
-        deleted += len(chunk)
-    return deleted
 
 
 def clear_markers(journal: Journal, service: ImportService, reader: Reader) -> int:

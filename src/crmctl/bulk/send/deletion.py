@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid
-from crmctl.models.records import BULK_LIMIT, BulkResult
+from crmctl.models.records import BULK_LIMIT, BulkFailure, BulkResult, Record
 
 SHOWN_PROBLEMS = 20
 ATTEMPTS = 3
@@ -29,9 +29,10 @@ ATTEMPTS = 3
 
 
 class RecordDeleter(Protocol):
-    """The bulk delete of the client: how many it deleted, or None when the service does not say."""
+    """The bulk delete of the client: how many it deleted, or None when the service does not say; and what shows a record that is left."""
 
     def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None: ...
+    def get_record(self, object_id: str, record_id: str) -> Record: ...
 
 
 class Deleter(RecordDeleter, Protocol):
@@ -88,6 +89,7 @@ class Deleting(StandIn):
 
     service: DeletingService
     were_there: Callable[[], bool]
+    doubted: set[str] = field(default_factory=set)
 
     def write_rows(self, object_id: str, rows: Sequence[Mapping[str, Any]], watch: BatchObserver | None) -> BulkResult:
         """Delete the records of these rows. Raises RejectedError for a 404 that is about one of several ids."""
@@ -99,8 +101,32 @@ class Deleting(StandIn):
             if len(ids) == 1:
                 return BulkResult(created=1)
             raise RejectedError(error.message, code=error.code, status=error.status) from error
-        deleted = len(ids) if self.were_there() or gone is None else min(gone, len(ids))
-        return BulkResult(created=len(ids) - deleted, updated=deleted)
+        except CrmctlError as error:
+            self.doubted.update(ids if error.outcome_unknown else ())
+            raise
+        if gone is not None and gone < len(ids) and not self.were_there():
+            return BulkResult(created=len(ids) - gone, updated=gone)
+        kept = {} if self.doubted.issuperset(ids) else still_there(self.service, object_id, ids, gone)
+        failed = [BulkFailure(index=index, error=said) for index, said in kept.items()]
+        return BulkResult(updated=len(ids) - len(failed), failed=failed)
+
+
+def still_there(deleter: RecordDeleter, object_id: str, ids: Sequence[str], gone: int | None) -> dict[int, str]:
+    """Of records that were just read, and of which the service says that `gone` were deleted: those that are there all the same, by place,
+    and what to say of them. No request where all are gone, or the service does not say; after a try of unknown outcome the number tells
+    nothing, and nobody should ask."""
+    if gone is None or gone >= len(ids):
+        return {}
+    kept: dict[int, str] = {}
+    for index, record_id in enumerate(ids):
+        try:
+            deleter.get_record(object_id, record_id)
+        except NotFoundError:
+            continue
+        except CrmctlError:
+            break  # nobody can tell of the rest: the service's answer was a success
+        kept[index] = "the service deleted fewer records than it was asked for, and this one is still there"
+    return kept
 
 
 def read_ids(path: Path, name: str, ids: SeenIds) -> None:
@@ -130,12 +156,14 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
 
 @dataclass(frozen=True)
 class DeletedObject:
-    """Whose records are deleted. `were_there` says that they were just read from the service, so that what is gone was deleted."""
+    """Whose records are deleted. `were_there` says that they were just read from the service, so that what is gone was deleted. `remember`
+    is told of the ids that are gone as soon as the service has said so."""
 
     deleter: Deleter
     slug: str
     id: str
     were_there: bool = False
+    remember: Callable[[Sequence[str]], None] = lambda _: None
 
 
 def delete_records(target: DeletedObject, ids: SeenIds, clock: Clock, progress: Progress) -> DeleteSummary:
@@ -156,13 +184,18 @@ class _Deletion:
     summary: DeleteSummary
     attempts: int = ATTEMPTS
     _object_exists: bool = False
+    _doubted: set[str] = field(default_factory=set)
 
     def send(self, ids: Sequence[str]) -> Verdict:
         try:
             gone = self.target.deleter.bulk_delete(self.target.id, ids)
         except CrmctlError as error:
             return self._refusal(ids, error)
-        return Verdict(BatchState.CONFIRMED, deleted=len(ids) if gone is None else min(gone, len(ids)))
+        asks = self.target.were_there and not self._doubted.issuperset(ids)
+        kept = still_there(self.target.deleter, self.target.id, ids, gone) if asks else {}
+        self.target.remember([record_id for index, record_id in enumerate(ids) if index not in kept])
+        left = len(ids) - len(kept)
+        return Verdict(BatchState.CONFIRMED, deleted=left if gone is None else min(gone, left), failures=kept)
 
     def settle(self, ids: Sequence[str], verdict: Verdict, *, doubted: bool) -> None:
         """After a doubtful try the last answer counts only what that try had left."""
@@ -184,6 +217,7 @@ class _Deletion:
 
     def _refusal(self, ids: Sequence[str], error: CrmctlError) -> Verdict:
         if error.outcome_unknown:
+            self._doubted.update(ids)
             return Verdict(BatchState.IN_DOUBT, reason=error.message, repeatable=True, fatal=error)
         is_absent = isinstance(error, NotFoundError)
         if is_absent and (failure := self._look_for_object()) is not None:

@@ -19,7 +19,6 @@ from crmctl.bulk.run.job_start import ImportJob
 from crmctl.bulk.run.parents import FOLDER
 from crmctl.bulk.send.context import ImportService
 from crmctl.bulk.send.deletion import DeletedObject, Deleter, delete_records
-from crmctl.bulk.undo.restore import Marking
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, RejectedError
 from crmctl.models import jsontext
@@ -86,7 +85,7 @@ class Parents:
                     self.error = failure
                     return
                 reference = group.parents.reference
-                target = DeletedObject(Marking(deleter, phase), reference.object, reference.object_id, were_there=True)
+                target = DeletedObject(deleter, reference.object, reference.object_id, were_there=True, remember=phase.mark_undone)
                 done = delete_records(target, ids, self.clock, progress)
                 self.deleted += done.deleted + done.not_found
                 self.requests += done.requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from crmctl.bulk.journal.states import BatchState
 from crmctl.bulk.journal.verdicts import Verdict, judge
@@ -12,7 +12,6 @@ from crmctl.bulk.progress import Progress
 from crmctl.bulk.rows.batches import Batch, Batcher, Entry
 from crmctl.bulk.send.bisection import RepeatableSender
 from crmctl.bulk.send.context import Writer
-from crmctl.bulk.send.deletion import Deleter
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
 from crmctl.models.records import BULK_LIMIT, BulkResult
@@ -25,22 +24,6 @@ class UndoLog(Protocol):
     """Remembers what is undone; the journal."""
 
     def mark_undone(self, record_ids: Iterable[str]) -> None: ...
-
-
-@dataclass(frozen=True)
-class Marking:
-    """A deleter that remembers what is deleted as soon as the service has said so."""
-
-    deleter: Deleter
-    ledger: UndoLog
-
-    def bulk_delete(self, object_id: str, ids: Sequence[str]) -> int | None:
-        gone = self.deleter.bulk_delete(object_id, ids)
-        self.ledger.mark_undone(ids)
-        return gone
-
-    def get_object(self, object_id: str) -> Any:
-        return self.deleter.get_object(object_id)
 
 
 @dataclass

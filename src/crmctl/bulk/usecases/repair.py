@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from crmctl.bulk.context import BulkContext
@@ -13,8 +14,10 @@ from crmctl.bulk.read.read_back import Reader
 from crmctl.bulk.run import audit
 from crmctl.bulk.run.import_run import rows_of
 from crmctl.bulk.run.result_files import write_results
+from crmctl.bulk.send.deletion import still_there
 from crmctl.bulk.usecases.resume import reopen_finished
 from crmctl.errors import PartialError
+from crmctl.models.records import BULK_LIMIT
 
 
 @dataclass(frozen=True)
@@ -87,4 +90,14 @@ def _delete(context: BulkContext, journal: Journal, as_written: Collection[str],
         return 0
     count = len(as_written)
     context.listener.confirm(f"Delete {count:,} record{'' if count == 1 else 's'} that {'is' if count == 1 else 'are'} there a second time")
-    return 0 if dry_run else audit.delete_duplicates(journal, context.service, as_written)
+    if dry_run:
+        return 0
+    left, object_id, deleted = iter(as_written), journal.header.object_id, 0
+    while chunk := list(islice(left, BULK_LIMIT)):
+        gone = context.service.bulk_delete(object_id, chunk)
+        kept = still_there(context.service, object_id, chunk, gone)
+        for index, record_id in enumerate(chunk):
+            if index not in kept:
+                journal.forget_duplicate(record_id)
+        deleted += len(chunk) - len(kept)
+    return deleted

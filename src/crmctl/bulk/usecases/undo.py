@@ -23,7 +23,7 @@ from crmctl.bulk.run.request_limit import current_limit
 from crmctl.bulk.send.context import ImportService
 from crmctl.bulk.send.deletion import DeletedObject, Deleter, DeleteSummary, delete_records
 from crmctl.bulk.undo.made_parents import Parents
-from crmctl.bulk.undo.restore import Marking, Restored, Restorer
+from crmctl.bulk.undo.restore import Restored, Restorer
 from crmctl.bulk.undo.update_status import UpdateStatus
 from crmctl.bulk.undo.updates import Updates
 from crmctl.bulk.undo.written import written_rows
@@ -268,7 +268,7 @@ def carry_out(written: WrittenRecords, undo: Undo, service: UndoService, progres
     if undo.restorable:
         undo.restored = Restorer(service, header.object_id, journal).put_back(updates.to_put_back(), undo.restorable, clock, progress)
     if undo.found and undo.error is None:
-        target = DeletedObject(Marking(service, journal), header.object, header.object_id, were_there=True)
+        target = DeletedObject(service, header.object, header.object_id, were_there=True, remember=journal.mark_undone)
         undo.deleted = delete_records(target, written.ids, clock, progress)
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, service, progress)
