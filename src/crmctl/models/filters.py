@@ -192,17 +192,17 @@ def _check_encodable(text: str) -> None:
         raise UsageError("a filter holds bytes that are not UTF-8 text", hint="check the terminal's encoding", code="bad_filter") from None
 
 
+_VALID = (*map(str, Operator), *LISTS)
+_VALID_OPERATORS = f"valid operators: {', '.join(_VALID)}, or {' '.join(SIGNS)}"
+
+
 def _operator(name: str, text: str) -> Operator:
     operator = _BY_FOLDED_NAME.get(name.lower())
     if operator is None and (meant := _meant_in_sql(text)) is not None:
         raise _unknown_operator(" ".join(text.split()[1:3] if name.lower() == "is" else [name]), text, *meant)
     if operator is None:
-        valid = [*map(str, Operator), *LISTS]
-        raise UsageError(
-            f"unknown operator {name!r} in the filter {text!r}",
-            hint=suggestion(name, valid, f"valid operators: {', '.join(valid)}, or {' '.join(SIGNS)}"),
-            code="unknown_operator",
-        )
+        said = f"unknown operator {name!r} in the filter {text!r}"
+        raise UsageError(said, hint=suggestion(name, _VALID, _VALID_OPERATORS), code="unknown_operator")
     return operator
 
 
@@ -228,7 +228,7 @@ def _meant_in_sql(text: str) -> list[str] | None:
 
 def _unknown_operator(name: str, text: str, *meant: str) -> UsageError:
     hint = " ".join(f"--filter '{one}'" for one in meant)
-    return UsageError(f"unknown operator {name!r} in the filter {text!r}", hint=hint, code="unknown_operator")
+    return UsageError(f"unknown operator {name!r} in the filter {text!r}; {_VALID_OPERATORS}", hint=hint, code="unknown_operator")
 
 
 def mistaken_value(clause: Clause) -> str | None:
