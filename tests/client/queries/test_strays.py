@@ -18,8 +18,15 @@ from crmctl.models.records import Record
 from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service
 
-TYPES = {"email": "email", "notes": "text", "status": "select", "score": "number", "vip": "checkbox", "born": "date", "phone": "address"}
-RECORD = {"email": "Ada@acme.com", "notes": " an Idea ", "status": "new", "score": 7, "vip": False, "born": "1985-12-10", "phone": "+1"}
+OPTIONS = {"status": ["new", "won"], "label": ["lost", "won"]}
+TYPES = {
+    "empty": "text", "tags": "text", "label": "select", "unset": "checkbox", "count": "number",
+    "email": "email", "notes": "text", "status": "select", "score": "number", "vip": "checkbox", "born": "date", "phone": "address",
+}  # fmt: skip
+RECORD = {
+    "tags": ["a", "b"], "label": {"id": "o1", "value": "won", "label": "Won"}, "count": "7",
+    "email": "Ada@acme.com", "notes": " an Idea ", "status": "new", "score": 7, "vip": False, "born": "1985-12-10", "phone": "+1",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -28,12 +35,17 @@ RECORD = {"email": "Ada@acme.com", "notes": " an Idea ", "status": "new", "score
         ("status=new", False), ("status=NEW", False), ("status=won", True), ("status!=new", True), ("status!=won", False),
         ("email=ada@acme.com", False), ("email~ACME", False), ("email~initech", True), ("notes=an idea", False), ("notes^=an", False),
         ("score>6", False), ("score>7", True), ("score=7.0", False), ("score=8", True), ("score=many", False), ("vip isTrue", True),
-        ("vip isFalse", False), ("status isEmpty", True), ("status isNotEmpty", False), ("born=2000-01-01", False), ("phone=+2", False),
-        ("other=1", False),
+        ("vip isFalse", False), ("status isEmpty", False), ("status isNotEmpty", False), ("born=2000-01-01", False), ("phone=+2", False),
+        ("other=1", False), ("score isEmpty", True), ("score!=7", True), ("notes<a", False), ("notes>z", False), ("notes=an  idéa", False),
+        ("empty=x", True), ("empty!=x", False), ("tags=b", False), ("tags=c", True), ("label=Won", False), ("label=lost", False),
+        ("label~ost", False), ("unset isTrue", False), ("unset isFalse", False), ("count=7", False), ("count=8", False),
     ],
 )  # fmt: skip
 def test_only_what_is_sure_is_a_stray(condition: str, is_stray: bool) -> None:
-    attributes = [Attribute.parse({"id": slug, "slug": slug, "name": slug, "type": kind}) for slug, kind in TYPES.items()]
+    attributes = [
+        Attribute.parse({"id": slug, "slug": slug, "name": slug, "type": kind, "config": {"options": OPTIONS.get(slug, [])}})
+        for slug, kind in TYPES.items()
+    ]
     find = stray_finder(attributes, [parse_condition(condition)])
     assert (find(Record.parse({"id": "1", "data": RECORD})) is not None) == is_stray
 
