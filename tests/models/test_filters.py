@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.attributes import Attribute
-from crmctl.models.filters import SIGNS, VALUELESS, Condition, Operator, check_slugs, format_condition, parse_condition
+from crmctl.models.filters import SIGNS, VALUELESS, Condition, Operator, check_slugs, format_condition, parse_clause, parse_condition
 
 ENCODABLE = st.characters(codec="utf-8")
 SLUGS = st.text(st.characters(codec="utf-8", exclude_characters=" \t=!~^$<>[]"), min_size=1, max_size=30)
@@ -112,6 +112,14 @@ def test_refusals(text: str, said: str) -> None:
         parse_condition(text)
     assert said in caught.value.message
     assert caught.value.hint
+
+
+def test_values_may_have_brackets_of_their_own() -> None:
+    """Only one pair around all of them, as SQL has it, is a slip."""
+    assert parse_clause("note in (a),(b)").values == ("(a)", "(b)")
+    assert parse_clause('note in "(a)"').values == ("(a)",)
+    with pytest.raises(UsageError, match="brackets around"):
+        parse_clause("note in (a, b)")
 
 
 def test_an_unknown_operator_suggests_one_and_lists_all_of_them() -> None:

@@ -150,8 +150,8 @@ def parse_clause(text: str) -> Clause:
 
 def split_values(listed: str, text: str) -> tuple[str, ...]:
     """The values of `a,"b, c",d`, each once; blanks around them belong to the commas. Raises UsageError, which shows `text`."""
-    if (bare := listed.strip()).startswith("(") and bare.endswith(")"):
-        without = ",".join(one.strip().strip(_QUOTES) for one in bare[1:-1].split(","))
+    if bracketed := re.fullmatch(r"\s*\(([^()]*)\)\s*", listed):
+        without = ",".join(one.strip().strip(_QUOTES) for one in bracketed[1].split(","))
         hint = f"--filter '{text.partition('(')[0].strip()} {without}'"
         raise UsageError(f"the filter {text!r} has brackets around its values", hint=hint, code="bad_filter")
     values: list[str] = []

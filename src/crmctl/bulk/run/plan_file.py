@@ -19,7 +19,6 @@ from crmctl.models import jsontext
 
 FORMAT = 1
 KIND = "crmctl import plan"
-"""What the copy in a job's folder is called."""
 
 LONGEST_HEADER = 10_000_000
 

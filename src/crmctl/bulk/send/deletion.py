@@ -115,10 +115,10 @@ def still_there(deleter: RecordDeleter, object_id: str, ids: Sequence[str], gone
     """Of records that were just read, and of which the service says that `gone` were deleted: those that are there all the same, by place,
     and what to say of them. No request where all are gone, or the service does not say; after a try of unknown outcome the number tells
     nothing, and nobody should ask."""
-    if gone is None or gone >= len(ids):
-        return {}
     kept: dict[int, str] = {}
     for index, record_id in enumerate(ids):
+        if gone is None or len(kept) >= len(ids) - gone:
+            break
         try:
             deleter.get_record(object_id, record_id)
         except NotFoundError:
@@ -156,13 +156,12 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
 
 @dataclass(frozen=True)
 class DeletedObject:
-    """Whose records are deleted. `were_there` says that they were just read from the service, so that what is gone was deleted. `remember`
-    is told of the ids that are gone as soon as the service has said so."""
+    """Whose records are deleted; they were just read from the service, so that what is gone was deleted. `remember` is told of the ids that
+    are gone as soon as the service has said so."""
 
     deleter: Deleter
     slug: str
     id: str
-    were_there: bool = False
     remember: Callable[[Sequence[str]], None] = lambda _: None
 
 
@@ -191,8 +190,7 @@ class _Deletion:
             gone = self.target.deleter.bulk_delete(self.target.id, ids)
         except CrmctlError as error:
             return self._refusal(ids, error)
-        asks = self.target.were_there and not self._doubted.issuperset(ids)
-        kept = still_there(self.target.deleter, self.target.id, ids, gone) if asks else {}
+        kept = {} if self._doubted.issuperset(ids) else still_there(self.target.deleter, self.target.id, ids, gone)
         self.target.remember([record_id for index, record_id in enumerate(ids) if index not in kept])
         left = len(ids) - len(kept)
         return Verdict(BatchState.CONFIRMED, deleted=left if gone is None else min(gone, left), failures=kept)
@@ -203,10 +201,8 @@ class _Deletion:
         self.summary.deleted += verdict.deleted
         self.summary.failed += len(verdict.failures)
         self.summary.refusals = [*self.summary.refusals, *verdict.failures.values()][:SHOWN_PROBLEMS]
-        if doubted and self.target.were_there:
+        if doubted:
             self.summary.deleted += absent
-        elif doubted:
-            self.summary.uncertain += absent
         else:
             self.summary.not_found += absent
 

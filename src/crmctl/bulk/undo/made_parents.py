@@ -85,7 +85,7 @@ class Parents:
                     self.error = failure
                     return
                 reference = group.parents.reference
-                target = DeletedObject(deleter, reference.object, reference.object_id, were_there=True, remember=phase.mark_undone)
+                target = DeletedObject(deleter, reference.object, reference.object_id, remember=phase.mark_undone)
                 done = delete_records(target, ids, self.clock, progress)
                 self.deleted += done.deleted + done.not_found
                 self.requests += done.requests

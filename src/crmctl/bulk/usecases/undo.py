@@ -147,7 +147,7 @@ class Undo:
             "job": self.job,
             "object": self.object,
             "found": self.found,
-            "deleted": deleted.deleted + deleted.uncertain,
+            "deleted": deleted.deleted,
             "restorable": self.restorable,
             "restored": restored.restored,
             "undoneBefore": self.done + self.back,
@@ -268,7 +268,7 @@ def carry_out(written: WrittenRecords, undo: Undo, service: UndoService, progres
     if undo.restorable:
         undo.restored = Restorer(service, header.object_id, journal).put_back(updates.to_put_back(), undo.restorable, clock, progress)
     if undo.found and undo.error is None:
-        target = DeletedObject(service, header.object, header.object_id, were_there=True, remember=journal.mark_undone)
+        target = DeletedObject(service, header.object, header.object_id, remember=journal.mark_undone)
         undo.deleted = delete_records(target, written.ids, clock, progress)
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, service, progress)
