@@ -73,7 +73,9 @@ def build(into: Path) -> None:
     source = into / "source"
     archive = subprocess.run(["git", "archive", "--format=tar", "HEAD"], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(source, filter="data")
+        # Not there before Python 3.11.4; the archive is our own.
+        files.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        files.extractall(source)
     env = {**os.environ, "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")}
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(into)], cwd=source, env=env, capture_output=True, check=True)
     shutil.rmtree(source)
