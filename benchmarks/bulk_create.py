@@ -1,4 +1,4 @@
-"""Bulk create over HTTP: rows for each second of the service's own processor time, batches of 100, beside a plain loop in the same run.
+"""Measure bulk create over HTTP: rows per second of the service's processor time, in batches of 100, against a plain loop.
 
     python benchmarks/bulk_create.py [--rows 20000] [--engine sqlite|postgresql] [--attributes 7|10] [--beside PROGRAM]
 

@@ -1,4 +1,4 @@
-"""Every page of the console on a large database: how long each takes and how many bytes it has; or how they look.
+"""Measure time and size of every console page on a large database, or take pictures of the pages.
 
     python benchmarks/console_pages.py [RECORDS] [sqlite|postgresql]         (default 1000000 and sqlite)
     python benchmarks/console_pages.py --data FOLDER|postgresql://...        on a database that is there; it is added to
@@ -32,8 +32,7 @@ from tests.support.consolepages import FurnishedPages, furnish
 from tests.support.postgres import private_server
 from tests.support.service import RunningService, make_client, running_service
 
-from crmctl.service.store.timestamps import to_micros
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, to_micros
 
 REPEATS = 5
 MOST_MS, MOST_BYTES = 150.0, 40_000

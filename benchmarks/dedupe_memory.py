@@ -1,4 +1,4 @@
-"""The most memory that finding duplicates takes: `python benchmarks/dedupe_memory.py --records 100000 1000000`.
+"""Measure the peak memory of finding duplicates: `python benchmarks/dedupe_memory.py --records 100000 1000000`.
 
 People made by seed, one in eleven of them a second time with a mistake; compared by rules like those of the guide, grouped, and kept as a
 plan would be. Each size in a process of its own; what the process holds before the first record is said beside it.
@@ -47,10 +47,10 @@ def people(count: int, seed: int = 13) -> Iterator[dict[str, Any]]:
 
 
 def measure(count: int) -> dict[str, Any]:
-    from crmctl.bulk.dedupe.candidates import MatchCandidates
-    from crmctl.bulk.dedupe.groups import GroupCounts, find_groups
-    from crmctl.bulk.dedupe.match_rules import parse_rules
-    from crmctl.models.attributes import Attribute
+    from crmctl.dedupe.candidates import MatchCandidates
+    from crmctl.dedupe.merge_plan import GroupCounts, find_groups
+    from crmctl.dedupe.rules import parse_rules
+    from crmctl.models.resources import Attribute
 
     rules = parse_rules(RULES, [Attribute(id=slug, slug=slug, type=kind) for slug, kind in KINDS.items()], "people")
     before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()

@@ -1,4 +1,4 @@
-"""Webhook deliveries a second: `crmctl serve`, records made a hundred at a time, and a local receiver that answers at once.
+"""Measure webhook deliveries a second: `crmctl serve`, records created in hundreds, and a fast local receiver.
 
     python benchmarks/delivery_rate.py [--events 5000] [--engine sqlite|postgresql] [--endpoints 1]
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measuring import processor_seconds, started_service
 
 from crmctl.clock import SystemClock
-from crmctl.service.data import new_id
+from crmctl.service.context import new_id
 from crmctl.service.store import webhooks
 from crmctl.service.store.engine import open_engine
 

@@ -1,4 +1,4 @@
-"""Exports from a service that never rests: 1,000 seeds per order of ties, what was lost, and what complete reading costs in requests."""
+"""Export from a service under constant change: 1,000 seeds per order of ties, lost records, and the cost in requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.churn import TIES, Churn, ChurningService, export_under_churn  # noqa: E402
+from tests.support.churn import TIES, Churn, ChurningService, export_under_churn
 
 SEEDS = 1000
 RECORDS = 20_000

@@ -1,4 +1,4 @@
-"""Every single fault and every pair of them on an injected clock, then real kill -9 of the client and of the service; counts every row.
+"""Play every single fault and every pair on an injected clock, then real kills of client and service; count every row.
 
 `python benchmarks/fault_runs.py [--only KIND] [--part N/M] [--save FILE]` plays; `--record FILE...` sums up what was saved. Ends with 1
 when a row is wrong.

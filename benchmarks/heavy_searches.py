@@ -1,4 +1,4 @@
-"""How quickly others are answered while one key has 45 heavy searches under way: a real `crmctl serve` on loopback, on either engine.
+"""Measure other keys' answers during 45 heavy searches of one key: a real `crmctl serve` on loopback, on either engine.
 
     python benchmarks/heavy_searches.py [--records 200000] [--engine sqlite|postgresql] [--searches 45] [--data DIR|postgresql://...]
 
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.service_store import ORDINARY, fill_service
 from tests.support.service import make_client, make_key, service_process
 
-from crmctl.service.settings import DATABASE_FILE
+from crmctl.service.context import DATABASE_FILE
 from crmctl.service.store.engine import open_engine
 
 TARGET = 1.0

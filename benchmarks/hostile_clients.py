@@ -1,4 +1,4 @@
-"""How quickly a service answers while others misuse it, and what it costs to count requests in a file: a real `crmctl serve` on loopback.
+"""Measure a service's answers while clients abuse it, and the cost of counting requests in a file.
 
     python benchmarks/hostile_clients.py [CONNECTIONS]        (default 1200)
 

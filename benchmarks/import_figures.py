@@ -1,4 +1,4 @@
-"""What the journal costs an import, how soon a killed import of a million rows goes on, and whether memory stays flat: figures of issue 3.
+"""Measure the journal's cost, the resumption of a killed import of a million rows, and memory.
 
 `python benchmarks/import_figures.py [--rows 100000] [--killed-rows 1000000] [--record]`; ends with 1 when a target is missed.
 """
@@ -36,7 +36,7 @@ RESULTS = Path(__file__).with_name("results") / "import_figures.md"
 
 WITHOUT_JOURNAL = """
 import sys
-from crmctl.bulk.journal.journal import Journal
+from crmctl.write.journal import Journal
 for step in ("begin", "again", "settle"):
     setattr(Journal, step, lambda *arguments, **options: None)
 sys.argv[0] = "crmctl"

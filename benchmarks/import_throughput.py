@@ -1,4 +1,4 @@
-"""Rows a second of `crmctl bulk import` against a bare csv + json + httpx loop, both into the null sink; and memory as the file grows."""
+"""Measure rows a second and memory of `crmctl bulk import` against a bare csv + json + httpx loop, both into the null sink."""
 
 from __future__ import annotations
 

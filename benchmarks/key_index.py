@@ -1,4 +1,4 @@
-"""What an index of keys kept between imports would save, and what it would get wrong: `python benchmarks/key_index.py [RECORDS]`.
+"""Measure the savings and errors of a key index kept between imports: `python benchmarks/key_index.py [RECORDS]`.
 
 The second import of a file whose records are all there, once reading them anew and once with what the first import had seen, brought up to
 date through a list by `updated_at`. The service is in this process and answers at once: requests are exact, minutes follow from the limit.
@@ -18,13 +18,15 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.bulkserver import OBJECT_ID, OPERATORS, BulkServer  # noqa: E402
-from tests.support.keydesk import ATTRIBUTES, KeyDesk  # noqa: E402
+from tests.support.bulkserver import OBJECT_ID, OPERATORS, BulkServer
+from tests.support.keydesk import ATTRIBUTES, KeyDesk
 
-from crmctl.bulk.match.key_index import KeyIndex  # noqa: E402
-from crmctl.bulk.match.key_lookups import Lookup  # noqa: E402
-from crmctl.bulk.match.keys import key_rule  # noqa: E402
-from crmctl.bulk.run.row_actions import Resolver  # noqa: E402
+from crmctl.match.key_lookups import Lookup
+from crmctl.match.keys import (
+    KeyIndex,
+    key_rule,
+)
+from crmctl.plan.row_actions import Resolver
 
 LIMIT = 100
 

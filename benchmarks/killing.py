@@ -1,4 +1,4 @@
-"""Real processes ended with SIGKILL: `crmctl bulk import` and `resume` at random moments and at every step, and the service behind them."""
+"""Kill real processes: `crmctl bulk import` and `resume` at random moments and at every step, and the service behind them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmarks.measuring import CRMCTL
 from tests.support.faultruns import Outcome
 from tests.support.service import ServiceProcess, service_process
 
-from crmctl.bulk.journal.jobs import JobInfo, JobStore
-from crmctl.bulk.journal.states import RowState
 from crmctl.clock import SystemClock
+from crmctl.write.database import RowState
+from crmctl.write.jobs import JobInfo, JobStore
 
 ROWS = 1500
 TRIES = 12

@@ -1,4 +1,4 @@
-"""How long the service takes for a page of 100 by `updated_at` and by `created_at`, also far down a long list; ends with 1 above 30 ms.
+"""Measure a page of 100 by `updated_at` and `created_at`, also far down a long list; exits with 1 above 30 ms.
 
     python benchmarks/list_pages.py [RECORDS | DATABASE]        (default 1000000; or a copy of a service's SQLite file)
 

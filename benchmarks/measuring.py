@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved runs, medians, verdicts against a target, a service to talk to."""
+"""Helpers of the benchmarks: interleaved runs, medians, verdicts against a target, throw-away services."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def started_service(engine: str, folder: Path) -> Iterator[tuple[ServiceProcess,
     from tests.support.postgres import private_server
     from tests.support.service import service_process
 
-    from crmctl.service.settings import DATABASE_FILE
+    from crmctl.service.context import DATABASE_FILE
 
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(private_server(autovacuum="on")).create_database() if engine == "postgresql" else None

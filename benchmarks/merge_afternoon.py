@@ -1,4 +1,4 @@
-"""An admin's afternoon: people with duplicates by seed, found, merged by the plan, and taken apart again, by the installed program.
+"""Find, merge and unmerge seeded duplicates with the installed program.
 
 `python benchmarks/merge_afternoon.py --records 100000 [--save FILE]`: on `crmctl serve` (SQLite, no rate limit). For each command its
 seconds, processor time, memory at most and requests, and how long so many take at the usual 100 a minute. One person in eleven is there
@@ -25,10 +25,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.dedupe_figures import spoil  # noqa: E402
-from benchmarks.dedupe_memory import people  # noqa: E402
-from benchmarks.measuring import CRMCTL, embedded_service, private_environment  # noqa: E402
-from tests.support.merges import connect  # noqa: E402
+from benchmarks.dedupe_figures import spoil
+from benchmarks.dedupe_memory import people
+from benchmarks.measuring import CRMCTL, embedded_service, private_environment
+from tests.support.merges import connect
 
 RULES = ["name~0.9,phone", "name~0.9,address~0.8"]
 A_MINUTE = 100

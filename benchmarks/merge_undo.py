@@ -1,4 +1,4 @@
-"""Merges by chance on the service itself, taken apart again: fields, references and activities have to be as before.
+"""Merge at random on the service, undo the merges, and compare fields, references and activities with the state before.
 
 `python benchmarks/merge_undo.py --runs 1000 [--first SEED] [--part 2/10] [--save FILE] [--postgresql URL]`: the service's application
 answers in this process, on SQLite in memory or on an empty PostgreSQL database. FILE gets a line for each run; a run that is in it is not
@@ -23,11 +23,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.answeringapp import ORIGIN, answering_app, quick_folder  # noqa: E402
-from tests.support.merges import MergeContext, World, apply, merge_context, newest_job, resume, unmerge  # noqa: E402
-from tests.support.service import RunningService, running_service  # noqa: E402
+from tests.support.answeringapp import ORIGIN, answering_app, quick_folder
+from tests.support.merges import MergeContext, World, apply, merge_context, newest_job, resume, unmerge
+from tests.support.service import RunningService, running_service
 
-from crmctl.client.crm import Crm  # noqa: E402
+from crmctl.client.crm import Crm
 
 
 def one_run(crm: Crm, folder: Path, seed: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Lists of a million records, and how long writers wait while one of their attributes, then all of them, are deleted, on either engine.
+"""Measure lists of a million records, and the wait of writers while an attribute and then the object is deleted.
 
     python benchmarks/million_records.py [--records 1000000] [--engine sqlite|postgresql] [--data FILE|postgresql://...]
 
@@ -24,12 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.service_store import ENGINES, fill_service, new_id
 
 from crmctl.clock import SystemClock
-from crmctl.service.context import Context
-from crmctl.service.jobs.removals import Removals
-from crmctl.service.settings import ServiceSettings
+from crmctl.service.conditions import read_condition
+from crmctl.service.context import Context, ServiceSettings
+from crmctl.service.jobs.removal_jobs import Removals
 from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.engine import Engine, Tx, open_engine
-from crmctl.service.values.conditions import read_condition
 
 SEED = 20_000
 SECONDS = 30.0

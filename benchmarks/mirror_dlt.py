@@ -1,4 +1,4 @@
-"""The mirror beside dlt's REST source on the same service: requests, seconds, and rows that are wrong after changes and deletions.
+"""Compare the mirror with dlt's REST source on one service: requests, seconds, and wrong rows after changes and deletions.
 
     python benchmarks/mirror_dlt.py [RECORDS]        (default 5000; installs dlt into a virtual environment of its own, or uses DLT_PYTHON)
 

@@ -1,4 +1,4 @@
-"""Random histories of a service and syncs of a mirror in between: does the mirror ever hold what the service never held?
+"""Play random histories of a service with syncs in between, and check that the mirror never holds a wrong state.
 
 `python benchmarks/mirror_histories.py [--count 20000] [--part N/M] [--save FILE]` plays every M-th history on an injected clock, in one
 process; `--processes` plays 200 with real ones. `--sum FILE...` adds up what was saved. Ends with 1 when anything is wrong.

@@ -1,4 +1,4 @@
-"""Histories with real processes: `crmctl mirror sync` against `crmctl serve`, either killed at random, the database put back."""
+"""Play histories with real processes: `crmctl mirror sync` and `crmctl serve`, killed at random, and restored databases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.cli import start_crmctl
 from tests.support.mirrorhistories import Tally
 from tests.support.service import ServiceProcess, service_process
 
-from crmctl.service.settings import DATABASE_FILE
+from crmctl.service.context import DATABASE_FILE
 
 NOT_PROVEN = 7
 PAGE = 100

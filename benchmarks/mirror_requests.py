@@ -1,4 +1,4 @@
-"""What bringing a mirror up to date costs, in requests: 1 % changed, and 0 to 1,000 records deleted, scattered or in one block.
+"""Count the requests of a mirror's sync: 1 % changed, and 0 to 1,000 records deleted, scattered or in one block.
 
     python benchmarks/mirror_requests.py [--records 200000] [--burst]
 
@@ -24,18 +24,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.clock import FakeClock
 from tests.support.mirrorhistories import MirrorContext
 
-from crmctl.client.shapes import Page
+from crmctl.client.answers import Page
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.file import MirrorFile
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
-from crmctl.models.attributes import Attribute
-from crmctl.models.filters import Condition
-from crmctl.models.members import Member
-from crmctl.models.objects import Object
-from crmctl.models.records import Record
-from crmctl.models.timestamps import MICROS, to_timestamp
+from crmctl.models.resources import Attribute, Member, Object, Record
+from crmctl.values.filters import Condition
+from crmctl.values.moments import MICROS, to_timestamp
 
 OBJECT_ID = "00000000-0000-4000-8000-000000000001"
 START = 1_760_000_000 * MICROS

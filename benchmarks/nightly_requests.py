@@ -1,4 +1,4 @@
-"""Requests of a nightly import: `python benchmarks/nightly_requests.py [ROWS]`; ends with 1 where they are more than they should be.
+"""Count the requests of a nightly import: `python benchmarks/nightly_requests.py [ROWS]`; exits with 1 above the target.
 
 ROWS rows (200,000) into as many records, of which the file changes 1 % and people another 0.1 % by day; ten records are deleted. Once with
 a mirror, once without, and one row by e-mail into the same records. The service is in this process: requests are exact, and all of them are
@@ -20,21 +20,28 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.bulkcontext import QuietListener  # noqa: E402
-from tests.support.clock import FakeClock  # noqa: E402
+from tests.support.bulkcontext import QuietListener
+from tests.support.clock import FakeClock
 
-from crmctl.bulk.usecases.import_records import import_records  # noqa: E402
-from crmctl.bulk.usecases.requests import ImportRequest  # noqa: E402
-from crmctl.client.directory import Directory  # noqa: E402
-from crmctl.client.shapes import Page  # noqa: E402
-from crmctl.errors import NotFoundError  # noqa: E402
-from crmctl.mirror.sync import SyncRequest, sync_mirror  # noqa: E402
-from crmctl.models import jsontext  # noqa: E402
-from crmctl.models.attributes import Attribute  # noqa: E402
-from crmctl.models.filters import Condition, Operator  # noqa: E402
-from crmctl.models.objects import Object  # noqa: E402
-from crmctl.models.records import BulkResult, Record  # noqa: E402
-from crmctl.models.timestamps import micros_of, to_timestamp  # noqa: E402
+from crmctl.client.answers import Page
+from crmctl.client.directory import Directory
+from crmctl.errors import NotFoundError
+from crmctl.mirror.sync import SyncRequest, sync_mirror
+from crmctl.models import jsontext
+from crmctl.models.resources import (
+    Attribute,
+    BulkResult,
+    Object,
+    Record,
+)
+from crmctl.plan.import_records import import_records
+from crmctl.plan.requests import ImportRequest
+from crmctl.values.filters import Condition
+from crmctl.values.moments import (
+    micros_of,
+    to_timestamp,
+)
+from crmctl.values.operators import Operator
 
 PEOPLE = "0b7ecf00-0000-4000-8000-000000000001"
 DAY = 86_400.0

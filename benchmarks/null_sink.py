@@ -1,4 +1,4 @@
-"""A service that answers as fast as Python can and keeps nothing: one object, its attributes, and bulk writes that always succeed.
+"""Run a service that answers as fast as Python can and stores only the count of its records: one object, its attributes, and bulk writes.
 
 Run as a process of its own; prints its address as the first line. Knows just enough HTTP for httpx.
 """
@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 
+created = 0
 OBJECT_ID = "0b7ecf00-0000-4000-8000-000000000001"
 COLUMNS = {
     "name": "text",
@@ -64,12 +65,15 @@ class Sink(asyncio.Protocol):
 
 def answer(head: bytes, body: bytes) -> bytes:
     """The whole HTTP answer to one request."""
+    global created  # noqa: PLW0603 - one service a process
     path = head.split(b" ", 2)[1].partition(b"?")[0]
     document: object
     if path.endswith(b"/records/bulk"):
-        document = {"created": body.count(b'"data":'), "updated": 0, "failed": []}
+        rows = body.count(b'"data":')
+        created += rows
+        document = {"created": rows, "updated": 0, "failed": []}
     elif path.endswith((b"/records", b"/search")):
-        document = {"records": [], "pagination": {"total": 0, "limit": 50, "offset": 0}}
+        document = {"records": [], "pagination": {"total": created, "limit": 50, "offset": 0}}
     elif path.endswith(b"/attributes"):
         document = {"attributes": ATTRIBUTES}
     elif path.endswith(b"/objects"):

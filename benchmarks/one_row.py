@@ -1,5 +1,5 @@
-"""Requests of an import of one row into many people, by e-mail and by telephone, without a mirror and with one; ends with 1 where an
-e-mail takes more than four without.
+"""Count the requests of a one-row import into many people, by e-mail and telephone, with and without a mirror. Exits with 1 if an
+e-mail takes more than four without a mirror.
 
     python benchmarks/one_row.py [PEOPLE]        (default 140000)
 
@@ -24,7 +24,7 @@ from benchmarks.measuring import CRMCTL, private_environment
 from benchmarks.service_store import batches, new_id
 from tests.support.service import ServiceProcess, service_process
 
-from crmctl.service.settings import DATABASE_FILE
+from crmctl.service.context import DATABASE_FILE
 from crmctl.service.store import objects, records
 from crmctl.service.store.engine import open_engine
 

@@ -1,4 +1,4 @@
-"""Imports at a tight limit against the least time they can take: rows of every attribute type, the real service, one and two at once.
+"""Compare imports at a tight limit with their least possible time: every attribute type, one and two imports at once.
 
 `python benchmarks/pace.py [--rows 10000] [--rounds 3] [--record]`; ends with 1 when a request was refused or more than a tenth of
 the time was lost. The least time is what the same imports take without a limit, or what windows force on them, if that is longer.

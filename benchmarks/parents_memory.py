@@ -1,4 +1,4 @@
-"""Memory of `crmctl bulk import --on-missing-ref create` as the number of records to create first grows. Keeps nothing but their names.
+"""Measure the memory of `crmctl bulk import --on-missing-ref create` as the number of parents grows.
 
 `python benchmarks/parents_memory.py 20000 200000`: an import of so many rows each, every second of which refers to a company of its own.
 """

@@ -1,4 +1,4 @@
-"""Share of the limit that the rate budget uses, by simulation, for limiters of every kind: the table of docs/decisions/0012-rate-budget.md.
+"""Simulate limiters of every kind and print the share of the limit that the rate budget uses.
 
 Run it from the project's root: `python -m benchmarks.rate_budget [--window 3] [--limit 7 --window 1 --latency 0.03]`.
 Takes minutes and no network. Ends with 1 when anything was refused.

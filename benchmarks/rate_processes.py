@@ -1,4 +1,4 @@
-"""Real processes on one key against limiters in real time: imports, and one reader that asks again and again.
+"""Run imports and a reader as processes with one key against limiters in real time.
 
 `python benchmarks/rate_processes.py [--window 60] [--windows 3] [--record]`; ends with 1 when something was refused that should not have
 been, too little of the limit was used, or the reader waited too long.

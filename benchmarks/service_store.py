@@ -1,4 +1,4 @@
-"""Bulk create and filtered lists of the service's storage, each as a ratio to a plain baseline measured in the same run.
+"""Measure bulk create and filtered lists of the service's storage, each as a ratio to a plain baseline of the same run.
 
     python benchmarks/service_store.py [RECORDS] [sqlite|postgresql]        (default 100000 and sqlite)
 
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.models.filters import Condition
-from crmctl.service.store import objects, organisation, records
+from crmctl.service.conditions import read_condition
+from crmctl.service.store import members, objects, records
 from crmctl.service.store.engine import Engine, open_engine
 from crmctl.service.store.sqlite import PRAGMAS
-from crmctl.service.values.conditions import read_condition
+from crmctl.values.filters import Condition
 
 BATCH = 100
 REPEATS = 7
@@ -158,7 +158,7 @@ def fill_baseline(database: Database, count: int) -> float:
 
 def fill_service(url: str, count: int) -> tuple[Engine, str, float, list[float]]:
     engine = open_engine(url)
-    engine.write(lambda tx: organisation.initialise(tx, new_id, time.time()))
+    engine.write(lambda tx: members.initialise(tx, new_id, time.time()))
     people = engine.read(lambda tx: objects.find_object_by_slug(tx, "people"))
     assert people is not None
     times = []

@@ -1,4 +1,4 @@
-"""Nights of a feed beside people who edit: `python benchmarks/three_way_merges.py [MERGES]`; ends with 1 when anything is lost.
+"""Play nights of a feed with people's edits: `python benchmarks/three_way_merges.py [MERGES]`; exits with 1 if any is lost.
 
 Every night the file changes some values and people change some, of 200 records with two attributes and parts of an address. Counted are the
 edits of people that are gone under `--on-conflict keep`, the changes of the file that did not come under `take`, those that did not come
@@ -18,8 +18,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.bulkserver import BulkServer  # noqa: E402
-from tests.support.keydesk import KeyDesk  # noqa: E402
+from tests.support.bulkserver import BulkServer
+from tests.support.keydesk import KeyDesk
 
 UNITS = ("note", "code", "n")
 MERGES = 10_000

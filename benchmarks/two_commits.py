@@ -1,4 +1,4 @@
-"""Start-up, import throughput and memory of this crmctl against one of another commit: processor seconds of alternating runs."""
+"""Compare start-up, import throughput and memory with another commit, in processor seconds of alternating runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What endpoints that hang, drip or are dead cost a healthy one beside them: 40 events through `crmctl serve`, alone and with each.
+"""Compare 40 events to a healthy endpoint through `crmctl serve`, alone and while other endpoints hang, drip or are dead.
 
 `python benchmarks/webhook_isolation.py [--runs 3] [--engine sqlite|postgresql]`; ends with 1 when a ratio is over 1.5.
 """
@@ -18,13 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measuring import started_service  # noqa: E402
-from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Received, Receiver, drip  # noqa: E402
+from benchmarks.measuring import started_service
+from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Received, Receiver, drip
 
-from crmctl.clock import SystemClock  # noqa: E402
-from crmctl.service.data import new_id  # noqa: E402
-from crmctl.service.store import webhooks  # noqa: E402
-from crmctl.service.store.engine import open_engine  # noqa: E402
+from crmctl.clock import SystemClock
+from crmctl.service.context import new_id
+from crmctl.service.store import webhooks
+from crmctl.service.store.engine import open_engine
 
 EVENTS = 40
 TARGET = 1.5

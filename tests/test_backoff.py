@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import crmctl
-from crmctl.backoff import Backoff
+from crmctl.clock import Backoff
 
 
 def test_gaps_grow_to_a_bound_and_only_their_share_is_up_to_chance() -> None:

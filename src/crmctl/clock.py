@@ -1,13 +1,16 @@
-"""Time as an argument, so that tests decide what time it is. Standard library only."""
+"""Clocks, waits between attempts, and times in HTTP headers."""
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """What code may ask of time."""
+    """The time as crmctl reads it; tests pass their own."""
 
     def now(self) -> float:
         """Unix time in seconds."""
@@ -33,3 +36,48 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)
+
+
+MOST_DOUBLINGS = 32
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Gaps in seconds from `first` to `longest`, each `growth` times the previous one; the share `jitter` (0 to 1) of each is random."""
+
+    first: float = 0.5
+    longest: float = 20.0
+    growth: float = 2.0
+    jitter: float = 0.5
+
+    def gap(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
+        """Return the wait in seconds after attempt `attempt` (from 1); `chance` yields numbers in [0, 1)."""
+        span = min(self.longest, self.first * self.growth ** min(attempt - 1, MOST_DOUBLINGS))
+        return span * (1 - self.jitter + self.jitter * chance()) if self.jitter else span
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds of `Retry-After`, given as a number or as an HTTP date, which counts from the service's own `Date`."""
+    text = headers.get("retry-after", "").strip()
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        until = http_date(text)
+        if until is None:
+            return None
+        seconds = until - (http_date(headers.get("date", "")) or now)
+    return max(0.0, seconds) if seconds < float("inf") else None
+
+
+def http_date(text: str) -> float | None:
+    """Return the Unix time of an HTTP date, or None."""
+    if not text:
+        return None
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

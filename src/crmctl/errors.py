@@ -1,7 +1,6 @@
 """The error tree and the exit codes. Imports nothing of crmctl.
 
-Whether a failure may be repeated, and whether the service may have acted all the same, is part of the exception's type and data:
-nobody decides from a message's text.
+The type and data of an exception tell whether to retry and whether the service may have acted. No code parses a message.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ EXIT_CODE_MEANINGS: dict[ExitCode, str] = {
 class CrmctlError(Exception):
     """An error a user can act on.
 
-    `code` is for machines, `message` is one line, `hint` names the command or flag that helps. `status` is the HTTP status where there was
-    one. `outcome_unknown` is true when a write was sent and the service may or may not have applied it.
+    `code` is for machines, `message` is one line, `hint` names the command or flag that helps, `status` is the HTTP status if any.
+    `outcome_unknown`: crmctl sent a write, and the service may or may not have applied it.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.UNEXPECTED
@@ -103,7 +102,7 @@ class CrmctlError(Exception):
 
 
 class UsageError(CrmctlError):
-    """Flags, arguments, an unreadable input file: the user can repair the command line."""
+    """Flags, arguments, an unreadable input file: the user can correct the command line."""
 
     exit_code = ExitCode.USAGE
     default_code = "usage"
@@ -159,8 +158,7 @@ class PendingError(CrmctlError):
 
 
 class StorageError(CrmctlError):
-    """A file cannot be written, or what crmctl keeps in one is damaged: a full disk, a bad one. Codes: `no_space`, `unwritable_file`,
-    `damaged_file`."""
+    """A file cannot be written, or one of crmctl's own files is damaged. Codes: `no_space`, `unwritable_file`, `damaged_file`."""
 
     exit_code = ExitCode.USAGE
     default_code = "unwritable_file"
@@ -181,7 +179,7 @@ class PartialError(CrmctlError):
 
 
 class InterruptedByUser(CrmctlError):
-    """Ctrl-C, or a prompt that was declined."""
+    """Ctrl-C, or a declined prompt."""
 
     exit_code = ExitCode.INTERRUPTED
     default_code = "interrupted"
@@ -192,24 +190,24 @@ _JSON_PROBLEMS = {
     "Expecting value": "a value is missing",
     "Expecting ',' delimiter": "a comma or a closing bracket is missing",
     "Expecting ':' delimiter": "a colon is missing",
-    "Extra data": "the document has ended before",
-    "Unterminated string starting at": "the text that begins here does not end",
-    "Invalid control character at": "a control character inside a text",
+    "Extra data": "text follows the end of the document",
+    "Unterminated string starting at": "the string that starts here is not closed",
+    "Invalid control character at": "a control character in a string",
     "Expecting property name enclosed in double quotes": "a name in double quotes is missing",
-    "Illegal trailing comma before end of object": "a comma with nothing behind it",
-    "Illegal trailing comma before end of array": "a comma with nothing behind it",
+    "Illegal trailing comma before end of object": "a trailing comma",
+    "Illegal trailing comma before end of array": "a trailing comma",
 }
 
 
 def json_words(found: str) -> str:
-    """What a parser of JSON says is wrong, in our words."""
-    return "an escape that JSON has not" if "escape" in found else _sentence(_JSON_PROBLEMS.get(found, found))
+    """Return a JSON parser's complaint in plain words."""
+    return "an invalid escape sequence" if "escape" in found else _sentence(_JSON_PROBLEMS.get(found, found))
 
 
-_TOO_DEEP = "arrays, objects or other parts stand too deep in each other"
-_ODD_KIND = "something in it is of another kind than expected"
+_TOO_DEEP = "it is nested too deeply"
+_ODD_KIND = "it contains a value of an unexpected type"
 _WORDS_OF_KINDS = {
-    "BadZipFile": "it is no zip file, or a damaged one",
+    "BadZipFile": "it is not a zip file, or it is damaged",
     "BadGzipFile": "it is damaged",
     "EOFError": "it ends too early",
     "KeyError": "a part of it is missing",
@@ -217,28 +215,28 @@ _WORDS_OF_KINDS = {
     "AttributeError": _ODD_KIND,
     "TypeError": _ODD_KIND,
     "RecursionError": _TOO_DEEP,
-    "UnicodeEncodeError": "half a character (a lone surrogate), which no text holds",
-    "ArrowInvalid": "it is no Parquet file, or a damaged one",
-    "ReaderError": "a character that no text holds",
-    "InvalidOperation": "it is no number",
+    "UnicodeEncodeError": "half a character (a lone surrogate)",
+    "ArrowInvalid": "it is not a Parquet file, or it is damaged",
+    "ReaderError": "an invalid character",
+    "InvalidOperation": "it is not a number",
 }
-"""By the exception's class, where its text is about the inside of a library: zip, gzip, Python itself, YAML."""
+"""Plain words by exception class, where the library's own text describes its internals."""
 _WORDS_OF_DATABASES = {
-    "SQLITE_FULL": "no space is left on its disk",
-    "SQLITE_NOTADB": "it is no database",
+    "SQLITE_FULL": "no space left on its disk",
+    "SQLITE_NOTADB": "it is not a database",
     "SQLITE_CORRUPT": "it is damaged",
     "SQLITE_CANTOPEN": "it cannot be opened",
-    "SQLITE_BUSY": "another process keeps it busy",
-    "SQLITE_LOCKED": "another process keeps it busy",
-    "SQLITE_READONLY": "it may not be written",
+    "SQLITE_BUSY": "another process is using it",
+    "SQLITE_LOCKED": "another process is using it",
+    "SQLITE_READONLY": "it is read-only",
     "SQLITE_IOERR": "the disk failed",
 }
 
 
 def reason(error: BaseException) -> str:
-    """Why something was refused, as part of a sentence: `permission denied`, `line 3, column 5: a value is missing`.
+    """Return the cause of an error as part of a sentence: `permission denied`, `line 3, column 5: a value is missing`.
 
-    Of what the system, a parser or a library says, without its numbers, brackets and class names.
+    Error numbers, brackets and class names of the system or a library are removed.
     """
     if isinstance(error, CrmctlError):
         return error.message
@@ -255,7 +253,7 @@ def reason(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.strerror and type(cause).__name__ not in _WORDS_OF_KINDS:
             return _sentence(cause.strerror)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return _known_words(error) or _sentence(str(error) or "no reason was given")
+    return _known_words(error) or _sentence(str(error) or "no reason given")
 
 
 def _known_words(error: BaseException) -> str | None:
@@ -265,12 +263,12 @@ def _known_words(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) or (kind.__module__, kind.__name__) == ("zlib", "error"):
         return "it is damaged"
     if (kind.__module__, kind.__name__) == ("_csv", "Error"):
-        return "a quote does not end where its cell does, or a cell is too long"
+        return "a quote inside a cell, or a cell that is too long"
     return _WORDS_OF_KINDS.get(kind.__name__)
 
 
 _SYMBOL = r"'?<([a-z ]+)>'?"
-"""How a parser of YAML writes what it came upon: `'<stream end>'`."""
+"""A token in a YAML parser's message: `'<stream end>'`."""
 
 
 def _sentence(text: str) -> str:
@@ -282,21 +280,21 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EFBIG, *((errno.EDQUOT,) if hasattr(er
 """Full disks, quotas, and the size a process may give a file."""
 
 STORAGE = NO_SPACE | {errno.EIO, errno.EROFS}
-"""What is wrong with a disk and not with a path."""
+"""Errors of the disk rather than the path."""
 
 LEAST_BYTES = 65_536
-"""SQLite calls a disk that has less than it needs for its shared memory broken."""
+"""Free space below which SQLite reports an I/O error instead of a full disk (it needs this much for shared memory)."""
 
 
 def storage_error(error: Exception, path: Path | None = None) -> StorageError | None:
-    """The error of a disk, or of a database on it, by name; None for any other exception. `path`: the file, None for temporary ones."""
+    """Return the StorageError for an error of the disk or a database on it, else None. `path` is None for temporary files."""
     database = getattr(error, "sqlite_errorname", None)
     if database is None and type(error).__module__ != "sqlite3" and not (isinstance(error, OSError) and error.errno in STORAGE):
         return None
     named = getattr(error, "filename", None)
-    where = str(named or path or "temporary files, which TMPDIR places elsewhere")
+    where = str(named or path or "temporary files (set TMPDIR to move them)")
     if (isinstance(error, OSError) and error.errno in NO_SPACE) or database == "SQLITE_FULL" or _is_full(database, path):
-        return StorageError(f"no space left on the disk of {where}", code="no_space", hint="make room there, then give the command again")
+        return StorageError(f"no space left on the disk of {where}", code="no_space", hint="free some space, then run the command again")
     if isinstance(error, OSError):
         return StorageError(f"cannot write {where}: {reason(error)}")
     damaged = database in ("SQLITE_CORRUPT", "SQLITE_NOTADB") or str(database).startswith("SQLITE_CORRUPT_")
@@ -304,7 +302,7 @@ def storage_error(error: Exception, path: Path | None = None) -> StorageError | 
 
 
 def _is_full(database: str | None, path: Path | None) -> bool:
-    """Whether SQLite's own word for it only hides that the disk is full."""
+    """Whether a full disk is behind SQLite's error."""
     if path is None or not str(database).startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) or not hasattr(os, "statvfs"):
         return False
     try:

@@ -1,14 +1,12 @@
-"""The process edge: answers `--version` and completion scripts before the command line is imported, else runs it and exits."""
+"""The process edge: answer `--version` and completion before importing the command line, else run it and exit."""
 
 import os
 import sys
 
 LOADED = 80_000
-"""Imports alone make so many objects that Python looks for garbage hundreds of times, in vain: a tenth of the time a short command takes.
-With more than this the program is loaded, or all but loaded."""
+"""Objects before the first garbage collection. Imports alone would trigger hundreds of useless ones: a tenth of a short command's time."""
 COLLECT_AFTER = 10_000
-"""Not more than this from then on: requests leave cycles behind that hold their bodies, and memory is to stay flat however long an import
-runs."""
+"""Objects between later collections. Requests leave cycles that hold their bodies; memory must stay flat during a long import."""
 
 
 def main() -> None:
@@ -17,26 +15,25 @@ def main() -> None:
         from crmctl.version import __version__
 
         sys.exit(_say(f"crmctl {__version__}\n"))
-    if sys.argv[1:3] == ["completion", "values"]:
-        from crmctl.cli.completions.values import print_values
+    if sys.argv[1:2] == ["__complete"]:
+        from crmctl.cli.complete import answer
 
-        print_values(sys.argv[3:], os.environ)
-        sys.exit(0)
+        sys.exit(_say(answer(sys.argv[2:], os.environ)))
     import gc
 
     gc.set_threshold(LOADED)
     gc.callbacks.append(_keep_what_is_loaded)
-    # Read when the first model is built: crmctl has no plug-ins for pydantic, and looking for some in every installed package takes 10 ms.
+    # crmctl has no pydantic plug-ins; searching every installed package for some takes 10 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from crmctl.cli.app import run_process
 
     code = run_process(sys.argv[1:])
-    gc.freeze()  # what is left goes with the process: not worth a last search
+    gc.freeze()  # skip the last collection: the process ends
     sys.exit(code)
 
 
 def _keep_what_is_loaded(_phase: str, _: dict[str, int]) -> None:
-    """Before the first search for garbage: what is loaded stays, so that neither this search nor a later one goes through it."""
+    """Exclude the loaded program from this and every later collection."""
     import gc
 
     gc.callbacks.remove(_keep_what_is_loaded)
@@ -45,7 +42,7 @@ def _keep_what_is_loaded(_phase: str, _: dict[str, int]) -> None:
 
 
 def _say(text: str) -> int:
-    """Write past Python's buffers, so that a reader that has gone (0) or a full disk (2) shows here and not at the interpreter's exit."""
+    """Write unbuffered, so that a closed pipe (0) or a full disk (2) shows here and not at the interpreter's exit."""
     try:
         os.write(1, text.encode())
     except BrokenPipeError:

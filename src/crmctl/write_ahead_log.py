@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log, begun by many at once."""
+"""Switch a SQLite file to its write-ahead log while other processes do the same."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BUSY = 5
 
 
 def begin_log(database: sqlite3.Connection, patience: float) -> None:
-    """Readers and a writer of a file do not wait for each other from here on. Raises sqlite3.Error, for a file that is in use after
-    `patience` seconds.
+    """Switch to the write-ahead log, so that readers and the writer do not block each other.
 
-    Of several that open a new file at the same moment SQLite refuses all but one: at once, however long the connection may wait.
+    When several processes open a new file at once, SQLite refuses all but one immediately, whatever the connection's timeout.
+    Raises sqlite3.Error if the file is still in use after `patience` seconds.
     """
     until = time.monotonic() + patience
     while True:

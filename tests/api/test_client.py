@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from crmctl import Client
-from crmctl.api.client_context import ClientContext, LogListener
-from crmctl.bulk.usecases.delete import DeleteRequest, Deletion, delete
-from crmctl.bulk.usecases.selected_records import Selection
-from crmctl.bulk.usecases.undo import Undo, UndoRequest, undo
+from crmctl.api import ClientContext, LogListener
 from crmctl.errors import ConfigError, InterruptedByUser, NotFoundError, RejectedError, UsageError
+from crmctl.plan.changes import DeleteRequest, Deletion, Selection, delete
+from crmctl.plan.undo import Undo, UndoRequest, undo
 from tests.support.service import RunningService, running_service
 
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.sources.open_source import open_source
+from crmctl.files.sources import open_source
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl
 from tests.support.service import RunningService

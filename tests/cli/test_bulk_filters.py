@@ -48,3 +48,15 @@ def test_an_update_and_a_deletion_of_what_is_decided_here(service: RunningServic
     assert [one["data"]["score"] for one in left] == [1, 3, 5, 6, 7, 8, 9, 10, 11]
     run_here("bulk", "delete", "people", "--filter", "company.domain=nobody.com", "--yes").ok()
     assert run_here("records", "count", "people").ok().json() == {"count": 9}
+
+
+@pytest.mark.parametrize(
+    "command", [("export",), ("update", "--set", "job_title=Poet", "--yes"), ("delete", "--yes")], ids=lambda command: command[0]
+)
+def test_an_impossible_condition_is_refused_with_strict(service: RunningService, command: tuple[str, ...]) -> None:
+    wrong = ("--filter", "status=nwe")
+    assert "status" in run_here("bulk", command[0], "people", *command[1:], *wrong).ok().err, "a warning"
+    refused = run_here("bulk", command[0], "people", *command[1:], *wrong, "--strict").exits(2)
+    assert refused.out == ""
+    assert run_here("records", "count", "people", "--filter", "job_title=Poet").ok().json() == {"count": 0}
+    assert run_here("records", "count", "people").ok().json() == {"count": 12}

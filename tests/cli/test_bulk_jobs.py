@@ -181,3 +181,36 @@ def test_a_key_somebody_else_used_meanwhile_is_looked_for_and_the_dry_run_counts
     assert predicted <= done["requests"] <= predicted + 1  # records of one moment may take a page more to join
     ok = list(csv.DictReader(Path(done["files"]["ok"]).read_text(encoding="utf-8").splitlines()))
     assert len({row["_id"] for row in ok}) == 120  # the look has shown which record each row became
+
+
+def test_resuming_a_finished_job_has_its_exit_code_and_writes_result_files_again(crm: RunningService) -> None:
+    write("people.csv", "Email,Score\na@acme.com,1\nb@acme.com,many\n")
+    done = run_crmctl("bulk", "import", "people", "people.csv", "--on-error", "continue").exits(10).json()
+    job, ok = str(done["job"]), Path(done["files"]["ok"])
+    before = ok.read_text()
+    ok.unlink()
+    again = run_crmctl("bulk", "resume", job, "--failed", "again.csv").exits(10).json()
+    assert (again["created"], again["rejected"]) == (1, 1)
+    assert ok.read_text() == before
+    assert "b@acme.com,many" in Path("again.csv").read_text()
+    Path("people.csv").unlink()
+    assert run_crmctl("bulk", "resume", job).exits(10).json()["created"] == 1
+    assert count() == 1
+
+
+def test_undo_with_include_changed_takes_back_what_was_changed_since(crm: RunningService) -> None:
+    imported(count=3)
+    ids = {record["data"]["email"]: record["id"] for record in run_crmctl("records", "list", "people").ok().json()}
+    write("changes.csv", "Email,Score\n" + "".join(f"p{n}@acme.com,{n + 1000}\n" for n in range(4)))
+    job = str(run_crmctl("bulk", "import", "people", "changes.csv", "--key", "email").ok().json()["job"])
+    new = run_crmctl("records", "list", "people", "--filter", "email=p3@acme.com").ok().json()[0]["id"]
+    for record_id in (ids["p1@acme.com"], new):
+        run_crmctl("records", "update", "people", record_id, "--set", "score=7").ok()
+    shown = run_crmctl("bulk", "undo", job, "--dry-run").ok().json()
+    assert (shown["restorable"], shown["found"], shown["conflicts"]) == (2, 0, 2)
+    shown = run_crmctl("bulk", "undo", job, "--include-changed", "--dry-run").ok().json()
+    assert (shown["restorable"], shown["found"], shown["conflicts"]) == (3, 1, 0)
+    done = run_crmctl("bulk", "undo", job, "--include-changed", "--yes").ok().json()
+    assert (done["restored"], done["deleted"]) == (3, 1)
+    assert score_of(ids["p1@acme.com"]) == 1
+    assert count() == 3

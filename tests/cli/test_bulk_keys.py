@@ -1,4 +1,4 @@
-"""`crmctl bulk import --key` as a person or a script meets it. The inside is tested in tests/bulk."""
+"""`crmctl bulk import --key` as a person or a script meets it. The inside is tested in tests/write and tests/plan."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def test_one_row_takes_a_look_a_question_and_a_write(crm: RunningService) -> Non
 
     assert asks("Email,Score\nP7@ACME.com,1\n") == ({"unchanged": 1}, ["GET", "GET"])
     assert asks("Email,Score\nP7@ACME.com,2\n") == ({"updated": 1}, ["GET", "GET", "POST"])
-    assert asks("Email,Score\nnew@acme.com,2\n") == ({"created": 1}, ["GET", "GET", "GET", "POST"])
+    assert asks("Email,Score\nnew@acme.com,2\n") == ({"created": 1}, ["GET", "GET", "GET", "POST", "GET"])
     assert run_crmctl("records", "count", "people").ok().json() == {"count": 701}

@@ -72,7 +72,7 @@ def test_a_review_says_on_a_terminal_why_and_whose_value_is_kept(crm: RunningSer
     assert any(line.endswith(people[1]) for line in lines), "the id of who goes, whole"
     (long,) = [line for line in lines if "survivor  * 部長" in line]
     assert long.endswith("…")
-    end = next(at for at, line in enumerate(lines) if "* is what is kept" in line)
+    end = next(at for at, line in enumerate(lines) if "* marks kept values" in line)
     assert max(sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in line) for line in lines[ada:end]) <= 80
 
 

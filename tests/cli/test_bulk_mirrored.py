@@ -1,5 +1,5 @@
 """`crmctl bulk import --mirror`: keys and references looked up in a mirror that is synced first. What makes a kept index wrong
-(decision 20) is a test each: deletions, a backup that was restored, another service behind the address.
+(decision 39) is a test each: deletions, a backup that was restored, another service behind the address.
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.journal.object_lock import ObjectLock
 from crmctl.clock import SystemClock
 from crmctl.service.http import bodies
+from crmctl.write.jobs import JobStore, ObjectLock
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService

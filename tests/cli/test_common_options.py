@@ -20,12 +20,29 @@ from tests.support.service import RunningService
         ["-o", "yaml", "objects", "list"],
         ["objects", "-o", "yaml", "list"],
         ["objects", "list", "-o", "yaml"],
-        ["-o", "json", "objects", "list", "--output=yaml"],
     ],
 )
 def test_common_options_before_and_after(crm: RunningService, arguments: list[str]) -> None:
     listed = yaml.safe_load(run_crmctl(*arguments).ok().out)
     assert [item["slug"] for item in listed] == ["people", "companies", "deals"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["records", "list", "people", "--sort", "name", "--sort", "email"], "--sort"),
+        (["records", "list", "people", "--limit=1", "--limit=1"], "--limit"),
+        (["objects", "list", "-o", "json", "--output", "yaml"], "--output"),
+        (["-o", "json", "objects", "list", "--output=yaml"], "--output"),
+        (["objects", "-p", "a", "list", "-p", "b"], "--profile"),
+    ],
+)
+def test_an_option_with_one_value_is_given_once(arguments: list[str], option: str) -> None:
+    assert f"{option} takes one value and was given more than once" in run_crmctl(*arguments).exits(2).err
+
+
+def test_switches_and_lists_may_be_repeated(crm: RunningService) -> None:
+    run_crmctl("--quiet", "records", "list", "people", "--quiet", "--filter", "name~a", "--filter", "name~b").ok()
 
 
 def test_formats(crm: RunningService) -> None:

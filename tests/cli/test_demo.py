@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.cli import demo_stage
+from crmctl.cli.commands import demo
 from tests.support.cli import CRMCTL, expect_exit, spawn
 from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
@@ -21,17 +21,11 @@ SHOWN = [
     "300 valid, 0 invalid",
     "rows       300: 300 created",
     "@acme.com",
-    "('DK', 36)",
     "exported 300 records",
-    "5,100 cells compared, 0 differences",
+    "300 records hold exactly what the file says",
     "customer   ██",
     "listening on http://127.0.0.1:",
-    "title         First call",
-    "title        API: Call again\nstatus       completed",
-    "  text/csv",
-    "activity.created    First call",
-    "workflow.completed  Call again",
-    "heard 3 webhooks, and cleaned up",
+    "got all of them back unchanged, and cleaned up",
 ]
 
 
@@ -43,7 +37,6 @@ def test_the_demonstration_on_a_terminal(tmp_path: Path) -> None:
     assert "\x1b[1m# Sign in." in printed
     said = re.sub(r"\x1b\[[0-9;]*m", "", printed)
     assert [shown for shown in SHOWN if shown not in said] == []
-    assert "whsec_" not in said
     assert "crs_" not in said
     assert list(tmp_path.iterdir()) == []
     assert not Path(os.environ["CRMCTL_CONFIG_DIR"]).exists()
@@ -51,9 +44,9 @@ def test_the_demonstration_on_a_terminal(tmp_path: Path) -> None:
 
 def test_as_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
-    monkeypatch.setattr(demo_stage, "CRMCTL", (str(tmp_path / "bin/crmctl"),))
+    monkeypatch.setattr(demo, "CRMCTL", (str(tmp_path / "bin/crmctl"),))
     shown = run_here("demo", "-o", "json").ok()
     document = shown.json()
-    assert (document["imported"], document["exported"], document["differences"], document["events"]) == (300, 300, 0, 3)
+    assert (document["imported"], document["exported"], document["differences"]) == (300, 300, 0)
     assert [expected for expected in SHOWN[:-1] if expected not in shown.err] == []
     assert "\x1b" not in shown.err

@@ -188,7 +188,7 @@ def test_a_sample_is_random_and_with_a_seed_the_same_again(service: RunningServi
     ("condition", "said"),
     [
         ("status=nwe", "'nwe' is no option of status (new, contacted, qualified, customer, inactive); did you mean new?"),
-        ("company=00000000-0000-4000-8000-000000000000", "is the id of no record that company could name"),
+        ("company=00000000-0000-4000-8000-000000000000", "company refers to no record with the id"),
     ],
 )
 def test_an_impossible_value_is_a_warning_and_with_strict_an_error(service: RunningService, condition: str, said: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.cli.framework import describe_tree, walk_commands
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import parse_document
+from crmctl.cli.app import describe_tree, walk_commands
+from crmctl.service.context import new_id
+from crmctl.service.definitions.definitions_file import parse_document
 from crmctl.service.definitions.load import load_document
 from tests.cli.conftest import add_people
 from tests.support.cli import CRMCTL, environment, run_crmctl

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.filetypes import content_type
+from crmctl.client.uploads import content_type
 from tests.support.cli import run_crmctl
 from tests.support.fakecrm import Answer, Asked, FakeCrm
 from tests.support.httpserver import Reply, ScriptedServer
@@ -229,8 +229,8 @@ def test_a_large_file_is_streamed_whole() -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     from crmctl.client.crm import Crm
-    from crmctl.client.http.session import Session
-    from crmctl.client.http.transport import HttpxTransport
+    from crmctl.client.session import Session
+    from crmctl.client.transport import HttpxTransport
     from crmctl.client.uploads import LocalFile, Uploader
     from crmctl.config.credentials import Credential
     from tests.support.clock import FakeClock

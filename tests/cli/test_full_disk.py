@@ -169,7 +169,7 @@ def test_what_is_to_be_kept_is_kept_before_anything_is_changed(known: list[str],
         for words, env in commands:
             assert_said(run_crmctl(*words, env=env), has_job=False)
         listed = run_crmctl("records", "list", "companies", "--limit", "1", env={"CRMCTL_STATE_DIR": str(disk / "state")}).ok()
-        assert "the shared rate budget cannot be used (no space left on the disk of " in listed.err
+        assert "the shared rate budget is unusable (no space left on the disk of " in listed.err
         run_crmctl("records", "list", "companies", "--limit", "1", env={"CRMCTL_CACHE_DIR": str(disk / "cache")}).ok()
     assert names(crm) == known
     assert (disk / "config" / "config.toml").read_text() == before

@@ -73,11 +73,16 @@ def test_verify_names_what_is_wrong_and_puts_it_right(crm: RunningService, mirro
         columns = [column[1] for column in db.execute("PRAGMA table_info(people)")]
         ghost = [None if name == "_no" else "ghost" if name == "id" else value for name, value in zip(columns, row, strict=True)]
         db.execute(f"INSERT INTO people VALUES ({', '.join('?' * len(ghost))})", ghost)
+        db.execute("UPDATE people SET email = 'nobody@acme.com' WHERE id = ?", (mirrored[3],))
     found = run_crmctl("mirror", "verify", "people").exits(11)
-    assert {(each["id"], each["problem"]) for each in found.json()} == {(mirrored[1], "stale"), ("ghost", "ghost")} | {
-        (mirrored[5], "missing")
-    }
+    assert {(each["id"], each["problem"]) for each in found.json()} == {
+        (mirrored[1], "stale"), (mirrored[3], "stale"), ("ghost", "ghost"), (mirrored[5], "missing")
+    }  # fmt: skip
     assert run_crmctl("mirror", "verify").ok().json() == []
+    with closing(sqlite3.connect(place(), isolation_level=None)) as db:
+        db.execute("UPDATE people SET email = 'nobody@acme.com'")
+    run_crmctl("mirror", "sync", "people", "--full").ok()
+    assert run_crmctl("mirror", "sql", "SELECT count(*) AS n FROM people WHERE email = 'nobody@acme.com'").ok().json() == [{"n": 0}]
 
 
 def test_activities_are_mirrored_found_and_verified(crm: RunningService, people: list[str]) -> None:
@@ -96,6 +101,7 @@ def test_activities_are_mirrored_found_and_verified(crm: RunningService, people:
     with closing(sqlite3.connect(place(), isolation_level=None)) as db:
         db.execute("UPDATE activities SET _data = replace(_data, 'Lunch', 'Dinner')")
         [kept] = db.execute("SELECT id FROM activities").fetchone()
+        db.execute("UPDATE activity_links SET record_id = 'another'")
     wrong = run_crmctl("mirror", "verify").exits(11).json()
     assert wrong == [{"object": "activities", "id": kept, "problem": "stale"}]
     assert [hit["id"] for hit in run_crmctl("mirror", "search", "lunch").ok().json()] == [kept]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.cli import record_display, record_queries
+from crmctl.cli import record_lists, record_queries
 from tests.cli.test_everyday_questions import add, person
 from tests.support.cli import Result, run_crmctl
 from tests.support.inprocess import run_here
@@ -37,7 +37,7 @@ def _environment(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
     monkeypatch.setenv("CRMCTL_API_KEY", service.key)
     monkeypatch.setattr(record_queries, "MOST_REQUESTS", 0)
-    monkeypatch.setattr(record_display, "MOST_FOR_NAMES", 1)
+    monkeypatch.setattr(record_lists, "MOST_FOR_NAMES", 1)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_a_mirror_that_cannot_say_is_no_mirror(mirror: Path, statement: str) -> 
 
 
 def test_a_mirror_that_cannot_be_read_is_no_mirror(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crmctl.cli.mirror_answers.LOCKED_SECONDS", 0.01)
+    monkeypatch.setattr("crmctl.cli.record_queries.LOCKED_SECONDS", 0.01)
     with closing(sqlite3.connect(mirror, isolation_level=None)) as other:
         other.execute("PRAGMA journal_mode = DELETE")
         other.execute("BEGIN EXCLUSIVE")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.http.transport import HttpxTransport, Request, Response
+from crmctl.client.transport import HttpxTransport, Request, Response
 from crmctl.errors import NetworkError
 from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service
@@ -141,7 +141,7 @@ def test_the_reason_is_on_stderr(crm: RunningService, prepare: Callable[[Running
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_a_finished_job_says_it_again(crm: RunningService, output: str) -> None:
     run_here(*imported(crm)).exits(10)
-    assert TAKEN in run_here("bulk", "resume", "--last", "-o", output).ok().err
+    assert TAKEN in run_here("bulk", "resume", "--last", "-o", output).exits(10).err
 
 
 @pytest.mark.parametrize("words", [("delete", "people", "--filter", "score>=0"), ("undo", "last")], ids=["delete", "undo"])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crmctl.bulk.send.edited_record import Editing
-from crmctl.client.http.transport import HttpxTransport, Request, Response
+from crmctl.client.transport import HttpxTransport, Request, Response
 from crmctl.errors import NetworkError
+from crmctl.write.deletion import Editing
 from tests.cli.conftest import requests_of
 from tests.support.cli import Result, expect_exit, run_crmctl, spawn
 from tests.support.inprocess import run_here

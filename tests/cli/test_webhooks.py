@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from crmctl.client.webhooks.receiver import MAX_BODY
+from crmctl.client.webhook_receiver import MAX_BODY
 from crmctl.models.signatures import new_secret, sign
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.fakecrm import FakeCrm
@@ -170,7 +170,7 @@ def test_silent_connections_do_not_keep_others_waiting() -> None:
 
 
 def test_a_request_has_one_deadline_however_slowly_it_drips(monkeypatch: pytest.MonkeyPatch) -> None:
-    from crmctl.client.webhooks import receiver as receiving
+    from crmctl.client import webhook_receiver as receiving
     from tests.support.clock import FakeClock
 
     clock = FakeClock()
@@ -252,7 +252,7 @@ def test_what_was_answered_with_success_was_written_when_it_is_told_to_end() -> 
 
 
 def test_an_event_that_finds_no_room_is_taken_when_it_comes_again() -> None:
-    from crmctl.client.webhooks import receiver as receiving
+    from crmctl.client import webhook_receiver as receiving
     from tests.support.clock import FakeClock
 
     body, answers = b'{"type": "x"}', [False, True]

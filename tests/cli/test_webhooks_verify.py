@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.cli.webhook_listener import parse_saved_headers
-from crmctl.client.webhooks.receiver import event_type
+from crmctl.cli.commands.webhooks import parse_saved_headers
+from crmctl.client.webhook_receiver import event_type
 from crmctl.models.signatures import new_secret
 from tests.support.cli import run_crmctl
 from tests.support.listener import SECRET, signed

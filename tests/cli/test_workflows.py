@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
-from crmctl.client.run_follower import Followed, RunFollower, ServerClock
+from crmctl.client.runs import Followed, RunFollower, ServerClock
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.config.credentials import Credential
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.clock import FakeClock

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.config.credentials import Credential
 from tests.support.clock import FakeClock
 from tests.support.httpserver import Reply, ScriptedServer

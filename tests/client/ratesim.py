@@ -110,16 +110,16 @@ class World:
             """`then` follows the answer."""
             answer = ledger.acquire(now, lane, ticket)
             if isinstance(answer, Grant):
-                at(now + self._leg(dice), lambda moment: arrive(moment, answer.slot, lane, then))
+                at(now + self._leg(dice), lambda moment: arrive(moment, answer.slot, then))
             else:
                 at(max(answer.look, now + 1e-4), lambda moment: ask(moment, lane, then, answer.ticket))
 
-        def arrive(now: float, slot: int, lane: int, then: Callable[[float], object]) -> None:
+        def arrive(now: float, slot: int, then: Callable[[float], object]) -> None:
             said = self.service.ask(now + self.skew)
             (self.accepted if said[0] else self.refused).append(now)
             at(
                 now + self._leg(dice),
-                lambda moment: (ledger.answered(slot, moment, moment, *self._answer(*said, now + self.skew), lane), then(moment)),
+                lambda moment: (ledger.answered(slot, moment, moment, *self._answer(*said, now + self.skew)), then(moment)),
             )
 
         def work(now: float) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.paging import iterate
-from crmctl.client.shapes import Page
+from crmctl.client.answers import Page, iterate
 from crmctl.errors import ServiceError
-from crmctl.models.records import Record
+from crmctl.models.resources import Record
 
 
 def records(start: int, count: int) -> list[Record]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.http.answers import Answer
-from crmctl.client.shapes import (
+from crmctl.client.answers import (
+    Answer,
     read_bulk,
     read_deleted,
     read_holder,
@@ -21,16 +21,21 @@ from crmctl.client.shapes import (
     read_page,
 )
 from crmctl.errors import ServiceError
-from crmctl.models.activities import Activity
-from crmctl.models.attributes import Attribute
-from crmctl.models.base import Resource
-from crmctl.models.files import UploadUrl
-from crmctl.models.members import Member
-from crmctl.models.objects import Object
-from crmctl.models.records import Record
-from crmctl.models.reports import Report, ReportRun
-from crmctl.models.webhooks import Webhooks
-from crmctl.models.workflows import Workflow, WorkflowRun, WorkflowStart
+from crmctl.models.resources import (
+    Activity,
+    Attribute,
+    Member,
+    Object,
+    Record,
+    Report,
+    ReportRun,
+    Resource,
+    UploadUrl,
+    Webhooks,
+    Workflow,
+    WorkflowRun,
+    WorkflowStart,
+)
 
 ID = "6f1c1c3e-8a55-4f59-9d1b-2f6f3c7d9a10"
 

@@ -9,8 +9,7 @@ import pytest
 
 from crmctl.config import credentials
 from crmctl.config.credentials import Credential, check_key, mask_key
-from crmctl.config.paths import Paths
-from crmctl.config.settings import Flags, Settings, load_settings
+from crmctl.config.settings import Flags, Paths, Settings, load_settings
 from crmctl.errors import ConfigError, CrmctlError, DeniedError, UsageError
 
 KEY = "crs_0123456789abcdefghijklmnop"
@@ -81,7 +80,7 @@ def test_keys_are_shown_masked() -> None:
 
 
 def test_no_key_is_exit_4_and_says_how_to_get_one(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crmctl.config.keychain.get", lambda name: None)
+    monkeypatch.setattr("crmctl.config.credentials.get", lambda name: None)
     with pytest.raises(CrmctlError) as caught:
         credentials.require_credential(at(ORIGIN, paths), {}, paths)
     assert (caught.value.exit_code, caught.value.code) == (4, "no_api_key")

@@ -16,8 +16,8 @@ KEY = "crs_0123456789abcdefghijklmnop"
 
 SETUP = """
 import os
-from crmctl.config import credentials, keychain
-from crmctl.config.paths import Paths
+from crmctl.config import credentials
+from crmctl.config.settings import Paths
 from crmctl.config.settings import Flags, load_settings
 from crmctl.errors import CrmctlError
 paths = Paths.from_environment(os.environ)
@@ -62,7 +62,7 @@ def test_a_service_that_does_not_answer_ends_in_an_error_and_lets_the_process_go
     with secret_service() as service:
         service.freeze()
         code = (
-            "keychain.TIME_LIMIT = 0.5\n"
+            "credentials.TIME_LIMIT = 0.5\n"
             "try: credentials.require_credential(settings('https://crm.test'), os.environ, paths)\n"
             "except CrmctlError as error: print(int(error.exit_code), error.message, error.hint)"
         )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.config.paths import Paths
-from crmctl.config.profiles import ConfigFile, write_private
+from crmctl.config.settings import ConfigFile, Paths, write_private
 from crmctl.errors import ConfigError
 
 WRITTEN_BY_HAND = """\

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.config.keys import is_loopback, origin_of, parse_base_url
-from crmctl.config.paths import Paths
-from crmctl.config.settings import Flags, Settings, load_settings
+from crmctl.config.settings import Flags, Paths, Settings, is_loopback, load_settings, origin_of, parse_base_url
 from crmctl.errors import ConfigError, UsageError
 
 FILE = """

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crmctl.service.store.dialect import PostgresDialect, SqliteDialect
+from crmctl.service.store.tx import PostgresDialect, SqliteDialect
 from tests.support.service import RunningService
 
 NIL = "00000000-0000-4000-8000-000000000000"

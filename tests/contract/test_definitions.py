@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.service.data import new_id, open_data
-from crmctl.service.definitions.document import format_document, parse_document
-from crmctl.service.definitions.dump import dump_sections
-from crmctl.service.definitions.load import load_document
+from crmctl.service.context import ServiceSettings, new_id, open_data
+from crmctl.service.definitions.definitions_file import format_document, parse_document
+from crmctl.service.definitions.load import dump_sections, load_document
 from crmctl.service.faults import Fault
-from crmctl.service.settings import ServiceSettings
 from tests.support.clock import FakeClock
 
 BAD = [

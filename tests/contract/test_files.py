@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -10,7 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 
-from crmctl.service.settings import FILES_FOLDER
+from crmctl.service.context import FILES_FOLDER
 from tests.support.service import RunningService, running_service
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
@@ -58,11 +59,36 @@ def test_a_second_upload_replaces_the_first_and_one_without_a_type_is_bytes(crm:
     urls = ask(crm)
     put(urls["signedUrl"])
     before = fetch(urls["publicUrl"])
-    assert put(urls["signedUrl"], b"", None).status_code == 200
+    assert put(ask(crm)["signedUrl"], b"", None).status_code == 200
     after = fetch(urls["publicUrl"])
     assert (after.content, after.headers["content-type"]) == (b"", "application/octet-stream")
     assert after.headers["etag"] != before.headers["etag"]
     assert len(stored(crm)) == 1
+
+
+def test_an_address_works_once_however_many_use_it_at_the_same_time(crm: RunningService) -> None:
+    urls = ask(crm)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda number: put(urls["signedUrl"], b"%d" % number), range(4)))
+    accepted = [number for number, answer in enumerate(answers) if answer.status_code == 200]
+    assert len(accepted) == 1
+    assert {answer.json()["error"] for answer in answers if answer.status_code == 403} == {"used_signature"}
+    assert fetch(urls["publicUrl"]).content == b"%d" % accepted[0]
+    assert put(urls["signedUrl"]).json()["error"] == "used_signature"
+    assert put(ask(crm)["signedUrl"]).status_code == 200
+
+
+def test_an_upload_that_failed_may_be_tried_again(crm: RunningService) -> None:
+    urls = ask(crm)
+    assert httpx.put(urls["signedUrl"], content=PNG, headers={"Content-Encoding": "gzip"}, trust_env=False).status_code == 415
+    assert put(urls["signedUrl"]).status_code == 200
+
+
+def test_only_the_owner_of_the_service_can_read_files_on_disk(crm: RunningService) -> None:
+    put(ask(crm)["signedUrl"])
+    [file] = stored(crm)
+    folder = crm.data_dir / FILES_FOLDER
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent, folder, folder / "incoming")] == [0o600, 0o700, 0o700, 0o700]
 
 
 def test_a_large_upload_is_streamed_in_pieces(crm: RunningService) -> None:
@@ -137,7 +163,7 @@ def test_a_file_over_the_limit_is_refused_and_leaves_nothing(tmp_path: Path) -> 
         urls = ask(service)
         assert put(urls["signedUrl"], b"x" * 1000).status_code == 200
         for body in (b"x" * 1001, iter([b"x" * 600, b"x" * 600])):
-            answer = put(urls["signedUrl"], body)
+            answer = put(ask(service)["signedUrl"], body)
             assert (answer.status_code, answer.json()["details"]) == (413, {"limit": 1000})
         assert fetch(urls["publicUrl"]).content == b"x" * 1000
         assert len(stored(service)) == 1
@@ -173,7 +199,7 @@ KINDS = {
 def test_nothing_runs_on_this_origin(crm: RunningService) -> None:
     urls = ask(crm, 'a"b\u00e4.html')
     for content_type, kind in KINDS.items():
-        put(urls["signedUrl"], b"<script>alert(1)</script>", content_type)
+        put(ask(crm, 'a"b\u00e4.html')["signedUrl"], b"<script>alert(1)</script>", content_type)
         headers = fetch(urls["publicUrl"]).headers
         assert headers["content-type"] == content_type
         assert headers["content-disposition"] == f"{kind}; filename*=UTF-8''a%22b%C3%A4.html"

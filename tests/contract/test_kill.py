@@ -12,9 +12,8 @@ from typing import Any
 import httpx
 
 from crmctl.service.store import objects
-from crmctl.service.store.dialect import SqliteDialect
 from crmctl.service.store.engine import open_engine
-from crmctl.service.store.schema import load_schema
+from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Tx
 from tests.support.patience import PATIENCE
 from tests.support.service import ServiceProcess, listen, make_client, service_process
@@ -140,7 +139,7 @@ def settled(database: str) -> None:
         people = objects.find_object_by_slug(tx, "people")
         assert people is not None
         load_schema(tx, people["id"], tx.dialect.own_object)
-        if isinstance(tx.dialect, SqliteDialect):
+        if tx.dialect.engine == "sqlite":
             assert tx.all("PRAGMA integrity_check") == [("ok",)]
 
     with closing(open_engine(database)) as engine:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crmctl.service.settings import Kept, Quotas
-from crmctl.service.store import audit_log, request_log
-from crmctl.service.store.request_log import RequestFilter
+from crmctl.service.context import Kept, Quotas
+from crmctl.service.store import logs
+from crmctl.service.store.logs import RequestFilter
 from tests.support.cli import run_crmctl
 from tests.support.service import RunningService, make_client, running_service, service_process
 
@@ -27,7 +27,7 @@ def where(service: RunningService) -> list[str]:
 
 def logged(service: RunningService, wanted: RequestFilter, count: int) -> list[dict[str, Any]]:
     """Waits until so many requests are written down."""
-    while len(found := service.engine.read(lambda tx: request_log.list_requests(tx, wanted))) < count:
+    while len(found := service.engine.read(lambda tx: logs.list_requests(tx, wanted))) < count:
         service.client.get("/healthz")
     return found
 
@@ -47,7 +47,7 @@ def test_a_request_is_found_by_the_id_in_its_answer(service: RunningService) -> 
     assert service.log[0]["requestId"] == "from-a-proxy-1"
     shown = run_crmctl("service", "requests", "--errors", *where(service), "-o", "jsonl").ok().lines()
     assert [line["requestId"] for line in shown] == [made]
-    assert not service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter(since=4e9)))
+    assert not service.engine.read(lambda tx: logs.list_requests(tx, RequestFilter(since=4e9)))
     page = service.client.get("/console").headers["x-request-id"]
     assert logged(service, RequestFilter(request_id=page), 1)[0]["path"] == "/console"
 
@@ -57,7 +57,7 @@ def test_what_browsers_fetch_with_a_page_is_logged_only_where_it_is_refused(serv
         assert service.client.get(f"/console/static/{name}").status_code == status
     last = service.client.get("/api/v1/members").headers["x-request-id"]
     logged(service, RequestFilter(request_id=last), 1)
-    found = service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter()))
+    found = service.engine.read(lambda tx: logs.list_requests(tx, RequestFilter()))
     assert [each["status"] for each in found if "static" in each["path"]] == [404]
 
 
@@ -68,7 +68,7 @@ def test_what_people_and_keys_change_is_in_the_audit_log(service: RunningService
     service.client.delete(f"/api/v1/objects/{made}")
     run_crmctl("service", "keys", "create", "--name", "ci", "--full-access", *where(service)).ok()
     run_crmctl("service", "keys", "create", "--name", "never", "--full-access", *where(service), "--dry-run").ok()
-    found = service.engine.read(audit_log.list_entries)
+    found = service.engine.read(logs.list_entries)
     assert [(each["action"], each["by"]["type"]) for each in found] == [
         ("key.created", "operator"),
         ("object.deleted", "key"),
@@ -111,7 +111,7 @@ def test_quotas_hold_for_files_and_for_results(tmp_path: Path, database: str) ->
         kept = [run["id"] for run in service.client.get(f"{path}/runs").json()["runs"]]
         assert 1 <= len(kept) < 6
         assert kept == made[::-1][: len(kept)]
-        assert service.engine.read(lambda tx: request_log.list_requests(tx, RequestFilter())) == []
+        assert service.engine.read(lambda tx: logs.list_requests(tx, RequestFilter())) == []
 
 
 def test_crmctl_says_what_there_is_no_room_for_and_uploads_it_when_there_is(tmp_path: Path, database: str) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import parse_document
+from crmctl.service.context import new_id
+from crmctl.service.definitions.definitions_file import parse_document
 from crmctl.service.definitions.load import load_document
 from crmctl.service.store import webhooks
 from crmctl.service.store.engine import Engine, open_engine

@@ -170,6 +170,16 @@ def test_what_is_refused(crm: RunningService, people: str) -> None:
     check_all(crm, REFUSED, names)
 
 
+def test_a_line_break_after_a_path_or_an_id_without_dashes_reaches_nothing(crm: RunningService, people: str) -> None:
+    record_id = create(crm, people, notes="here")["id"]
+    for name in (f"{record_id}%0a", record_id.replace("-", ""), f"{{{record_id}}}"):
+        for method in ("GET", "PATCH", "DELETE"):
+            answer = crm.client.request(method, f"{people}/{name}", json={"data": {}} if method == "PATCH" else None)
+            assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
+    assert crm.client.delete(f"{people}/bulk%0a").status_code == 404
+    assert crm.client.get(f"{people}/{record_id}").json()["data"] == {"notes": "here"}
+
+
 def test_data_never_reaches_the_request_log(crm: RunningService, people: str) -> None:
     create(crm, people, email="secret@example.com")
     crm.client.get(people, params={"filter[email][equals]": "secret@example.com"})

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import parse_document
+from crmctl.service.context import new_id
+from crmctl.service.definitions.definitions_file import parse_document
 from crmctl.service.definitions.load import load_document
 from crmctl.service.faults import Fault
-from crmctl.service.routes.reports import ReportList, ReportRunList, ReportRunWithResults, ReportWithDefinition
+from crmctl.service.http.schemas import ReportList, ReportRunList, ReportRunWithResults, ReportWithDefinition
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService
@@ -156,17 +156,63 @@ def test_groups_are_measured_exactly_and_missing_values_are_left_out(crm: Runnin
     wanted = measure("count", "count amount", "sum amount", "avg amount", "min amount", "max amount")
     names = ("count", "count_amount", "sum_amount", "avg_amount", "min_amount", "max_amount")
     found = run(crm, define(crm, groupBy="stage", measures=wanted))
-    assert found["columns"] == ["stage", *names]
-    assert [(row["stage"], *(row[name] for name in names)) for row in found["results"]] == [
-        (one, 2, 1, 7, 7, 7, 7),
-        (two, 2, 2, Decimal("0.3"), Decimal("0.15"), Decimal("0.1"), Decimal("0.2")),
-        (None, 1, 1, -3, -3, -3, -3),
+    assert found["columns"] == ["stage", "currency", *names]
+    assert [tuple(row[name] for name in found["columns"]) for row in found["results"]] == [
+        (one, "EUR", 1, 1, 7, 7, 7, 7),
+        (one, None, 1, 0, 0, None, None, None),
+        (two, None, 2, 2, Decimal("0.3"), Decimal("0.15"), Decimal("0.1"), Decimal("0.2")),
+        (None, None, 1, 1, -3, -3, -3, -3),
+    ]
+
+
+def money(*amounts: tuple[float, str]) -> list[dict[str, Any]]:
+    return [{"amount": amount, "currency": currency} for amount, currency in amounts]
+
+
+def test_currencies_are_never_added(crm: RunningService) -> None:
+    stage = stages(crm)[0]
+    amounts = [*money((12, "EUR"), (4.5, "USD"), (30, "eur"), (1, "")), 2]
+    add(crm, "deals", *({"name": "x", "stage": stage, "amount": amount} for amount in amounts), {"name": "y", "stage": stage})
+    expected = [
+        {"stage": stage, "currency": "EUR", "sum_amount": 42, "count": 2},
+        {"stage": stage, "currency": "USD", "sum_amount": Decimal("4.5"), "count": 1},
+        {"stage": stage, "currency": None, "sum_amount": 3, "count": 3},
+    ]
+    question: dict[str, Any] = {"groupBy": "stage", "measures": measure("sum amount", "count")}
+    assert results(crm, **question) == expected
+    assert results(crm, **question, sort={"field": "currency", "order": "desc"}) == [expected[1], expected[0], expected[2]]
+    assert results(crm, **question, sort={"field": "sum_amount"})[0] == expected[2]
+    assert results(crm, **question, limit=1) == expected[:1]
+    assert results(crm, measures=measure("max amount")) == [
+        {"currency": "EUR", "max_amount": 30},
+        {"currency": "USD", "max_amount": Decimal("4.5")},
+        {"currency": None, "max_amount": 2},
+    ]
+    assert results(crm, groupBy="stage", measures=measure("count amount")) == [{"stage": stage, "count_amount": 5}]
+    assert results(crm, groupBy="amount", filters=[{"attributeSlug": "amount", "operator": "lessThan", "value": "3"}]) == [
+        {"amount": {"amount": 1, "currency": ""}, "currency": None, "count": 1},
+        {"amount": 2, "currency": None, "count": 1},
+    ]
+
+
+def test_several_amounts_and_an_attribute_called_currency_keep_their_currencies_apart(crm: RunningService) -> None:
+    attributes = (
+        "{name: Currency, slug: currency, type: text}, {name: Paid, slug: paid, type: currency, isList: true}, "
+        "{name: Due, slug: due, type: currency}"
+    )
+    load(crm, f"objects: [{{slug: bills, pluralName: Bills, attributes: [{attributes}]}}]")
+    [due] = money((7, "USD"))
+    add(crm, "bills", {"currency": "a", "paid": money((1, "EUR"), (2, "USD"), (4, "EUR")), "due": due}, {"currency": "a", "paid": [8]})
+    assert results(crm, object="bills", groupBy="currency", measures=measure("sum paid", "sum due", "count paid")) == [
+        {"currency": "a", "currency_code": "EUR", "sum_paid": 5, "sum_due": 0, "count_paid": 1},
+        {"currency": "a", "currency_code": "USD", "sum_paid": 2, "sum_due": 7, "count_paid": 1},
+        {"currency": "a", "currency_code": None, "sum_paid": 8, "sum_due": 0, "count_paid": 1},
     ]
 
 
 def test_without_a_group_there_is_one_result_even_for_nothing(crm: RunningService) -> None:
     wanted = measure("count", "sum amount", "avg amount", "min amount")
-    assert results(crm, measures=wanted) == [{"count": 0, "sum_amount": 0, "avg_amount": None, "min_amount": None}]
+    assert results(crm, measures=wanted) == [{"currency": None, "count": 0, "sum_amount": 0, "avg_amount": None, "min_amount": None}]
     assert results(crm, groupBy="stage") == []
 
 
@@ -198,7 +244,7 @@ def test_groups_sort_by_a_measure_what_is_missing_last_and_are_cut(crm: RunningS
         rows = results(crm, **definition, sort={"field": "avg_amount", "order": order})
         assert [row["stage"] for row in rows] == expected
     cut = run(crm, define(crm, **definition, sort={"field": "avg_amount", "order": "desc"}, limit=1))
-    assert (cut["results"], cut["truncated"]) == ([{"stage": second, "avg_amount": 2}], True)
+    assert (cut["results"], cut["truncated"]) == ([{"stage": second, "currency": None, "avg_amount": 2}], True)
 
 
 def test_a_record_with_several_values_counts_in_every_group_once(crm: RunningService) -> None:

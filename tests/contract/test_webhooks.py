@@ -14,8 +14,8 @@ import pytest
 import standardwebhooks
 import svix
 
-from crmctl.models.webhooks import EVENT_TYPES
-from crmctl.service.data import new_id
+from crmctl.models.resources import EVENT_TYPES
+from crmctl.service.context import new_id
 from crmctl.service.store import deliveries, webhooks
 from tests.support.clock import FakeClock
 from tests.support.killed_service import STEPS

@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 
 from crmctl.service.background import LOOPBACK
-from crmctl.service.context import Context
-from crmctl.service.data import new_id
+from crmctl.service.context import Context, ServiceSettings, new_id
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflow_runs import LeaseLostError
-from crmctl.service.workflows.run_executor import Runs
-from crmctl.service.workflows.triggers import Schedules
+from crmctl.service.workflows.run_executor import Runs, Schedules
 from tests.support.clock import FakeClock
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService

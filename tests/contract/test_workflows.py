@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from crmctl.service.background import LOOPBACK
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import format_document, parse_document
-from crmctl.service.definitions.dump import dump_sections
-from crmctl.service.definitions.load import load_document
+from crmctl.service.context import new_id
+from crmctl.service.definitions.definitions_file import format_document, parse_document
+from crmctl.service.definitions.load import dump_sections, load_document
 from crmctl.service.faults import Fault
+from crmctl.service.http.schemas import WorkflowList, WorkflowRunList, WorkflowWithDefinition
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.routes.workflows import WorkflowList, WorkflowRunList, WorkflowWithDefinition
-from crmctl.service.workflows.triggers import switch
+from crmctl.service.workflows.run_executor import switch
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService

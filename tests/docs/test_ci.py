@@ -1,4 +1,4 @@
-"""The workflow files for GitHub and GitLab, run step by step: what is wrong is on its physical line, and what is merged is imported."""
+"""Run the workflow files for GitHub and GitLab step by step: findings name their physical line, and merged files are imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CI = Path(__file__).parents[2] / "docs" / "ci"
 INSTALL = "pip install crmctl"
 GOOD = "Email,Score,Notes\na@acme.com,1,x\nb@acme.com,2,y\n"
 BAD = 'Email,Score,Notes\na@acme.com,1,"two\nlines, 100%"\nb@acme.com,many,y\nnobody,3,"<&|>"\n'
-"""Line 4 has a score that is none, line 5 an e-mail that is none."""
+"""Line 4 has an invalid score, line 5 an invalid e-mail address."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 @pytest.fixture
 def runner(service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The checked-out repository, and what the build system puts into the environment."""
+    """Return a checked-out repository with the environment of a build system."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
@@ -50,7 +50,7 @@ def run(script: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
 
 
 def steps(job: dict[str, Any]) -> list[str]:
-    """What a job of GitHub runs, without what sets the machine up."""
+    """Return the scripts of a GitHub job, without its set-up."""
     scripts = [step["run"] for step in job["steps"] if "run" in step]
     assert scripts[0] == INSTALL
     return scripts[1:]

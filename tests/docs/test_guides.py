@@ -1,4 +1,4 @@
-"""The guides in docs/guides are true: every command of them works as printed, in this order, for somebody on a terminal."""
+"""Every command of the guides works as printed, in order, on a terminal."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """The folder of a `crmctl` whose start costs little; the tour of the README starts the installed one each time."""
+    """Return the folder of a `crmctl` that starts quickly; only the README's tour starts the installed one each time."""
     warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
     return tmp_path / "bin"
 
 
 @pytest.fixture
 def shell(service: RunningService, program: Path) -> Iterator[pexpect.spawn]:
-    """In the test's working folder; crmctl knows the service and its key."""
+    """Open a shell in the test's folder; crmctl knows the service and its key."""
     with open_shell(Path.cwd(), {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}, program) as opened:
         yield opened
 
@@ -55,7 +55,7 @@ def test_every_day(shell: pexpect.spawn, service: RunningService) -> None:
 
 
 def test_nightly_import(tmp_path: Path, program: Path) -> None:
-    """And what the script promises: what one night leaves undone, the next one does."""
+    """The next night completes the rows that one night left."""
     data, rows = tmp_path / "service", 700
     with open_shell(Path.cwd(), crmctl=program) as shell:
         with service_process(data, "--rate-limit", "0") as service:
@@ -124,7 +124,7 @@ def test_asking_in_sql(shell: pexpect.spawn, service: RunningService) -> None:
 
 
 def test_checking_in_ci() -> None:
-    """Its workflow files are run by test_ci."""
+    """test_ci runs its workflow files."""
     text = (ROOT / "docs/guides/check-imports-in-ci.md").read_text(encoding="utf-8")
     for name in ("github.yml", "gitlab.yml"):
         assert f"(../ci/{name})" in text
@@ -140,7 +140,7 @@ def test_every_guide_is_listed_and_followed() -> None:
 
 
 def create(service: RunningService, slug: str, **data: Any) -> str:
-    """The id of a new record."""
+    """Create a record and return its id."""
     answer = service.client.post(f"/api/v1/objects/{service.object_id(slug)}/records", json={"data": data})
     assert answer.status_code == 201, answer.text
     record_id: str = answer.json()["id"]

@@ -1,4 +1,4 @@
-"""The page for operators is true: its files are taken by the programs they are for, its commands are run, its figures are measured."""
+"""Programs accept the files of the operators' page, its commands work, and its figures exist."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from crmctl.models import jsontext
-from crmctl.service.settings import ServiceSettings
-from crmctl.service.store.figures import FIGURES
+from crmctl.service.context import ServiceSettings
+from crmctl.service.store.deliveries import FIGURES
 from tests.support.authority import Authority
 from tests.support.cli import CRMCTL, run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
@@ -31,7 +31,7 @@ PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, containing: str) -> list[str]:
-    """The page's blocks of that language with this text."""
+    """Return the page's blocks in a language that contain a text."""
     found = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     chosen = [text for name, text in found if name == language and containing in text]
     assert chosen, f"no {language} block with {containing}"
@@ -39,7 +39,7 @@ def blocks(language: str, containing: str) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """The environment file, as systemd reads it."""
+    """Return the variables of the environment file, as systemd reads it."""
     [text] = blocks("sh", "# /etc/crmctl.env")
     lines = [line.partition("=") for line in text.splitlines() if line and not line.startswith("#")]
     return {name: value.strip('"') for name, _, value in lines}
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def proxy(folder: Path, service: str) -> Iterator[tuple[str, Authority]]:
-    """nginx with the page's own server block: its ports, its certificate and the service's address are this machine's."""
+    """Run nginx with the page's server block, adapted to this machine's ports, certificate and service."""
     authority, port = Authority(folder), free_port()
     authority.server("crm.example.com")
     [certificate] = [path for path in folder.glob("*.pem") if path != authority.bundle]
@@ -77,7 +77,7 @@ def proxy(folder: Path, service: str) -> Iterator[tuple[str, Authority]]:
 
 
 def ask(url: str, authority: Authority, path: str, **headers: str) -> httpx.Response:
-    """As a client of crm.example.com, once the proxy listens."""
+    """Send a request as a client of crm.example.com, once the proxy listens."""
     with httpx.Client(transport=httpx.HTTPTransport(verify=authority.trusted(), retries=12), trust_env=False) as client:
         asked = {"Host": "crm.example.com", **headers}
         return client.get(f"{url}{path}", headers=asked, extensions={"sni_hostname": "crm.example.com"})
@@ -85,7 +85,7 @@ def ask(url: str, authority: Authority, path: str, **headers: str) -> httpx.Resp
 
 @pytest.mark.needs("nginx")
 def test_the_proxy_of_the_page_passes_on_tls_ids_and_addresses(tmp_path: Path) -> None:
-    """The service is started from the page's environment file, its data and its ports elsewhere."""
+    """The service starts from the page's environment file, with other data and ports."""
     said, port = variables(), free_port()
     assert {"CRMCTL_SERVE_DATA", "CRMCTL_SERVE_PUBLIC_URL", "CRMCTL_SERVE_METRICS"} <= said.keys()
     (tmp_path / "nginx").mkdir()
@@ -127,7 +127,7 @@ def test_the_container_says_nothing_that_serve_does_not_know() -> None:
 
 
 def container() -> tuple[str, dict[str, str], list[str]]:
-    """The container file, the variables it sets, and its command."""
+    """Return the container file, its variables and its command."""
     [text] = blocks("dockerfile", "FROM")
     said = dict(re.findall(r"(CRMCTL_SERVE_\w+)=(\S+)", text))
     assert said
@@ -135,7 +135,7 @@ def container() -> tuple[str, dict[str, str], list[str]]:
 
 
 def test_the_container_serves_as_its_user_from_its_volume_and_ends_when_it_is_told(tmp_path: Path) -> None:
-    """Its folder is made by its own line and its command run with its variables; another is the place, the user and the port."""
+    """Run its own lines and command with its variables; only folder, user and port differ."""
     text, said, command = container()
     steps = [line.partition(" ")[::2] for line in text.splitlines()]
     kinds, user = [kind for kind, _ in steps], dict(steps)["USER"]

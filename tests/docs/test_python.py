@@ -1,4 +1,4 @@
-"""docs/python.md is true: its examples run, in this order, as one program on a service of their own."""
+"""The examples of docs/python.md run, in order, as one program on a throw-away service."""
 
 from __future__ import annotations
 

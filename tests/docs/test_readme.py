@@ -1,4 +1,4 @@
-"""The README is true: its tour works, every command of it, in the order and in the shell a reader would type it in."""
+"""Every command of the README's tour works, in order, in a reader's shell."""
 
 from __future__ import annotations
 

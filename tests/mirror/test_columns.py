@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from crmctl.mirror.columns import quoted, table_columns, wire_text
-from crmctl.mirror.object_table import ObjectTable
+from crmctl.mirror.file import quoted, table_columns, wire_text
+from crmctl.mirror.mirror_tables import ObjectTable
 from crmctl.models import jsontext
-from crmctl.models.attributes import Attribute
-from crmctl.models.records import Record
+from crmctl.models.resources import Attribute, Record
 
 HOSTILE = 'x"; DROP TABLE members; --'
 

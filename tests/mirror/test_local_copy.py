@@ -10,7 +10,7 @@ import pytest
 
 from crmctl.mirror.local_copy import LocalCopy, fresh_copy
 from crmctl.mirror.sync import SyncRequest, sync_mirror
-from crmctl.models.attributes import Attribute
+from crmctl.models.resources import Attribute
 from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService
 from tests.support.mirrorhistories import MirrorContext
 

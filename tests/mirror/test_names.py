@@ -9,9 +9,9 @@ import pytest
 
 from crmctl.mirror.file import MirrorFile
 from crmctl.mirror.place import mirror_path
-from crmctl.mirror.search import search
+from crmctl.mirror.sql import search
 from crmctl.mirror.sync import SyncRequest, sync_mirror
-from crmctl.models.objects import Object
+from crmctl.models.resources import Object
 from tests.support.historypair import COMPANIES_ID, PairService
 from tests.support.historyservice import MINUTE, OBJECT_ID
 from tests.support.mirrorhistories import MirrorContext, difference

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from crmctl.mirror.sync import SyncRequest, sync_mirror
-from crmctl.models.attributes import Attribute
+from crmctl.models.resources import Attribute
 from tests.support.historyservice import OBJECT_ID, HistoryService
 from tests.support.mirrorhistories import MirrorContext
 

@@ -75,3 +75,9 @@ def test_values_and_names_of_an_answer(mirror: Path) -> None:
     assert row == {"id": 1, "id:2": 2, "big": "inf", "raw": "00ff", "none": None, "text": "'; --"}
     by_word = "SELECT count(*) AS n FROM _search_people WHERE _search_people MATCH 'n3'"
     assert list(ask(mirror, by_word, {}, SystemClock(), 10)) == [{"n": 1}]
+
+
+def test_json_functions_answer_as_tables(mirror: Path) -> None:
+    statement = "SELECT each.key, count(*) AS n FROM people, json_each(people._data, '$.data') AS each GROUP BY each.key ORDER BY 1"
+    assert {row["n"] for row in ask(mirror, statement, {}, SystemClock(), 10)} == {12}
+    assert list(ask(mirror, "SELECT value FROM json_tree('[7]') WHERE type = 'integer'", {}, SystemClock(), 10)) == [{"value": 7}]

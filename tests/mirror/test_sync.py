@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from crmctl.errors import NetworkError, PendingError, UsageError
+from crmctl.mirror.file import writing_turn
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
-from crmctl.mirror.turn import writing_turn
 from tests.support.historypair import PairService
 from tests.support.historyservice import MINUTE, HistoryService, Manners
 from tests.support.mirrorhistories import MirrorContext, Tally, contents, difference, play

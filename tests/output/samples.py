@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from crmctl.models.attributes import Attribute
+from crmctl.models.resources import Attribute
 from crmctl.output.emitter import Emitter
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams

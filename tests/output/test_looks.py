@@ -16,7 +16,7 @@ from crmctl.output.emitter import Emitter
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
 from crmctl.output.views import record_view
-from crmctl.models.attributes import Attribute
+from crmctl.models.resources import Attribute
 kinds = {"name": "name", "email": "email", "amount": "currency", "since": "date", "tags": "list", "notes": "text"}
 attributes = [Attribute.parse({"id": s, "slug": s, "type": t, "displayOrder": n}) for n, (s, t) in enumerate(kinds.items())]
 people = [
@@ -73,7 +73,7 @@ MONEY = """
 from crmctl.output.emitter import Emitter
 from crmctl.output.streams import Streams
 from crmctl.output.views import record_view
-from crmctl.models.attributes import Attribute
+from crmctl.models.resources import Attribute
 kinds = {"name": "text", "amount": "currency", "stage": "select"}
 attributes = [Attribute.parse({"id": s, "slug": s, "type": t, "displayOrder": n}) for n, (s, t) in enumerate(kinds.items())]
 deals = [

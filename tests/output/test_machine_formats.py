@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crmctl.cli.verbs import NOUNS
 from crmctl.errors import NetworkError
 from crmctl.models.jsontext import dumps, loads
-from crmctl.output.views import MEMBERS, OBJECTS
 from tests.output.samples import NIL, TYPES, Run, record, view
 
 JSON = st.recursive(
@@ -45,7 +45,7 @@ def test_any_items_come_back_from_json_jsonl_and_yaml(items: list[dict[str, Any]
     printed = {}
     for kind in ("json", "jsonl", "yaml"):
         run = Run(kind)
-        run.emitter.emit_items(items, OBJECTS)
+        run.emitter.emit_items(items, NOUNS["objects"].view)
         printed[kind] = run.out
     assert loads(printed["json"]) == items
     assert [loads(line) for line in printed["jsonl"].split("\n")[:-1]] == items
@@ -151,7 +151,7 @@ def test_an_empty_list_is_a_header_or_an_empty_document_and_a_sentence() -> None
     expected = {"json": "[]\n", "yaml": "[]\n", "jsonl": "", "ids": "", "table": "", "csv": "id,role,createdAt,user\n"}
     for kind, out in expected.items():
         run = Run(kind)
-        assert run.emitter.emit_items([], MEMBERS) == 0
+        assert run.emitter.emit_items([], NOUNS["members"].view) == 0
         assert (run.out, run.err) == (out, "no members found\n"), kind
 
 
@@ -180,10 +180,10 @@ def test_results_of_actions_in_every_format() -> None:
 
 
 def test_a_resource_of_the_models_is_printed_as_it_came() -> None:
-    from crmctl.models.objects import Object
+    from crmctl.models.resources import Object
 
     wire = {"zeta": 1, "id": "1", "slug": "people", "isActive": "odd"}
     run = Run("jsonl")
-    run.emitter.emit_items([Object.parse(wire)], OBJECTS)
-    run.emitter.emit_item(Object.parse(wire), OBJECTS)
+    run.emitter.emit_items([Object.parse(wire)], NOUNS["objects"].view)
+    run.emitter.emit_item(Object.parse(wire), NOUNS["objects"].view)
     assert run.out == dumps(wire) + "\n" + dumps(wire) + "\n"

@@ -14,7 +14,7 @@ from crmctl.errors import DeniedError, RejectedError, reason
 from crmctl.models.jsontext import loads
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
-from crmctl.schema.document import read_schema
+from crmctl.schema.schema_document import read_schema
 from tests.support.terminal import on_terminal
 
 ERROR = DeniedError(

@@ -10,7 +10,7 @@ SETUP = """
 import sys
 from crmctl.errors import CrmctlError
 from crmctl.output.messages import Messages
-from crmctl.output.prompts import Prompter
+from crmctl.output.messages import Prompter
 from crmctl.output.streams import Streams
 streams = Streams.of_process()
 def ask(call, **options):

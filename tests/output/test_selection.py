@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from crmctl.cli.verbs import NOUNS
 from crmctl.errors import UsageError
 from crmctl.models.jsontext import dumps, loads
-from crmctl.output.selection import compile_query
-from crmctl.output.views import MEMBERS, OBJECTS
+from crmctl.output.emitter import compile_query
 from tests.output.samples import NIL, Run, record, view
 
 ID = f"{NIL}000000000001"
@@ -34,7 +34,7 @@ def test_fields_keep_the_shape_and_the_wanted_order(format: str, out: str) -> No
 
 def test_fields_of_other_nouns_may_go_deeper() -> None:
     run = Run("jsonl", fields=["user.email", "role", "user.name"])
-    run.emitter.emit_item(MEMBER, MEMBERS)
+    run.emitter.emit_item(MEMBER, NOUNS["members"].view)
     assert run.out == '{"user":{"email":"a@b.c","name":"Ada"},"role":"owner"}\n'
 
 
@@ -52,14 +52,14 @@ def test_an_unknown_field_is_refused_before_any_output(format: str, items: list[
 
 def test_a_field_the_service_added_can_be_chosen() -> None:
     run = Run("jsonl", fields=["slug", "colour"])
-    run.emitter.emit_items([{"slug": "people", "colour": "red"}], OBJECTS)
+    run.emitter.emit_items([{"slug": "people", "colour": "red"}], NOUNS["objects"].view)
     assert run.out == '{"slug":"people","colour":"red"}\n'
 
 
 def test_a_missing_field_stays_away_or_is_an_empty_cell() -> None:
     for kind, out in (("jsonl", '{"id":"1"}\n'), ("csv", "id,description\n1,\n")):
         run = Run(kind, fields=["id", "description"])
-        run.emitter.emit_items([{"id": "1", "slug": "x"}], OBJECTS)
+        run.emitter.emit_items([{"id": "1", "slug": "x"}], NOUNS["objects"].view)
         assert run.out == out
 
 

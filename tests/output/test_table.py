@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from crmctl.models.attributes import Attribute
-from crmctl.output.columns import aligned
-from crmctl.output.control_characters import clean
-from crmctl.output.times import local
-from crmctl.output.views import OBJECTS, record_view
+from crmctl.cli.verbs import NOUNS
+from crmctl.models.resources import Attribute
+from crmctl.output.streams import clean
+from crmctl.output.table import aligned
+from crmctl.output.value_text import local
+from crmctl.output.views import record_view
 from tests.output.samples import NIL, TYPES, Run, record, view
 from tests.support.zones import in_zone
 
@@ -156,7 +157,7 @@ def test_a_record_is_a_block_with_lines_kept_and_times_in_full() -> None:
 def test_an_object_shows_its_attributes_below() -> None:
     run = Run("table")
     attributes = [{"id": "a1", "slug": "email", "type": "email", "isRequired": True}]
-    run.emitter.emit_item({"id": "o1", "slug": "people", "isActive": True, "attributes": attributes}, OBJECTS)
+    run.emitter.emit_item({"id": "o1", "slug": "people", "isActive": True, "attributes": attributes}, NOUNS["objects"].view)
     assert "isActive  yes" in run.out
     assert "\n\nattributes\nslug   name  type   isRequired" in run.out
     assert "\nemail        email  yes" in run.out

@@ -1,4 +1,4 @@
-"""Nothing in the repository names a folder of the machine it was written on, a package index, or a secret."""
+"""The repository names no folder of a development machine, no package index and no secret."""
 
 from __future__ import annotations
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from crmctl.cli.framework import describe_tree, load_command, walk_commands
+from crmctl.cli.app import command_help, describe_tree, load_command, walk_commands
+from crmctl.cli.help_text import TOPIC_NAMES
 from crmctl.cli.registry import COMMANDS
+from tests.support.inprocess import run_here
 
 TREE = describe_tree()
 LEAVES = list(walk_commands(TREE))
@@ -46,6 +48,38 @@ def test_every_command_explains_itself(leaf: dict[str, Any]) -> None:
     assert re.fullmatch(r"[A-Z].{5,84}[^.\s]", leaf["summary"])
     assert leaf["help"].strip()
     assert [item for item in [*leaf["arguments"], *leaf["options"]] if not item["help"].strip()] == []
+
+
+def help_pages() -> list[list[str]]:
+    """The words of every group and command, the root first."""
+
+    def below(item: dict[str, Any]) -> list[list[str]]:
+        return [item["command"].split()[1:], *(words for child in item.get("commands", ()) for words in below(child))]
+
+    return [[], *(words for item in TREE["commands"] for words in below(item))]
+
+
+@pytest.mark.parametrize("words", help_pages(), ids=" ".join)
+def test_a_help_page_has_at_most_60_lines_of_80_columns(words: list[str]) -> None:
+    page = command_help(words, 80)
+    assert page is not None
+    assert sum(-(-max(len(line), 1) // 80) for line in page.splitlines()) <= 60
+
+
+@pytest.mark.parametrize("topic", TOPIC_NAMES)
+def test_a_topic_has_at_most_60_lines_of_80_columns(topic: str) -> None:
+    assert len(run_here("help", topic, env={"COLUMNS": "80"}).out.splitlines()) <= 60
+
+
+def test_advanced_options_and_commands_are_explained_by_help_all_only() -> None:
+    assert "How long crmctl looks for rows in doubt." not in run_here("bulk", "import", "--help").out
+    assert "Advanced options (explained by: crmctl bulk import --help-all)" in run_here("bulk", "import", "--help").out
+    usual, _, advanced = run_here("bulk", "import", "--help-all").out.partition("\nAdvanced\n")
+    assert "--settle SECONDS" in advanced
+    assert "--settle" not in usual
+    assert "\n  commands " not in run_here("--help").out
+    assert "\n  commands " in run_here("--help-all").out
+    assert "--max-wait SECONDS" in run_here("--help-all").out
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=by_command)

@@ -1,4 +1,4 @@
-"""What a library or Python says of a failure does not reach a user as it is: `errors.reason` puts it into our words."""
+"""Users never see the raw text of a library's exception: `errors.reason` translates it."""
 
 from __future__ import annotations
 
@@ -13,38 +13,36 @@ TELLING = {"args", "errors", "msg", "strerror"}
 """Attributes that hold an exception's text."""
 
 OUR_TEXTS = {
-    "bulk/dedupe/merge_plan.py:_odd": "of a KeyError the key, which is a field of the plan",
-    "bulk/merge/exchanges.py:_arranged": "of a CycleError the groups, which are ours",
-    "bulk/sources/jsonarray.py:_end_of_flawed": "what jsontext says of what is no JSON for another reason than its syntax",
-    "bulk/sources/jsonarray.py:_failure": "looked up in a table of our words",
-    "bulk/sources/jsonrecords.py:json_problem": "what jsontext says of a key that is there twice",
-    "cli/login.py:_with_address": "what config.keys says of an address",
-    "config/profiles.py:_check": "what config.keys says of a value",
-    "config/settings.py:_parsed": "what config.keys says of a value",
-    "mirror/sql.py:_explained": "what SQLite says of the user's own SQL, which people look up",
-    "models/base.py:parse": "only where, not what",
-    "models/typed_text.py:_json_inside": "what jsontext says of a key that is there twice",
-    "output/selection.py:_why": "what JMESPath says of the user's own expression",
-    "schema/document.py:read_schema": "their kinds are looked up in a table of our words",
-    "service/console/action_form.py:actions_of": "what _read says of a field",
-    "service/console/record_form.py:changes": "what _read says of a field",
-    "service/outbound/caller.py:post": "kinds of failed calls, as the log of deliveries has them; their texts are outbound/connection.py's",
-    "service/shapes.py:check_shape": "their kinds are looked up in a table of our words",
-    "service/workflows/cron.py:check_cron": "what the library says of the user's own schedule",
-    "service/workflows/templates.py:_why": "what Jinja says of the user's own template",
-    "cli/app.py:_unexpected": "a bug: what it takes to report it",
-    "service/failures.py:_skipped": "by its kind it is known again",
-    "service/http/errors.py:answer_for": "by its kind it is known which status it is",
-    "service/store/postgres.py:_short": "a word of PostgreSQL's, for the one error that is told",
-    "service/failures.py:tell": "the log of who runs the service",
+    "cli/commands:_with_address": "config's own text about an address",
+    "cli:run": "a bug: the text helps to report it",
+    "config:_check": "config's own text about a value",
+    "config:_parsed": "config's own text about a value",
+    "dedupe:_odd": "the key of a KeyError, which is a field of the plan",
+    "files:_end_of_flawed": "jsontext's own text about JSON that breaks a rule other than syntax",
+    "files:_failure": "looked up in a table of our texts",
+    "files:json_problem": "jsontext's own text about a duplicate key",
+    "mirror:_explained": "SQLite's text about the user's own SQL, which people look up",
+    "models:parse": "names the place, not the problem",
+    "output:_why": "JMESPath's text about the user's own expression",
+    "schema:read_schema": "error kinds are looked up in a table of our texts",
+    "service/console:actions_of": "our own text about a field",
+    "service/console:changes": "our own text about a field",
+    "service/http:answer_for": "the exception's kind selects the status",
+    "service/outbound:post": "kinds of failed calls, as the delivery log stores them",
+    "service/store:_short": "one word of PostgreSQL's, for the single error that is shown",
+    "service/workflows:_why": "Jinja's text about the user's own template",
+    "service/workflows:check_cron": "the library's text about the user's own schedule",
+    "service:_skipped": "the exception's kind identifies a repetition",
+    "service:check_shape": "error kinds are looked up in a table of our texts",
+    "service:tell": "the log of the operator",
+    "values:_json_inside": "jsontext's own text about a duplicate key",
 }
-"""Function by function: why its texts may be shown."""
+"""Package and function: why its text may be shown."""
 
 
 def test_a_caught_exception_speaks_through_reason() -> None:
-    told = {where for path in package_files() if path.name != "errors.py" or path.parent != PACKAGE for where in _tellers(path)}
-    assert told - OUR_TEXTS.keys() == set(), "use errors.reason, or say in OUR_TEXTS why it is our own text"
-    assert OUR_TEXTS.keys() - told == set(), "no longer there"
+    telling = {name for path in package_files() if path != PACKAGE / "errors.py" for name in _tellers(path)}
+    assert telling - OUR_TEXTS.keys() == set(), "use errors.reason, or state in OUR_TEXTS why the text is our own"
 
 
 @cache
@@ -55,22 +53,22 @@ def _our_classes() -> frozenset[str]:
 
 
 def _tellers(path: Path) -> Iterator[str]:
-    """The functions of a file that put an exception which is not ours into a text."""
+    """Yield the functions of a file that put a foreign exception into a text."""
     tree = ast.parse(path.read_text())
-    name = path.relative_to(PACKAGE).as_posix()
+    package = path.relative_to(PACKAGE).parent.as_posix()
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
-            given = {argument.arg for argument in function.args.args if _foreign(argument.annotation, missing=False)}
-            if _tells(function, given):
-                yield f"{name}:{function.name}"
+            parameters = {argument.arg for argument in function.args.args if _foreign(argument.annotation, missing=False)}
+            if _tells(function, parameters):
+                yield f"{package}:{function.name}"
             for handler in ast.walk(function):
                 foreign = isinstance(handler, ast.ExceptHandler) and _foreign(handler.type, missing=True)
                 if foreign and handler.name and _tells(handler, {handler.name}):
-                    yield f"{name}:{function.name}"
+                    yield f"{package}:{function.name}"
 
 
 def _foreign(kinds: ast.expr | None, *, missing: bool) -> bool:
-    """Whether one of the classes is a library's or Python's."""
+    """Whether at least one of the classes belongs to a library or to Python."""
     if kinds is None:
         return missing
     names = {

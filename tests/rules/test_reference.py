@@ -1,4 +1,4 @@
-"""docs/reference/ says what the commands say."""
+"""docs/reference/ matches the help of the commands."""
 
 from __future__ import annotations
 

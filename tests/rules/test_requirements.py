@@ -1,4 +1,4 @@
-"""requirements/ pins what pyproject.toml asks for, exactly and with hashes, and names no address."""
+"""requirements/ pins the requirements of pyproject.toml exactly, with hashes and without addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine without the right Python is told before anything is installed."""
+"""A machine without the right Python gets instructions before any installation."""
 
 from __future__ import annotations
 

@@ -16,16 +16,13 @@ from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import Request, Response, UploadBody
+from crmctl.client.session import Session
+from crmctl.client.transport import Request, Response, UploadBody
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
-from crmctl.service.app import create_app
-from crmctl.service.context import Context
-from crmctl.service.data import new_id, open_data
-from crmctl.service.http.concurrency import Work
-from crmctl.service.server import make_first_key
-from crmctl.service.settings import ServiceSettings
+from crmctl.service.app import create_app, make_first_key
+from crmctl.service.context import Context, ServiceSettings, new_id, open_data
+from crmctl.service.http.connections import Work
 
 ORIGIN = "http://127.0.0.1:8"
 MEMORY = Path("/dev/shm")

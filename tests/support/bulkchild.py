@@ -14,17 +14,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.journal.journal import FILE_NAME, Journal
-from crmctl.bulk.journal.summary import exit_code
-from crmctl.bulk.run.context import ImportRun
-from crmctl.bulk.run.import_run import run_import
-from crmctl.bulk.send import pipeline
-from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
+from crmctl.plan.import_run import run_import
+from crmctl.plan.job_start import ImportRun
+from crmctl.write import sender
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import exit_code
+from crmctl.write.journal import FILE_NAME, Journal
 from tests.support.bulkjobs import Silent, header, prepared
 from tests.support.patience import PATIENCE
 
@@ -56,7 +56,7 @@ def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> 
     name, _, number = point.partition(":")
     KilledJournal.point = (name, int(number or 0))
     if name == "patient":
-        pipeline.GRACE_SECONDS = 2 * PATIENCE
+        sender.GRACE_SECONDS = 2 * PATIENCE
     clock = SystemClock()
     if not (folder / FILE_NAME).exists():
         Journal.create(folder, header(origin=origin), clock).close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.sources.open_source import open_source
-from crmctl.bulk.sources.rows import Source, SourceOptions
-from crmctl.models.attributes import Attribute
+from crmctl.files.rows import Source, SourceOptions
+from crmctl.files.sources import open_source
+from crmctl.models.resources import Attribute
 
 
 def attribute(slug: str, type: str = "text", **fields: Any) -> Attribute:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.findings import Finding
-from crmctl.bulk.journal.journal import Header, Journal
-from crmctl.bulk.progress import Progress
-from crmctl.bulk.run.context import ImportRun
-from crmctl.bulk.run.import_run import RunResult, run_import
-from crmctl.bulk.send.context import DeliveryOptions, ImportService
+from crmctl.bulk_context import Finding, Progress
 from crmctl.clock import Clock
+from crmctl.plan.import_run import RunResult, run_import
+from crmctl.plan.job_start import ImportRun
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.journal import Header, Journal
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock
 
@@ -69,7 +68,7 @@ def new_journal(folder: Path, *, mode: str = "create", clock: Clock | None = Non
 
 
 def run(
-    service: ImportService,
+    service: Any,
     journal: Journal,
     rows: Sequence[Prepared],
     options: DeliveryOptions | None = None,

@@ -18,8 +18,8 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.clock import Clock
 from crmctl.config.credentials import Credential
 from tests.support.clock import FakeClock

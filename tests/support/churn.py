@@ -13,13 +13,12 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from crmctl.bulk.export.collected_records import Staging
-from crmctl.bulk.export.passes import Gathering, GatherMark, GatherOptions, GatherState
-from crmctl.client.shapes import Page
+from crmctl.client.answers import Page
 from crmctl.errors import RejectedError
-from crmctl.models.filters import Condition
-from crmctl.models.records import Record
-from crmctl.models.timestamps import MICROS, micros_of, to_timestamp
+from crmctl.models.resources import Record
+from crmctl.read.export_passes import Gathering, GatherMark, GatherOptions, GatherState, Staging
+from crmctl.values.filters import Condition
+from crmctl.values.moments import MICROS, micros_of, to_timestamp
 from tests.support.bulkjobs import Silent
 from tests.support.clock import FakeClock
 

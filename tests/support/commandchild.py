@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sys
 
-from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.run.delete_hooks import DeleteHooks
 from crmctl.main import main
+from crmctl.plan.job_hooks import DeleteHooks
+from crmctl.write.journal import Journal
 from tests.support import relationchild
 
 relationchild.STEPS |= {"imaged": (Journal, "keep_before", True), "copied": (DeleteHooks, "_write", True)}

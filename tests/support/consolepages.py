@@ -14,21 +14,19 @@ from typing import Any
 
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.routing import areas
-from crmctl.service.context import Context
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import parse_document
+from crmctl.service.context import Context, new_id
+from crmctl.service.definitions.definitions_file import parse_document
 from crmctl.service.definitions.load import load_document
-from crmctl.service.store import attempt_counts, deliveries, delivery_claims, keys, members, passwords, request_log, webhooks, workflow_runs
-from crmctl.service.store.attempt_counts import CountedAttempts
+from crmctl.service.store import deliveries, delivery_claims, keys, logs, members, webhooks, workflow_runs
+from crmctl.service.store.deliveries import CountedAttempts
 from crmctl.service.store.delivery_claims import Attempt, EndedTry
-from crmctl.service.store.request_log import LoggedRequest
-from crmctl.service.store.timestamps import to_micros
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.logs import LoggedRequest
+from crmctl.service.store.tx import Tx, to_micros
 from crmctl.service.webhooks.delivery_jobs import UNPROVEN
-from crmctl.service.workflows.triggers import start_by_hand
+from crmctl.service.workflows.run_executor import start_by_hand
 from tests.support.service import RunningService
 
-NO_PAGES = {"/records", "/records/{slug}/csv", "/records/{slug}/lookup", "/reports/{reportId:uuid}/runs/{runId:uuid}/csv"}
+NO_PAGES = {"/records", "/records/{slug}/csv", "/records/{slug}/lookup", "/reports/{id:uuid}/runs/{runId:uuid}/csv"}
 """They answer with a way on or a file."""
 
 DEFINITIONS = """
@@ -163,8 +161,8 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/records/{slug}/{recordId:uuid}/delete": [f"{record}/delete"],
         "/activities": ["/activities"],
         "/activities/new": ["/activities/new"],
-        "/activities/{activityId:uuid}": [f"/activities/{activity}"],
-        "/activities/{activityId:uuid}/delete": [f"/activities/{activity}/delete"],
+        "/activities/{id:uuid}": [f"/activities/{activity}"],
+        "/activities/{id:uuid}/delete": [f"/activities/{activity}/delete"],
         "/files": ["/files"],
         "/requests": ["/requests", "/requests?status=500"],
         "/audit": ["/audit"],
@@ -235,10 +233,12 @@ def _schema(desk: _Desk) -> dict[str, list[str]]:
     return {
         "/objects": ["/objects"],
         "/objects/new": ["/objects/new"],
-        "/objects/{objectId:uuid}": [f"/objects/{people}"],
-        "/objects/{objectId:uuid}/delete": [f"/objects/{made}/delete", f"/objects/{people}/delete"],
-        "/objects/{objectId:uuid}/attributes/{attributeId:uuid}": [status, f"/objects/{people}/attributes/{attributes['company']}"],
-        "/objects/{objectId:uuid}/attributes/{attributeId:uuid}/delete": [f"{status}/delete"],
+        "/objects/{id:uuid}": [f"/objects/{people}"],
+        "/objects/{id:uuid}/edit": [f"/objects/{made}/edit"],
+        "/objects/{objectId:uuid}/attributes/new": [f"/objects/{made}/attributes/new"],
+        "/objects/{id:uuid}/delete": [f"/objects/{made}/delete", f"/objects/{people}/delete"],
+        "/objects/{objectId:uuid}/attributes/{id:uuid}": [status, f"/objects/{people}/attributes/{attributes['company']}"],
+        "/objects/{objectId:uuid}/attributes/{id:uuid}/delete": [f"{status}/delete"],
     }
 
 
@@ -249,11 +249,11 @@ def _members(service: RunningService) -> tuple[dict[str, list[str]], str]:
         for name, role in (("Grace Hopper", "admin"), ("山田 花子", "member"), (LONG[:90], "viewer")):
             email = f"{role}.{'x' * (50 if role == 'viewer' else 1)}@example.com"
             made = members.create_member(tx, name=name, email=email, role=role, ids=new_id, now=now)
-        return made["id"], passwords.make_code(tx, made["id"], now=now)
+        return made["id"], members.make_code(tx, made["id"], now=now)
 
     member, code = service.engine.write(add)
-    shown = {"/members": ["/members"], "/members/new": ["/members/new"], "/members/{memberId:uuid}": [f"/members/{member}"]}
-    return shown | {"/members/{memberId:uuid}/lock": [f"/members/{member}/lock"]}, code
+    shown = {"/members": ["/members"], "/members/new": ["/members/new"], "/members/{id:uuid}": [f"/members/{member}"]}
+    return shown | {"/members/{id:uuid}/lock": [f"/members/{member}/lock"]}, code
 
 
 def _keys(service: RunningService) -> dict[str, list[str]]:
@@ -271,7 +271,7 @@ def _keys(service: RunningService) -> dict[str, list[str]]:
         keys.revoke_key(tx, made[2], now=now)
         return made[0]
 
-    return {"/keys": ["/keys"], "/keys/new": ["/keys/new"], "/keys/{keyId:uuid}/revoke": [f"/keys/{service.engine.write(add)}/revoke"]}
+    return {"/keys": ["/keys"], "/keys/new": ["/keys/new"], "/keys/{id:uuid}/revoke": [f"/keys/{service.engine.write(add)}/revoke"]}
 
 
 def _automation(desk: _Desk) -> dict[str, list[str]]:
@@ -287,16 +287,16 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
     return {
         "/reports": ["/reports"],
         "/reports/new": ["/reports/new", "/reports/new?as=yaml"],
-        "/reports/{reportId:uuid}": [f"/reports/{report}"],
-        "/reports/{reportId:uuid}/edit": [f"/reports/{report}/edit", f"/reports/{report}/edit?as=yaml"],
+        "/reports/{id:uuid}": [f"/reports/{report}"],
+        "/reports/{id:uuid}/edit": [f"/reports/{report}/edit", f"/reports/{report}/edit?as=yaml"],
         "/reports/{id:uuid}/delete": [f"/reports/{report}/delete"],
-        "/reports/{reportId:uuid}/runs/{runId:uuid}": [f"/reports/{found[name]}/runs/{runs[name]}" for name in found],
+        "/reports/{id:uuid}/runs/{runId:uuid}": [f"/reports/{found[name]}/runs/{runs[name]}" for name in found],
         "/workflows": ["/workflows"],
         "/workflows/new": ["/workflows/new"],
-        "/workflows/{workflowId:uuid}": [every_kind, one, f"/workflows/{workflows[2]}"],
-        "/workflows/{workflowId:uuid}/edit": [f"{every_kind}/edit", f"{one}/edit", f"{one}/edit?as=yaml"],
+        "/workflows/{id:uuid}": [every_kind, one, f"/workflows/{workflows[2]}"],
+        "/workflows/{id:uuid}/edit": [f"{every_kind}/edit", f"{one}/edit", f"{one}/edit?as=yaml"],
         "/workflows/{id:uuid}/delete": [f"{one}/delete"],
-        "/workflows/{workflowId:uuid}/runs/{runId:uuid}": [f"{one}/runs/{run}"],
+        "/workflows/{id:uuid}/runs/{runId:uuid}": [f"{one}/runs/{run}"],
     }
 
 
@@ -335,7 +335,7 @@ def _endpoints(service: RunningService) -> dict[str, list[str]]:
             one = webhooks.create_endpoint(tx, url=url, description="Orders" if problem else "", **stamp)["id"]
             tx.execute(sql, (at(30), at(failing), at(succeeded), problem, at(disabled), int(disabled is None), one))
             counted = {CountedAttempts.of(one, now, 15.0, False): 12} if problem else {CountedAttempts.of(one, now, 0.12, True): 1204}
-            attempt_counts.add_counts(tx, {**counted, CountedAttempts.of(one, now - 7000, 0.4, True): 61})
+            deliveries.add_counts(tx, {**counted, CountedAttempts.of(one, now - 7000, 0.4, True): 61})
         long = f"https://hooks.example.com/services/{'T0123456789' * 9}"
         one = webhooks.create_endpoint(tx, url=long, description="x " * 60, event_types=["record.created"], **stamp)["id"]
         webhooks.update_endpoint(tx, one, {"enabled": False}, now=now)
@@ -346,12 +346,12 @@ def _endpoints(service: RunningService) -> dict[str, list[str]]:
     return {
         "/webhooks": ["/webhooks"],
         "/webhooks/new": ["/webhooks/new"],
-        "/webhooks/{endpointId:uuid}": [one, f"{one}?state=pending", f"{one}?state=succeeded"],
-        "/webhooks/{endpointId:uuid}/edit": [f"{one}/edit"],
-        "/webhooks/{endpointId:uuid}/rotate": [f"{one}/rotate"],
-        "/webhooks/{endpointId:uuid}/delete": [f"{one}/delete"],
-        "/webhooks/{endpointId:uuid}/replay": [f"{one}/replay"],
-        "/webhooks/{endpointId:uuid}/deliveries/{deliveryId:uuid}": [f"{one}/deliveries/{refused}", f"{one}/deliveries/{failed}"],
+        "/webhooks/{id:uuid}": [one, f"{one}?state=pending", f"{one}?state=succeeded"],
+        "/webhooks/{id:uuid}/edit": [f"{one}/edit"],
+        "/webhooks/{id:uuid}/rotate": [f"{one}/rotate"],
+        "/webhooks/{id:uuid}/delete": [f"{one}/delete"],
+        "/webhooks/{id:uuid}/replay": [f"{one}/replay"],
+        "/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}": [f"{one}/deliveries/{refused}", f"{one}/deliveries/{failed}"],
     }
 
 
@@ -385,4 +385,4 @@ def _requests(service: RunningService) -> None:
         )
         for i in range(120)
     ]
-    service.engine.write(lambda tx: request_log.append(tx, logged))
+    service.engine.write(lambda tx: logs.append(tx, logged))

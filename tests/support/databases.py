@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.service.data import new_id
-from crmctl.service.store import organisation
+from crmctl.service.context import new_id
+from crmctl.service.store import members
 from crmctl.service.store.engine import open_engine
 
 ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("initdb", "postgres")))
@@ -43,7 +43,7 @@ def fresh_database(request: pytest.FixtureRequest, folder: Path, *, is_empty: bo
 def set_up_organisation(url: str) -> None:
     """Set up an empty database, long before anything that tests do. A copy of it is quicker than another set-up."""
     with contextlib.closing(open_engine(url)) as engine:
-        engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=1_577_836_800.0))
+        engine.write(lambda tx: members.initialise(tx, ids=new_id, now=1_577_836_800.0))
 
 
 @cache

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.service.background import LOOPBACK
-from crmctl.service.context import Context
-from crmctl.service.data import new_id
-from crmctl.service.jobs.dispatch import Dispatcher
+from crmctl.service.context import Context, ServiceSettings, new_id
+from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.settings import ServiceSettings
-from crmctl.service.store import deliveries, organisation, outbox, webhooks
+from crmctl.service.store import change_log, deliveries, members, webhooks
 from crmctl.service.store.engine import open_engine
-from crmctl.service.store.timestamps import micros_of
-from crmctl.service.values.dates import parse_instant
+from crmctl.service.store.tx import micros_of
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries
+from crmctl.values.value_readers import parse_instant
 from tests.support.clock import FakeClock
 
 
@@ -28,11 +26,11 @@ class Bench:
         self.clock = FakeClock()
         self.engine = open_engine(url)
         self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
-        self.engine.write(lambda tx: organisation.initialise(tx, ids=new_id, now=self.clock.now()))
+        self.engine.write(lambda tx: members.initialise(tx, ids=new_id, now=self.clock.now()))
         self.dispatcher = Dispatcher(self.context, [self._fan_out])
         self.sender = OutboundCaller(caller or Caller(TargetGuard(LOOPBACK), 5.0), self.clock)
 
-    def _fan_out(self, tx: Any, events: Sequence[outbox.Event]) -> None:
+    def _fan_out(self, tx: Any, events: Sequence[change_log.Event]) -> None:
         deliveries.fan_out(tx, events, ids=new_id, now=self.clock.now())
 
     def endpoint(self, url: str, event_types: list[str] | None = None) -> dict[str, Any]:
@@ -41,7 +39,7 @@ class Bench:
         )
 
     def event(self, kind: str = "record.created", **payload: Any) -> None:
-        self.engine.write(lambda tx: outbox.append(tx, kind, payload, ids=new_id, now=self.clock.now()))
+        self.engine.write(lambda tx: change_log.append_event(tx, kind, payload, ids=new_id, now=self.clock.now()))
         self.dispatcher.run_once()
 
     def jobs(self) -> list[Deliveries]:

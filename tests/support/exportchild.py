@@ -12,17 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.export.formats import export_format
-from crmctl.bulk.export.increments import Increments
-from crmctl.bulk.export.layout import Layout
-from crmctl.bulk.export.manifest import Subject
-from crmctl.bulk.usecases import export as exporting
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
+from crmctl.files.export_formats import Layout, export_format
 from crmctl.models.jsontext import dumps
+from crmctl.plan import export as exporting
+from crmctl.plan.export import Subject
+from crmctl.read.export_passes import Increments
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.patience import PATIENCE

@@ -15,17 +15,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.journal.journal import Journal, RowEntry
-from crmctl.bulk.journal.states import JobState, RowState
-from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.run.audit import audit
-from crmctl.bulk.run.context import ImportRun
-from crmctl.bulk.run.created_ids import capture_ids
-from crmctl.bulk.run.import_run import rows_of, run_import
-from crmctl.bulk.send.context import DeliveryOptions
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
+from crmctl.client.session import Session
 from crmctl.config.credentials import Credential
+from crmctl.plan.audit import audit, capture_ids
+from crmctl.plan.import_run import rows_of, run_import
+from crmctl.plan.job_start import ImportRun
+from crmctl.read.read_back import Reader
+from crmctl.write.database import JobState, RowState
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.journal import Journal, RowEntry
 from tests.support.bulkjobs import Prepared, Silent, header
 from tests.support.clock import START, FakeClock
 from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Habits

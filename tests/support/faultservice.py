@@ -19,7 +19,7 @@ from email.utils import formatdate
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from crmctl.client.http.transport import Request, Response, UploadBody
+from crmctl.client.transport import Request, Response, UploadBody
 from crmctl.clock import Clock
 from crmctl.errors import NetworkError
 from tests.support.bulkserver import FILTER, OBJECT_ID, OPERATORS
@@ -178,7 +178,14 @@ class FaultService:
             raise NetworkError("connection refused", outcome_unknown=False, retryable=True)
         if self.habits.step is not None and self.writes > self.habits.step[0]:
             self._stepped = self.habits.step[1]
-        applied = {"no": [], "late": [], "all": rows, "half": rows[: len(rows) // 2], "twice": [*rows, *rows]}[fault.applies]
+        applied = {
+            "no": [],
+            "late": [],
+            "all": rows,
+            "half": rows[: len(rows) // 2],
+            "last": rows[len(rows) // 2 :],
+            "twice": [*rows, *rows],
+        }[fault.applies]
         self._apply(applied)
         if fault.applies == "late":
             self._late.append((self.clock.now() + LATE_SECONDS, rows))
@@ -187,7 +194,7 @@ class FaultService:
     def _reply(self, reply: str, count: int, timeout: float) -> Response:
         good = {"created": count, "updated": 0, "failed": []}
         if reply == "good":
-            return _json(200, good)
+            return json_response(200, good)
         if reply == "hang":
             self.clock.sleep(timeout)
             raise Lost
@@ -198,26 +205,26 @@ class FaultService:
         if reply == "no json":
             return Response(200, {"content-type": "application/json"}, b"{cut")
         if reply == "wrong counts":
-            return _json(200, good | {"created": count + 1})
+            return json_response(200, good | {"created": count + 1})
         if reply == "index out of range":
-            return _json(200, {"created": count - 1, "updated": 0, "failed": [{"index": count, "error": "x"}]})
+            return json_response(200, {"created": count - 1, "updated": 0, "failed": [{"index": count, "error": "x"}]})
         if reply.startswith("429"):
             until = {"seconds": "2", "date": formatdate(self.clock.now() + 3, usegmt=True)}.get(reply[4:])
-            return _json(429, {"error": "rate_limited", "message": "slow down"}, {"retry-after": until} if until else {})
+            return json_response(429, {"error": "rate_limited", "message": "slow down"}, {"retry-after": until} if until else {})
         if reply == "502 html":
             return Response(502, {"content-type": "text/html"}, b"<html>bad gateway</html>")
         status = int(reply)
         # Some services say back what they were sent; it must not get anywhere.
-        return _json(status, {"error": "fault", "message": f"as told, {self._heard}"})
+        return json_response(status, {"error": "fault", "message": f"as told, {self._heard}"})
 
     def _delete(self, ids: set[str]) -> Response:
         kept = [one for one in self.records if one["wire"]["id"] not in ids]
         deleted, self.records = len(self.records) - len(kept), kept
-        return _json(200, {"deleted": deleted})
+        return json_response(200, {"deleted": deleted})
 
     def _record(self, record_id: str) -> Response:
         found = next((one["wire"] for one in self.records if one["wire"]["id"] == record_id), None)
-        return _json(200, self._seen(found)) if found else _json(404, {"error": "not_found", "message": "no such record"})
+        return json_response(200, self._seen(found)) if found else json_response(404, {"error": "not_found", "message": "no such record"})
 
     def create(self, data: dict[str, Any]) -> None:
         """Somebody else creates a record."""
@@ -242,7 +249,7 @@ class FaultService:
     def _page(self, query: dict[str, list[str]]) -> Response:
         self.reads += 1
         if self.reads > 1 and self.habits.broken >= self.reads - 1:
-            return _json(500, {"error": "fault", "message": "cannot read"})
+            return json_response(500, {"error": "fault", "message": "cannot read"})
         shown = [one["wire"] for one in self.records if one["moment"] + self.habits.lag <= self.clock.now()]
         if self.habits.stopped is not None:
             shown = [one["wire"] for one in self.records if one["write"] < self.habits.stopped]
@@ -256,7 +263,7 @@ class FaultService:
         limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
         page = [self._seen(record) for record in shown[offset : offset + limit]]
         pagination = {"limit": limit, "offset": offset} | ({"total": len(shown)} if self.habits.total else {})
-        return _json(200, {"records": page, "pagination": pagination})
+        return json_response(200, {"records": page, "pagination": pagination})
 
     def _seen(self, record: dict[str, Any]) -> dict[str, Any]:
         if not self.habits.alters:
@@ -270,7 +277,7 @@ def _meets(record: dict[str, Any], query: dict[str, list[str]]) -> bool:
     return all(OPERATORS[found["operator"]](str(record["data"].get(found["slug"]) or ""), value) for found, value in conditions)
 
 
-def _json(status: int, document: Any, headers: dict[str, str] | None = None) -> Response:
+def json_response(status: int, document: Any, headers: dict[str, str] | None = None) -> Response:
     return Response(status, {"content-type": "application/json", **(headers or {})}, json.dumps(document).encode())
 
 

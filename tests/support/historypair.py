@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crmctl.client.shapes import Page
+from crmctl.client.answers import Page
 from crmctl.mirror.file import ACTIVITIES
-from crmctl.models.activities import Activity
-from crmctl.models.attributes import Attribute
-from crmctl.models.objects import Object
-from crmctl.models.records import Record
+from crmctl.models.resources import Activity, Attribute, Object, Record
 from tests.support.historyservice import Held, HistoryService, Truth, timestamp
 
 COMPANIES_ID = "00000000-0000-4000-8000-000000000002"

@@ -11,16 +11,12 @@ from functools import cached_property, lru_cache
 from typing import Any
 from uuid import UUID
 
-from crmctl.client.shapes import Page
+from crmctl.client.answers import Page
 from crmctl.errors import NetworkError, NotFoundError, RejectedError
-from crmctl.models.activities import Activity
-from crmctl.models.attributes import Attribute
-from crmctl.models.filters import Condition
 from crmctl.models.jsontext import dumps
-from crmctl.models.members import Member
-from crmctl.models.objects import Object
-from crmctl.models.records import Record
-from crmctl.models.timestamps import MICROS, to_timestamp
+from crmctl.models.resources import Activity, Attribute, Member, Object, Record
+from crmctl.values.filters import Condition
+from crmctl.values.moments import MICROS, to_timestamp
 from tests.support.clock import FakeClock
 
 START = 1_760_000_000 * MICROS

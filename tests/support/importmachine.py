@@ -19,27 +19,27 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.journal.states import JobState, RowState
-from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.run.audit import audit
-from crmctl.bulk.run.import_run import rows_of
-from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
-from crmctl.bulk.run.plan import ImportPlan
-from crmctl.bulk.run.result_files import write_results
-from crmctl.bulk.send.context import DeliveryOptions
-from crmctl.bulk.sources.given_input import GivenInput
-from crmctl.bulk.undo.updates import Updates
-from crmctl.bulk.usecases.job_run import RunOptions, run_job
-from crmctl.bulk.usecases.resume import reopen
-from crmctl.bulk.usecases.undo import WrittenRecords, carry_out, plan_undo
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
+from crmctl.client.session import Session
 from crmctl.config.credentials import Credential
 from crmctl.errors import ServiceError
-from crmctl.models.attributes import Attribute
+from crmctl.files.sources import GivenInput
+from crmctl.models.resources import Attribute
+from crmctl.plan.audit import audit
+from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.import_run import rows_of
+from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
+from crmctl.plan.result_files import write_results
+from crmctl.plan.resume import reopen
+from crmctl.plan.undo import WrittenRecords, carry_out, plan_undo
+from crmctl.plan.undo_updates import Updates
+from crmctl.read.read_back import Reader
+from crmctl.read.stable_pages import SeenIds
+from crmctl.write.database import JobState, RowState
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import JobStore
+from crmctl.write.journal import Journal
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.findings import Finding
-from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.feed import FeedPlan
-from crmctl.bulk.run.job_start import ImportJob, ImportTarget, JobOptions, start_import
-from crmctl.bulk.run.plan import ImportPlan
-from crmctl.bulk.send.context import DeliveryOptions
-from crmctl.bulk.sources.given_input import GivenInput
-from crmctl.bulk.usecases.job_run import JobResult, RunOptions, run_job
-from crmctl.bulk.usecases.resume import choose_job, reopen
-from crmctl.models.attributes import Attribute
+from crmctl.bulk_context import Finding
+from crmctl.files.mapping import MappingOptions, Mode
+from crmctl.files.sources import GivenInput
+from crmctl.models.resources import Attribute
+from crmctl.plan.feed import FeedPlan
+from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.job_run import JobResult, RunOptions, run_job
+from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
+from crmctl.plan.resume import choose_job, reopen
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import JobStore
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID, BulkServer

@@ -15,15 +15,15 @@ MOMENTS = ("unpacking", "unpacked", "files placed", "in the database", "database
 
 
 def main(moment: str, source: str, data: str, database_url: str | None = None) -> None:
-    from crmctl.service.backup import archive, backup
-    from crmctl.service.settings import ServiceSettings
-    from crmctl.service.store import engine, postgres_copy
+    from crmctl.service.backup import backup
+    from crmctl.service.context import ServiceSettings
+    from crmctl.service.store import engine, postgres
 
     def then_die(real: Any) -> Any:
         return lambda *given: (real(*given), die())
 
     if moment == "unpacking":
-        replace_in(archive, "_copied", then_die)
+        replace_in(backup, "_copied", then_die)
     elif moment == "unpacked":
         replace_in(backup, "unpack", then_die)
     elif moment == "files placed":
@@ -31,7 +31,7 @@ def main(moment: str, source: str, data: str, database_url: str | None = None) -
     elif moment == "in the database":
         # On SQLite the database comes with one rename; on PostgreSQL its transaction is open here.
         replace_in(engine, "place_file", lambda real: die)
-        replace_in(postgres_copy, "_make_indexes", lambda real: die)
+        replace_in(postgres, "_make_indexes", lambda real: die)
     elif moment == "database there":
         replace_in(backup, "load_copy", then_die)
     backup.restore_backup(Path(source), ServiceSettings(data_dir=Path(data), database_url=database_url))

@@ -21,15 +21,15 @@ def die(*_: Any, **__: Any) -> NoReturn:
 
 
 def main(step: str, database_url: str, folder: str) -> None:
+    from crmctl.service.app import Server
+    from crmctl.service.context import ServiceSettings
     from crmctl.service.outbound.caller import OutboundCaller
-    from crmctl.service.server import Server
-    from crmctl.service.settings import ServiceSettings
-    from crmctl.service.store import delivery_claims, outbox
+    from crmctl.service.store import change_log, delivery_claims
     from crmctl.service.webhooks import delivery_jobs as delivering
 
     server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
     if step == "before the event is handed over":
-        replace_in(outbox, "take_waiting", lambda real: die)
+        replace_in(change_log, "take_waiting", lambda real: die)
     elif step == "before the claim":
         replace_in(delivery_claims, "claim", lambda real: die)
     elif step == "after the claim":

@@ -1,4 +1,4 @@
-"""A service on a real socket that limits requests as it is told, in real time, and otherwise only nods: it keeps no records.
+"""A service on a real socket that limits requests in real time. It counts the records of each object and keeps none of them.
 
 `asked` is every request that came: when, whether it reads or writes, whether it was let through.
 """
@@ -9,13 +9,17 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from tests.client.ratesim import Limiter, TokenBucket
 from tests.support.bulkserver import OBJECT_ID
 
-OBJECT = {"id": OBJECT_ID, "slug": "people", "singularName": "Person", "pluralName": "People", "isActive": True, "type": "standard"}
+OBJECTS = [
+    {"id": OBJECT_ID, "slug": "people", "singularName": "Person", "pluralName": "People", "isActive": True, "type": "standard"},
+    {"id": f"{OBJECT_ID[:-1]}f", "slug": "leads", "singularName": "Lead", "pluralName": "Leads", "isActive": True, "type": "custom"},
+]
 COLUMNS = {"email": "email", "score": "number"}
 
 
@@ -39,6 +43,7 @@ class LimitedSink:
         if isinstance(limiter, TokenBucket):
             limiter.at = time.time()
         self.asked: list[Asked] = []
+        self._created: Counter[bytes] = Counter()
         self.connections: set[asyncio.Transport] = set()
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(self._loop.create_server(lambda: _Connection(self), "127.0.0.1", 0))
@@ -79,12 +84,14 @@ class LimitedSink:
             headers["Retry-After"] = max(1, int(reset - now + 1))
             return _http(429, {"error": "rate_limited", "message": "slow down"}, headers)
         if path.endswith(b"/records/bulk"):
-            return _http(200, {"created": body.count(b'"data":'), "updated": 0, "failed": []}, headers)
+            created = body.count(b'"data":')
+            self._created[path.removesuffix(b"/bulk")] += created
+            return _http(200, {"created": created, "updated": 0, "failed": []}, headers)
         if path.endswith(b"/records"):
-            return _http(200, {"records": [], "pagination": {"total": 0, "limit": 50, "offset": 0}}, headers)
+            return _http(200, {"records": [], "pagination": {"total": self._created[path], "limit": 50, "offset": 0}}, headers)
         if path.endswith(b"/attributes"):
             return _http(200, {"attributes": self._attributes}, headers)
-        return _http(200, {"objects": [OBJECT]}, headers)
+        return _http(200, {"objects": OBJECTS}, headers)
 
 
 class _Connection(asyncio.Protocol):

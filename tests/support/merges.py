@@ -12,20 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.dedupe.merge_plan import MergePlanHeader, PlannedMerge, write_merge_plan
-from crmctl.bulk.dedupe.survivorship import MergedValue, MergeRecord, merge_values, parse_keep
-from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.usecases.apply_plan import ApplyRequest
-from crmctl.bulk.usecases.merge_records import MergeResult, merge_records, resume_merges
-from crmctl.bulk.usecases.unmerge_records import UnmergeResult, unmerge_records
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
-from crmctl.models.attributes import Attribute
-from crmctl.models.records import Record
+from crmctl.dedupe.merge_plan import MergedValue, MergePlanHeader, MergeRecord, PlannedMerge, merge_values, parse_keep, write_merge_plan
+from crmctl.models.resources import Attribute, Record
+from crmctl.plan.import_records import ApplyRequest
+from crmctl.plan.merge_records import MergeResult, merge_records, resume_merges
+from crmctl.plan.unmerge import UnmergeResult, unmerge_records
+from crmctl.write.jobs import JobStore
 from tests.support.bulkcontext import QuietListener
 from tests.support.patience import PATIENCE
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.errors import NetworkError
-from crmctl.mirror.columns import quoted
-from crmctl.mirror.file import ACTIVITIES, MirrorFile
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, quoted
 from crmctl.mirror.object_sync import JustRead, ObjectResult
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
-from crmctl.models.timestamps import MICROS
+from crmctl.values.moments import MICROS
 from tests.support.bulkcontext import QuietListener
 from tests.support.historypair import PairService
 from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService, Killed, Manners, Truth

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from crmctl import Client
-from crmctl.bulk.journal import lease
-from crmctl.bulk.journal.journal import Journal
-from crmctl.client.http.transport import Request, Response
+from crmctl.client.transport import Request, Response
 from crmctl.errors import NetworkError
+from crmctl.write import journal as lease
+from crmctl.write.journal import Journal
 from tests.support.clock import FakeClock
 
 STEPS = ("before begin", "after begin", "before settle", "after settle")

@@ -15,22 +15,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.match.reference_resolution import ReferenceMap
-from crmctl.bulk.match.references import Reference
-from crmctl.bulk.rows.mapping import MappingOptions, Mode
-from crmctl.bulk.run.job_start import ImportTarget, JobOptions, start_import
-from crmctl.bulk.run.plan import ImportPlan
-from crmctl.bulk.send.context import DeliveryOptions
-from crmctl.bulk.sources.given_input import GivenInput
-from crmctl.bulk.usecases.job_run import RunOptions, run_job
-from crmctl.bulk.usecases.resume import choose_job, reopen
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
+from crmctl.files.mapping import MappingOptions, Mode
+from crmctl.files.sources import GivenInput
+from crmctl.match.references import Reference, ReferenceMap
+from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_start import ImportTarget, JobOptions, start_import
+from crmctl.plan.resume import choose_job, reopen
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import JobStore
+from crmctl.write.journal import Journal
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID

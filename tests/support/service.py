@@ -24,9 +24,8 @@ from typing import Any, Self
 import httpx
 
 from crmctl.clock import Clock, SystemClock
-from crmctl.service.data import new_id
-from crmctl.service.server import Ready, Server
-from crmctl.service.settings import DATABASE_FILE, ServiceSettings
+from crmctl.service.app import Ready, Server
+from crmctl.service.context import DATABASE_FILE, ServiceSettings, new_id
 from crmctl.service.store import keys, webhooks
 from tests.support.cli import start_crmctl
 from tests.support.databases import organised_file
@@ -217,8 +216,9 @@ def crmctl_program() -> str:
 def service_process(
     data_dir: Path, *options: str, key: str = "", env: Mapping[str, str] | None = None, stderr_path: Path | None = None
 ) -> ServiceProcess:
-    """Start `crmctl serve --data data_dir --port 0 options...` and wait for its line. `key` is for data that has been started before."""
-    arguments = [crmctl_program(), "serve", "--data", str(data_dir), "--port", "0", *options]
+    """Start `crmctl serve`, on a free port unless `options` name one, and wait for its ready line. Pass `key` of data that has one."""
+    port = () if "--port" in options else ("--port", "0")
+    arguments = [crmctl_program(), "serve", "--data", str(data_dir), *port, *options]
     data_dir.parent.mkdir(parents=True, exist_ok=True)
     stderr_path = stderr_path or data_dir.parent / f"{data_dir.name}.stderr"
     with stderr_path.open("a", encoding="utf-8") as stderr:

@@ -7,13 +7,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk.findings import Finding
-from crmctl.bulk.rows.cell_values import ValueOptions
-from crmctl.bulk.rows.mapping import MappingOptions, build_mapping
-from crmctl.bulk.rows.validation import Payload, payloads
-from crmctl.bulk.sources.open_source import open_source
-from crmctl.bulk.sources.rows import SourceOptions
+from crmctl.bulk_context import Finding
 from crmctl.errors import RejectedError, UsageError
+from crmctl.files.cell_values import ValueOptions
+from crmctl.files.mapping import MappingOptions, build_mapping
+from crmctl.files.rows import SourceOptions
+from crmctl.files.sources import open_source
+from crmctl.files.validation import Payload, payloads
 from tests.support.sheets import ATTRIBUTES, Sheet
 
 DOUBTS = {"quoted_text", "stray_mark"}

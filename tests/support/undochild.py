@@ -13,20 +13,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from crmctl.bulk.journal.jobs import JobStore
-from crmctl.bulk.journal.journal import Journal
-from crmctl.bulk.read.read_back import Reader
-from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.bulk.run.import_run import rows_of
-from crmctl.bulk.undo.updates import Updates
-from crmctl.bulk.usecases.resume import reopen
-from crmctl.bulk.usecases.undo import Undo, UndoService, WrittenRecords, carry_out, plan_undo
 from crmctl.client.crm import Crm
-from crmctl.client.http.session import Session
-from crmctl.client.http.transport import HttpxTransport
+from crmctl.client.session import Session
+from crmctl.client.transport import HttpxTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
-from crmctl.models.attributes import Attribute
+from crmctl.models.resources import Attribute
+from crmctl.plan.import_run import rows_of
+from crmctl.plan.resume import reopen
+from crmctl.plan.undo import Undo, WrittenRecords, carry_out, plan_undo
+from crmctl.plan.undo_updates import Updates
+from crmctl.read.read_back import Reader
+from crmctl.read.stable_pages import SeenIds
+from crmctl.write.jobs import JobStore
+from crmctl.write.journal import Journal
 from tests.support.bulkjobs import Silent
 from tests.support.keydesk import ATTRIBUTES
 from tests.support.patience import PATIENCE
@@ -51,7 +51,7 @@ class KilledJournal(Journal):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def undo(folder: Path, origin: str, service: UndoService, clock: Clock, attributes: Sequence[Attribute] = tuple(ATTRIBUTES)) -> Undo:
+def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequence[Attribute] = tuple(ATTRIBUTES)) -> Undo:
     """Undo the newest job of a desk's folder."""
     store = JobStore(folder / "state", clock)
     job = reopen(store, store.list()[0], origin, attributes)

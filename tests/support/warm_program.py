@@ -34,7 +34,8 @@ from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 CRMCTL = str(Path(sysconfig.get_path("scripts"), "crmctl"))
-PACKAGES = ("cli", "client", "bulk", "schema", "output", "config", "models", "api")
+PACKAGES = ("cli", "client", "config", "dedupe", "files", "match", "models", "output", "plan", "read", "schema", "values", "write")
+MODULES = ("api", "bulk_context")
 LIBRARIES = (
     *("httpx", "httpcore", "encodings.idna", "rich.table", "keyring", "yaml", "tomlkit"),
     *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3"),
@@ -265,16 +266,18 @@ def preload(*packages: str) -> None:
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     for name in LIBRARIES:
         importlib.import_module(name)
+    for module in MODULES:
+        importlib.import_module(f"crmctl.{module}")
     for package in (*PACKAGES, *packages):
         root = importlib.import_module(f"crmctl.{package}")
         for found in pkgutil.walk_packages(root.__path__, f"crmctl.{package}."):
             importlib.import_module(found.name)
-    from crmctl.cli import framework
-    from crmctl.models.base import Resource
+    from crmctl.cli import app
+    from crmctl.models.resources import Resource
 
-    framework._build_one = cache(framework._build_one)
-    for name in framework.BY_NAME:
-        _build(framework.load_command(name))
+    app._build_one = cache(app._build_one)
+    for name in app.BY_NAME:
+        _build(app.load_command(name))
     for model in Resource.__subclasses__():
         model.model_rebuild()
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.service.background import LOOPBACK
-from crmctl.service.context import Context
-from crmctl.service.data import new_id
+from crmctl.service.context import Context, ServiceSettings, new_id
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.settings import ServiceSettings
 from crmctl.service.store.engine import open_engine
 from crmctl.service.workflows.run_executor import Runs
 from tests.support.clock import FakeClock

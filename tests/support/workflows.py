@@ -6,18 +6,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from crmctl.service.context import Context
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import parse_document
+from crmctl.service.context import Context, ServiceSettings, new_id
+from crmctl.service.definitions.definitions_file import parse_document
 from crmctl.service.definitions.load import load_document
-from crmctl.service.jobs.dispatch import Dispatcher
+from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import workflow_runs
 from crmctl.service.store.tx import Tx
-from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs
-from crmctl.service.workflows.triggers import Schedules, start_for_events
+from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs, Schedules, start_for_events
 from tests.support.service import RunningService
 
 

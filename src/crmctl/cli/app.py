@@ -1,24 +1,478 @@
-"""One run of the command line: builds the runtime, runs the command, reports the one error there may be."""
+"""The Typer application. Only this module uses Typer's inner API."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from crmctl.cli.framework import run_command
+import typer
+from typer import _click as click
+from typer._click.parser import _OptionParser as OptionParser
+from typer._coercion import RuntimeParam, build_runtime_param
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.main import _get_params_name_from_function as read_parameters
+from typer.main import get_command_from_info as build_command
+
+from crmctl.cli import help_text
+from crmctl.cli.options import ADVANCED, common_options
 from crmctl.cli.preview import WouldSend
+from crmctl.cli.registry import BY_NAME, COMMANDS
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, storage_error
+from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, UsageError, storage_error
 from crmctl.output.streams import Streams
+
+if TYPE_CHECKING:
+    from crmctl.models.jsontext import Json
+
+Parameter = TyperArgument | TyperOption
+HELP_ALL = "--help-all"
+CONTEXT = {"help_option_names": ["-h", "--help", HELP_ALL], "max_content_width": help_text.WIDEST}
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    if value is not None and param.name:
+        if param.name in ctx.obj.flags and _takes_one_value(param):
+            _refuse_repeated(param)
+        ctx.obj.flags[param.name] = value
+    return value
+
+
+def _takes_one_value(param: Any) -> bool:
+    return isinstance(param, TyperOption) and not (param.is_flag or param.count or param.multiple)
+
+
+def _refuse_repeated(param: Any) -> NoReturn:
+    name = max(param.opts, key=len)
+    raise UsageError(f"{name} takes one value and was given more than once", hint=f"leave one {name} out")
+
+
+class _Parser(OptionParser):
+    """Refuses to take an option twice that takes one value, instead of dropping the first value."""
+
+    def parse_args(self, args: list[str]) -> tuple[Json, list[str], list[Any]]:
+        values, rest, order = super().parse_args(args)
+        for position, param in enumerate(order):
+            if _takes_one_value(param) and param in order[:position]:
+                _refuse_repeated(param)
+        return values, rest, order
+
+
+class _StrictOptions:
+    """Commands and groups whose options are parsed by `_Parser`."""
+
+    def make_parser(self: Any, ctx: click.Context) -> OptionParser:
+        parser = _Parser(ctx)
+        for param in self.get_params(ctx):
+            param.add_to_parser(parser, ctx)
+        return parser
+
+
+@cache
+def _common_parameters() -> Sequence[Any]:
+    """Return the common options, whose values land in the runtime's `flags`. They hold no state, so all commands share them."""
+    parameters, _ = read_parameters(common_options)
+    for parameter in parameters:
+        parameter.expose_value = False
+        parameter.callback = _remember
+    return [_read_on_demand(parameter) for parameter in parameters]
+
+
+def _with_common(parameters: Sequence[Any]) -> list[Any]:
+    own = [_read_on_demand(parameter) for parameter in parameters]
+    taken = {name for parameter in own for name in parameter.opts}
+    return own + [parameter for parameter in _common_parameters() if not taken & set(parameter.opts)]
+
+
+def _read_on_demand(parameter: Any) -> Any:
+    descriptor = parameter.type_descriptor
+    parameter._runtime_param = _OnDemand(descriptor.parameter_info, descriptor.annotation)
+    return parameter
+
+
+@dataclass(frozen=True)
+class _OnDemand(RuntimeParam):
+    """Builds Typer's reader of a parameter (a pydantic adapter, 1 ms each) only for a value that needs it."""
+
+    def _coerce_value(self, value: Any, param: Any, ctx: click.Context) -> Any:
+        if value is param.default or (self.annotation is str and _is_text(value)):
+            return value
+        if self.annotation == list[str] and all(map(_is_text, value)):
+            return list(value)
+        try:
+            return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
+        except click.exceptions.BadParameter as error:
+            raise click.exceptions.BadParameter(f"{expected(error.message)}, not {value!r}", ctx=ctx, param=param) from error
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is text; arguments that are not UTF-8 arrive with lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    """Print help through the runtime's streams: Typer would end with 1 if the reader has gone."""
+    if value and not ctx.resilient_parsing:
+        ctx.obj.streams.write_out(f"{ctx.get_help()}\n")
+        ctx.exit()
+
+
+def _help_option(option: TyperOption | None) -> TyperOption | None:
+    if option is not None:
+        _read_on_demand(option).callback = _show_help
+    return option
+
+
+class Command(_StrictOptions, TyperCommand):
+    """A command that takes the common options; its epilog holds its examples, one per line.
+
+    `writes`: whether it changes data of the service; None if the command guards its writes itself. `local` ones work with broken settings.
+    """
+
+    writes: bool | None = False
+    local = False
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        self.own_params = list(settings.get("params") or ())
+        settings["params"] = _with_common(self.own_params)
+        settings["context_settings"] = CONTEXT | (settings.get("context_settings") or {})
+        super().__init__(name, **settings)
+
+    def get_help_option(self, ctx: click.Context) -> TyperOption | None:
+        return _help_option(super().get_help_option(ctx))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        runtime = ctx.obj
+        if runtime.dry_run and self.writes is False:
+            raise UsageError(f"{ctx.command_path} writes nothing to the service: --dry-run has nothing to show", hint="leave --dry-run out")
+        if not self.local:
+            runtime.check_options()
+        if self.writes:
+            runtime.guard_write()
+        return super().invoke(ctx)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(help_text.render(_command_page(self, ctx), formatter.width))
+
+
+class CommandGroup(_StrictOptions, TyperGroup):
+    """A group that takes the common options and shows its help without a command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def get_help_option(self, ctx: click.Context) -> TyperOption | None:
+        return _help_option(super().get_help_option(ctx))
+
+    def __init__(self, **settings: Any) -> None:
+        settings["params"] = _with_common(settings.get("params") or ())
+        settings["no_args_is_help"] = True
+        settings["context_settings"] = CONTEXT
+        super().__init__(**settings)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            from crmctl.cli.registry import way_out
+
+            wanted = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
+            raise UsageError(f"there is no command '{wanted}'", hint=way_out(ctx.obj, ctx.command_path, args, names))
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = sorted(self.commands.items())
+        page = help_text.HelpPage(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
+        page.sections.append(help_text.Section("Commands", [(name, _summary(command)) for name, command in commands]))
+        page.examples = [example for _, command in commands for example in _examples(command)[:1]]
+        formatter.write(help_text.render(page, formatter.width))
+
+
+class RootGroup(CommandGroup):
+    """The root group: it lists the registry and imports a command's module only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load_command(cmd_name) if cmd_name in BY_NAME else None
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        usual, advanced = _rows_by_panel(_common_parameters())
+        formatter.write(help_text.render(help_text.root_page(COMMANDS, usual, advanced if _shows_all(ctx) else None), formatter.width))
+
+
+class CommandApp(typer.Typer):
+    """A Typer app in crmctl's manner: `app = CommandApp("help")`, then `@app.command("list", examples=[...])`.
+
+    Without help it is a single command instead of a group.
+    """
+
+    def __init__(self, help: str = "") -> None:
+        super().__init__(cls=CommandGroup, help=help, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+    def command(
+        self, name: str | None = None, *, examples: Sequence[str] = (), writes: bool | None = False, local: bool = False, **settings: Any
+    ) -> Callable[[Any], Any]:
+        """Register a command. Help shows the `examples`, whole command lines, and a test runs them.
+
+        `writes=True` guards read-only and protected profiles and gives the command `--dry-run`.
+        """
+        settings.setdefault("cls", type("Command", (Command,), {"writes": writes, "local": local}))
+        settings.setdefault("epilog", "\n".join(examples) or None)
+        return super().command(name, **settings)
+
+    def build(self, name: str) -> click.Command:
+        """Return the command or group."""
+        if self.info.help:
+            return CommandGroup(name=name, commands=_Commands(self), help=self.info.help, rich_markup_mode=None)
+        command = _build_one(self.registered_commands[0])
+        command.name = name
+        return command
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands of an app, each built on demand: reading all parameters takes longer than running a command."""
+
+    def __init__(self, app: CommandApp) -> None:
+        self._commands = {str(info.name): info for info in app.registered_commands}
+        self._groups: Json = {str(info.name): info.typer_instance for info in app.registered_groups}
+
+    def __getitem__(self, name: str) -> click.Command:
+        group = self._groups.get(name)
+        return _build_one(self._commands[name]) if group is None else group.build(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._commands, *self._groups])
+
+    def __len__(self) -> int:
+        return len(self._commands) + len(self._groups)
+
+
+def _build_one(info: Any) -> click.Command:
+    return build_command(info, pretty_exceptions_short=False, rich_markup_mode=None)
+
+
+def load_command(name: str) -> click.Command:
+    """Import and return the command or group of a registry entry."""
+    command: click.Command = BY_NAME[name].load().build(name)
+    return command
+
+
+def root_command() -> RootGroup:
+    return RootGroup(name="crmctl", commands={}, help="", rich_markup_mode=None)
+
+
+def run_command(arguments: Sequence[str], runtime: Any) -> int:
+    """Run one command line and return the exit code. Raises CrmctlError for every failure, usage errors included."""
+    try:
+        code = root_command().main(list(arguments), prog_name="crmctl", standalone_mode=False, obj=runtime)
+    except click.exceptions.NoArgsIsHelpError as shown:
+        runtime.streams.write_out(shown.ctx.get_help() + "\n" if shown.ctx else "")
+        return 0
+    except click.exceptions.ClickException as error:
+        _refuse(error)
+    return int(code) if isinstance(code, int) else 0
+
+
+def common_option_rows() -> list[tuple[str, str]]:
+    return _option_rows(_common_parameters())
+
+
+def command_help(words: Sequence[str], width: int) -> str | None:
+    """Return the help of a command (the root without words), None for an unknown one."""
+    command: click.Command = root_command()
+    ctx = click.Context(command, info_name="crmctl", terminal_width=width)
+    for word in words:
+        found = command.get_command(ctx, word) if isinstance(command, TyperGroup) else None
+        if found is None:
+            return None
+        command, ctx = found, click.Context(found, info_name=word, parent=ctx, terminal_width=width)
+    return command.get_help(ctx) + "\n"
+
+
+def _refuse(error: click.exceptions.ClickException) -> NoReturn:
+    """Raise UsageError for an error of the parser."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "crmctl"
+    from crmctl.cli.registry import extra_hint, option_hint
+
+    known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
+    if isinstance(error, click.exceptions.NoSuchOption):
+        hint = option_hint(path, error.option_name, [*known, "--help"])
+        raise UsageError(f"no such option: {error.option_name}", hint=hint) from error
+    if isinstance(error, click.exceptions.BadParameter) and ctx is not None and error.param is not None:
+        error.param_hint = error.param_hint or environment_variable(ctx, str(error.param.name))
+    message = error.format_message().rstrip(".")
+    raise UsageError(message[:1].lower() + message[1:], hint=extra_hint(path, message, known)) from error
+
+
+def environment_variable(ctx: click.Context, name: str) -> str | None:
+    """Return the environment variable that gave a parameter, if one did."""
+    if ctx.get_parameter_source(name) is not click.core.ParameterSource.ENVIRONMENT:
+        return None
+    own = next((parameter.envvar for parameter in ctx.command.params if parameter.name == name), None)
+    return own if isinstance(own, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
+
+
+def _summary(command: click.Command) -> str:
+    return (command.help or "").strip().split("\n", 1)[0].rstrip(".")
+
+
+def _examples(command: click.Command) -> list[str]:
+    return [line for line in (command.epilog or "").splitlines() if line.strip()]
+
+
+def _option_rows(parameters: Sequence[Any]) -> list[tuple[str, str]]:
+    rows = []
+    for parameter in parameters:
+        if not isinstance(parameter, TyperOption) or parameter.hidden:
+            continue
+        names = ", ".join(sorted(parameter.opts, key=len) + sorted(parameter.secondary_opts, key=len))
+        value = "" if parameter.is_flag or parameter.count else f" {_metavar(parameter)}"
+        default = f" (default: {_plain(parameter.default)})" if _has_visible_default(parameter) else ""
+        required = " (required)" if parameter.required else ""
+        rows.append((names + value, (parameter.help or "") + default + required))
+    return rows
+
+
+def _has_visible_default(parameter: TyperOption) -> bool:
+    return bool(parameter.show_default) and parameter.default not in (None, False, (), []) and not callable(parameter.default)
+
+
+def _plain(default: Any) -> Any:
+    """Return 120 for 120.0."""
+    return int(default) if isinstance(default, float) and default.is_integer() else default
+
+
+def _metavar(parameter: Parameter) -> str:
+    if parameter.metavar:
+        return parameter.metavar
+    choices = parameter.type_descriptor.choices if isinstance(parameter, TyperOption) else None
+    return "|".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else str(parameter.name or "").upper()
+
+
+def _shows_all(ctx: click.Context) -> bool:
+    return HELP_ALL in getattr(ctx.obj, "arguments", ())
+
+
+def _rows_by_panel(parameters: Sequence[Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return the rows of the usual options and of the advanced ones."""
+    advanced = [parameter for parameter in parameters if getattr(parameter, "rich_help_panel", None) == ADVANCED]
+    return _option_rows([parameter for parameter in parameters if parameter not in advanced]), _option_rows(advanced)
+
+
+def _command_page(command: Command, ctx: click.Context) -> help_text.HelpPage:
+    arguments = [parameter for parameter in command.own_params if isinstance(parameter, TyperArgument) and not parameter.hidden]
+    words = [_argument_usage(argument) for argument in arguments]
+    usual, advanced = _rows_by_panel(command.own_params)
+    page = help_text.HelpPage(usage=" ".join([ctx.command_path, *words, "[options]"]), description=command.help or "")
+    rows = [(_metavar(argument), argument.help or "") for argument in arguments]
+    page.sections = [help_text.Section("Arguments", rows), help_text.Section("Options", usual)]
+    page.examples = _examples(command)
+    common = [parameter for parameter in command.params if isinstance(parameter, TyperOption) and parameter not in command.own_params]
+    names = [max(parameter.opts, key=len) for parameter in common if parameter.rich_help_panel != ADVANCED]
+    page.names["Common options (explained by: crmctl help options)"] = [*names, "..."]
+    if _shows_all(ctx):
+        page.last = help_text.Section(ADVANCED, advanced)
+    else:
+        page.examples = page.examples[: help_text.EXAMPLES]
+        page.names[f"Advanced options (explained by: {ctx.command_path} {HELP_ALL})"] = [row[0].split()[0] for row in advanced]
+    return page
+
+
+def _argument_usage(argument: TyperArgument) -> str:
+    word = _metavar(argument) + ("..." if argument.nargs == -1 else "")
+    return word if argument.required else f"[{word}]"
+
+
+def describe_tree() -> Json:
+    """Return the whole command tree, as `crmctl commands --json` prints it; imports every command."""
+    return {
+        "name": "crmctl",
+        "commonOptions": [_describe_option(parameter) for parameter in _common_parameters() if isinstance(parameter, TyperOption)],
+        "commands": [_describe(load_command(entry.name), f"crmctl {entry.name}", entry.help) for entry in COMMANDS],
+    }
+
+
+def _describe(command: click.Command, path: str, summary: str = "") -> Json:
+    if isinstance(command, CommandGroup):
+        children = [_describe(child, f"{path} {name}") for name, child in command.commands.items()]
+        return {"command": path, "summary": summary or _summary(command), "help": command.help or "", "commands": children}
+    own = getattr(command, "own_params", [])
+    return {
+        "command": path,
+        "summary": summary or _summary(command),
+        "help": command.help or "",
+        "arguments": [
+            {"name": _metavar(item), "required": item.required, "repeatable": item.nargs == -1, "help": item.help or ""}
+            for item in own
+            if isinstance(item, TyperArgument) and not item.hidden
+        ],
+        "options": [_describe_option(item) for item in own if isinstance(item, TyperOption) and not item.hidden],
+        "examples": _examples(command),
+    }
+
+
+def _describe_option(option: TyperOption) -> Json:
+    return {
+        "names": [*option.opts, *option.secondary_opts],
+        "value": None if option.is_flag or option.count else _metavar(option),
+        "required": option.required,
+        "repeatable": option.multiple,
+        "default": _plain(option.default) if _has_visible_default(option) else None,
+        "advanced": option.rich_help_panel == ADVANCED,
+        "help": option.help or "",
+    }
+
+
+def walk_commands(tree: Json) -> Iterator[Json]:
+    """Yield every leaf command of a described tree."""
+    for child in tree["commands"]:
+        if "commands" in child:
+            yield from walk_commands(child)
+        else:
+            yield child
+
+
+_EXPECTED = (
+    ("a valid integer", "a whole number is expected"),
+    ("a valid number", "a number is expected"),
+    ("a valid boolean", "true or false is expected"),
+    ("less than or equal to ", "at most {} is expected"),
+    ("greater than or equal to ", "at least {} is expected"),
+    ("less than ", "less than {} is expected"),
+    ("greater than ", "more than {} is expected"),
+)
+
+
+def expected(message: str) -> str:
+    """Return what a value should be, in plain words."""
+    _, found, rest = message.partition("Input should be ")
+    if "exceeded maximum size" in message:
+        return "a number of fewer digits is expected"
+    if not found:
+        return message.rstrip(".")
+    for start, words in _EXPECTED:
+        if rest.startswith(start):
+            return words.format(rest.removeprefix(start))
+    return f"{rest} is expected"
 
 
 def run_process(arguments: Sequence[str]) -> int:
-    """Run with this process's own streams and environment."""
+    """Run with the streams and environment of this process."""
     return run(arguments, Runtime(Streams.of_process(), dict(os.environ), list(arguments)))
 
 
 def run(arguments: Sequence[str], runtime: Runtime) -> int:
-    """Run one command line; returns the exit code and has printed everything there is to say."""
+    """Run one command line, print its output and errors, and return the exit code."""
     try:
         code = run_command(arguments, runtime)
         runtime.close()
@@ -32,18 +486,15 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
     except CrmctlError as error:
         return _report(runtime, error)
     except Exception as error:
-        return _report(runtime, storage_error(error) or _unexpected(error, runtime))
+        if runtime.flags.get("debug"):
+            import traceback
+
+            runtime.messages.debug(traceback.format_exc())
+        summary = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        hint = "this is a bug in crmctl; run again with --debug and report what it prints"
+        return _report(runtime, storage_error(error) or CrmctlError(f"unexpected error: {summary}", hint=hint))
     finally:
         runtime.end()
-
-
-def _unexpected(error: Exception, runtime: Runtime) -> CrmctlError:
-    if runtime.flags.get("debug"):
-        import traceback
-
-        runtime.messages.debug(traceback.format_exc())
-    summary = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    return CrmctlError(f"unexpected error: {summary}", hint="this is a bug in crmctl; run again with --debug and report what it prints")
 
 
 def _report(runtime: Runtime, error: CrmctlError) -> int:

@@ -1,41 +1,208 @@
-"""`bulk update` and `bulk delete`: what would change is shown, somebody is asked, and the outcome is shown."""
+"""`bulk import`, `apply`, `update` and `delete`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.bulk_context import RuntimeContext
-from crmctl.cli.bulk_findings import tell_findings
-from crmctl.cli.bulk_imports import check_shown, show_result
-from crmctl.cli.counted_words import counted
-from crmctl.output.control_characters import clean
+from crmctl.cli.bulk_output import PreviewListener, RuntimeContext, show, tell_findings
+from crmctl.cli.runtime import counted
+from crmctl.errors import UsageError
+from crmctl.output.streams import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
-    from crmctl.bulk.usecases.delete import Deletion
-    from crmctl.bulk.usecases.results import ImportResult
-    from crmctl.bulk.usecases.update import ChangeForecast, UpdatePreview, ValueChange
     from crmctl.cli.runtime import Runtime
-    from crmctl.models.attributes import Attribute
+    from crmctl.models.resources import Attribute
+    from crmctl.plan.changes import ChangeForecast, Deletion, UpdatePreview, ValueChange
+    from crmctl.plan.import_records import ApplyRequest, ImportPreview, PlanPreview
+    from crmctl.plan.results import ImportResult
+
+
+def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
+    """Import a file, or preview it with --dry-run, --plan or --report."""
+    from crmctl.plan.requests import ImportRequest
+
+    request, report = ImportRequest.taken(options), options["report"]
+    if runtime.dry_run or request.plan_path is not None:
+        runtime.flags["dry_run"] = True
+        if report is not None:
+            from crmctl.cli.bulk_output import report_import
+
+            report_import(runtime, request, report, preview_text)
+            return
+        from crmctl.plan.import_records import preview_import
+
+        _show_preview(runtime, preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request))
+        return
+    if report is not None:
+        raise UsageError("--report says what --dry-run finds", hint="give --dry-run too")
+    from crmctl.plan.import_records import import_records
+
+    check_shown(runtime)
+    show_result(runtime, import_records(RuntimeContext(runtime), request))
+
+
+def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
+    """Carry out a plan, or show it with --dry-run."""
+    from crmctl.plan.import_records import apply_plan, preview_plan
+    from crmctl.plan.merge_records import holds_merges
+
+    if holds_merges(request.file):
+        from crmctl.cli.bulk_output import apply_merges
+
+        apply_merges(runtime, request)
+        return
+    context = RuntimeContext(runtime)
+    if runtime.dry_run:
+        preview = preview_plan(context, request)
+        show(runtime, preview.to_document(), _plan_text(preview, runtime.clock.now()), preview.error)
+        return
+    check_shown(runtime)
+    show_result(runtime, apply_plan(context, request))
+
+
+def check_shown(runtime: Runtime) -> None:
+    """Raise UsageError for a --fields or --query that does not fit the summary of a job."""
+    from crmctl.plan.results import example_summary
+
+    runtime.emitter.check_result(example_summary())
+
+
+def show_result(runtime: Runtime, result: ImportResult) -> None:
+    """Show a job's findings, notes and summary. Raises the error that goes with its exit code."""
+    error = result.error
+    tell_findings(runtime, result.findings, error)
+    if result.rivals is not None and error is not None and error.code != result.rivals.code:
+        runtime.messages.warn(result.rivals.message)
+    for note in result.notes:
+        runtime.messages.note(note)
+    show(runtime, result.summary.to_document(), _summary_text(result), error)
+
+
+_WORDS = {
+    "created": "created",
+    "updated": "updated",
+    "unchanged": "unchanged",
+    "failed": "failed",
+    "rejected": "invalid",
+    "skipped": "skipped",
+    "inDoubt": "in doubt",
+    "unsent": "not sent",
+}
+
+
+def _summary_text(result: ImportResult) -> str:
+    from crmctl.output.progress import duration
+
+    summary, document = result.summary, result.summary.to_document()
+    counts = ", ".join(f"{document[name]:,} {word}" for name, word in _WORDS.items() if document[name]) or "none"
+    into = f"{summary.object}" if document["mode"] == "update" else f"{result.input} into {summary.object}"
+    lines = [
+        f"{into}, job {summary.job}",
+        f"  rows       {summary.rows:,}: {counts}",
+        f"  requests   {summary.requests:,} in {duration(summary.elapsed)}",
+    ]
+    lines[2:2] = [f"  values     {people}"] if (people := _people_text(document)) else []
+    lines += [f"  {_WORDS.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
+    return "\n".join(lines)
+
+
+def _people_text(document: Mapping[str, Any]) -> str:
+    """Return the values of a feed that people changed."""
+    kept = f"{counted(document['kept'], 'value')} kept as people changed them" if document.get("kept") else ""
+    return ", ".join(part for part in (kept, counted(document["conflicts"], "conflict") if document.get("conflicts") else "") if part)
+
+
+_CHOICES_SHOWN, _VALUE_SHOWN = 20, 40
+
+
+def _choices_text(choices: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each value that needed a choice."""
+    from crmctl.models import jsontext
+    from crmctl.output.streams import clean
+    from crmctl.output.table import aligned, cell_width, pad
+
+    def said(value: Any) -> str:
+        text = "-" if value in (None, "") else clean(value if isinstance(value, str) else jsontext.dumps(value))
+        return pad(text, min(cell_width(text), _VALUE_SHOWN), False)
+
+    rows = [("LINE", "ATTRIBUTE", "CHOICE", "BASE", "FILE", "RECORD")]
+    for one in choices[:_CHOICES_SHOWN]:
+        known = "known" if one["baseKnown"] else "unknown"
+        choice = f"conflict: {one['choice']}" if one["conflict"] else one["choice"]
+        rows.append((str(one["line"]), one["attribute"], choice, known, said(one["file"]), said(one["record"])))
+    more = len(choices) - _CHOICES_SHOWN
+    return "\n".join([*aligned(rows), *([f"and {more:,} more; -o json has them"] if more > 0 else [])]) + "\n"
+
+
+_FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
+
+
+def _show_preview(runtime: Runtime, preview: ImportPreview) -> None:
+    """Show a preview. Raises the error that would prevent the import."""
+    tell_findings(runtime, preview.findings, preview.error)
+    text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
+    show(runtime, preview.to_document(), text, preview.error)
+
+
+def preview_text(preview: ImportPreview) -> str:
+    """Return the forecast of an import: rows, records, requests and time."""
+    from crmctl.output.progress import duration
+
+    found, report, document = preview.predicted, preview.predicted.report, preview.to_document()
+    known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
+    return (
+        f"{preview.input} has {counted(report.rows, 'row')}: {report.valid:,} valid, {report.rejected:,} invalid\n"
+        + (f"{known}\n" if known and found.summary.mode != "create" else "")
+        + (f"{people}\n" if (people := _people_text(document)) else "")
+        + (_choices_text(document["choices"]) if found.choices else "")
+        + "".join(
+            f"{counted(one.size, 'record')} of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents
+        )
+        + f"importing takes {counted(found.summary.requests, 'request')}, about {duration(found.seconds)}; nothing was sent"
+    )
+
+
+def _plan_text(preview: PlanPreview, now: float) -> str:
+    from crmctl.output.progress import duration
+    from crmctl.output.table import aligned
+    from crmctl.values.moments import in_a_sentence
+
+    document = preview.to_document()
+    when = in_a_sentence(document["createdAt"], now)
+    planned, shown = document["planned"], preview.examples
+    counts = {name: count for name, count in planned["predicted"].items() if count}
+    width = max((len(f"{count:,}") for count in counts.values()), default=1)
+    into = f"{preview.header.input} into {document['object']}"
+    lines = [f"{preview.path}: {into}, {counted(planned['rows'], 'row')}, planned as of {when}"]
+    lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
+    lines += [f"  first      {counted(one['create'], 'record')} of {one['object']}, by {one['key']}" for one in planned["parents"]]
+    lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]
+    if shown:
+        rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
+        rows += [(str(one.line), one.action, one.id or "", one.reason or ", ".join(one.changes or ())) for one in shown]
+        lines += aligned(rows)
+    return "\n".join([*lines, "nothing was sent"])
+
 
 FEW = 3
-"""So few requests are made without a word."""
+"""crmctl does not announce fewer requests."""
 
 
 def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:
-    """Update what a file or conditions name. Raises UsageError without --yes where nobody can be asked, and what ended the job."""
-    from crmctl.bulk.usecases.selected_records import Selection
-    from crmctl.bulk.usecases.update import UpdateRequest, preview_update, update
+    """Update the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.record_queries import one_list
+    from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
 
     object_name = given["object_name"]
-    conditions, admits = one_list(runtime, object_name, filters)
+    conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
     selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"))
     request = UpdateRequest.taken({**given, "set_values": given.get("set_values") or ()}, object=object_name, selection=selection)
     if runtime.dry_run:
-        _show_preview(runtime, preview_update(RuntimeContext(runtime), request))
+        _show_change_preview(runtime, preview_update(RuntimeContext(runtime), request))
         return
     check_shown(runtime)
     if not runtime.prompter.can_ask or ids_file == "-":
@@ -44,9 +211,9 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
 
 
 def _price(runtime: Runtime, object_name: str, verb: str) -> Callable[[int], None]:
-    """Who hears what reading the records takes that are to be changed."""
+    """Return a function that announces the cost of reading the records to change."""
     from crmctl.cli.record_queries import approve_cost
-    from crmctl.client.queries.query_context import ReadingCost
+    from crmctl.client.query.record_filter import ReadingCost
 
     def hear(requests: int) -> None:
         if requests > FEW:
@@ -56,21 +223,21 @@ def _price(runtime: Runtime, object_name: str, verb: str) -> Callable[[int], Non
 
 
 def approve(runtime: Runtime, found: ChangeForecast) -> None:
-    """Show what is about to be changed, and where; ask. Raises as `Runtime.confirm` does."""
+    """Show the changes and the profile, and ask. Raises like `Runtime.confirm`."""
     for line in (*changes_text(runtime, found), place_text(runtime)):
         runtime.messages.note(line)
     runtime.confirm(f"Update {counted(found.changes, 'record')} of {found.object}")
 
 
 def place_text(runtime: Runtime) -> str:
-    """Which profile, and where its service is."""
+    """Return the profile and the address of its service."""
     from urllib.parse import urlsplit
 
     return f"profile {runtime.settings.profile.value}, {urlsplit(runtime.settings.require_origin()).netloc}"
 
 
 def changes_text(runtime: Runtime, found: ChangeForecast) -> list[str]:
-    """How many records would change, and some of them with what they hold and would hold."""
+    """Return the number of changes, and some of them with old and new values."""
     same = f", {found.unchanged:,} hold these values already" if found.unchanged else ""
     bad = f", {found.rejected:,} cannot be written" if found.rejected else ""
     lines = [f"{counted(found.rows, 'record')} of {found.object}: {found.changes:,} to update{same}{bad}"]
@@ -80,7 +247,7 @@ def changes_text(runtime: Runtime, found: ChangeForecast) -> list[str]:
 
 
 def _change_text(runtime: Runtime, change: ValueChange, attributes: Sequence[Attribute]) -> str:
-    from crmctl.cli.record_names import record_name, value_text
+    from crmctl.cli.targets import record_name, value_text
 
     assert change.record is not None
     document = change.to_document()
@@ -92,23 +259,21 @@ def _change_text(runtime: Runtime, change: ValueChange, attributes: Sequence[Att
     return clean(f"  {record_name(runtime, change.record, attributes)}  {'; '.join(changed)}")
 
 
-def _show_preview(runtime: Runtime, preview: UpdatePreview) -> None:
-    """Raises the error of what would not be updated, after the report."""
+def _show_change_preview(runtime: Runtime, preview: UpdatePreview) -> None:
+    """Show a preview. Raises the error that would prevent the update."""
     from crmctl.output.progress import duration
 
     tell_findings(runtime, preview.findings, preview.error)
     document = preview.to_document()
     writes = f"POST {document['path']}, {counted(preview.forecast.requests, 'request')}, about {duration(preview.seconds)}"
     text = "\n".join([*changes_text(runtime, preview.forecast), f"{writes}; nothing was sent"])
-    runtime.emitter.emit_result(document, text=text)
-    preview.raise_for_error()
+    show(runtime, document, text, preview.error)
 
 
 def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:
-    """Delete what a file or conditions name. Raises UsageError without --yes where nobody can be asked, PartialError, or what ended it."""
-    from crmctl.bulk.usecases.delete import DeleteRequest, delete, example_deletion
-    from crmctl.bulk.usecases.selected_records import Selection
+    """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.record_queries import one_list
+    from crmctl.plan.changes import DeleteRequest, Selection, delete, example_deletion
 
     object_name, backup = given["object_name"], given["backup"] or not given["no_backup"]
     if not runtime.dry_run:
@@ -117,7 +282,7 @@ def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
         runtime.confirm(f"Delete records of {object_name}")
     if isinstance(backup, str) and Path(backup).exists():
         runtime.confirm(f"Replace {backup}")
-    conditions, admits = one_list(runtime, object_name, filters)
+    conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
     selection = Selection(ids_file, conditions, verb="delete", admits=admits, price=_price(runtime, object_name, "delete"))
     request = DeleteRequest(object_name, selection, backup, given["expect"], given["concurrency"], runtime.dry_run)
     done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
@@ -130,7 +295,7 @@ def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
 
 
 def show_deletion(runtime: Runtime, done: Deletion) -> None:
-    """Show what became of a deletion. Raises the error that goes with its exit code, if it has one."""
+    """Show the result of a deletion. Raises the error that goes with its exit code."""
     summary = done.summary
     assert summary is not None
     absent = f"; {summary.not_found:,} were not there" if summary.not_found else ""
@@ -142,8 +307,8 @@ def show_deletion(runtime: Runtime, done: Deletion) -> None:
 
 
 def show_resumed(runtime: Runtime, result: ImportResult) -> None:
-    """Show how a job that was gone on with ended, as its kind does. Raises the error that goes with its exit code, if it has one."""
-    from crmctl.bulk.usecases.delete import resumed_deletion
+    """Show the result of a resumed job. Raises the error that goes with its exit code."""
+    from crmctl.plan.changes import resumed_deletion
 
     deletion = resumed_deletion(RuntimeContext(runtime), result)
     if deletion is None:
@@ -153,8 +318,8 @@ def show_resumed(runtime: Runtime, result: ImportResult) -> None:
 
 
 def _approve_deletion(runtime: Runtime, plan: Deletion, backup: bool | str) -> None:
-    """Say which records, and where; ask. Raises as `Runtime.confirm` does."""
-    from crmctl.cli.record_names import record_name
+    """Show the records and the profile, and ask. Raises like `Runtime.confirm`."""
+    from crmctl.cli.targets import record_name
 
     names = [clean(f"  {record_name(runtime, record, plan.attributes)}") for record in plan.named]
     left = plan.records - len(names)

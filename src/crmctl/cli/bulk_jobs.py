@@ -1,20 +1,27 @@
-"""`bulk jobs`, `bulk repair` and `bulk undo`: the use case is called and its outcome shown."""
+"""`bulk jobs`, `resume`, `repair`, `undo`, `export` and `inspect`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from crmctl.cli.bulk_context import RuntimeContext
-from crmctl.cli.counted_words import counted
+from crmctl.cli.bulk_changes import approve, check_shown, show_resumed
+from crmctl.cli.bulk_output import RuntimeContext, show
 from crmctl.cli.record_queries import FEW_REQUESTS
+from crmctl.cli.runtime import counted
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.bulk.usecases.recreate import Recreation
-    from crmctl.bulk.usecases.repair import RepairRequest
-    from crmctl.bulk.usecases.undo import Undo
+    from collections.abc import Iterable, Mapping
+
     from crmctl.cli.runtime import Runtime
+    from crmctl.plan.export import ExportRequest, Further
+    from crmctl.plan.inspect_file import InspectRequest
+    from crmctl.plan.resume import RepairRequest, ResumeRequest
+    from crmctl.plan.undo import Undo
+    from crmctl.plan.undo_deletions import Recreation
 
 
 _JOB_COLUMNS = (
@@ -38,7 +45,7 @@ _JOB_COLUMNS = (
 
 def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
     """List the jobs, show one, or remove its journal and result files."""
-    from crmctl.bulk.usecases.jobs import find_job, remove_job
+    from crmctl.plan.resume import find_job, remove_job
 
     context = RuntimeContext(runtime)
     if reference is None:
@@ -53,8 +60,8 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
 
 
 def _list(runtime: Runtime) -> None:
-    from crmctl.bulk.usecases.jobs import list_jobs
     from crmctl.output.views import generic_view
+    from crmctl.plan.resume import list_jobs
 
     found = list_jobs(RuntimeContext(runtime))
     for damaged in found.damaged:
@@ -66,23 +73,21 @@ def _list(runtime: Runtime) -> None:
 
 
 def repair_job(runtime: Runtime, request: RepairRequest) -> None:
-    """Look once more at rows that were in doubt. Raises PartialError when rows are there more than once."""
-    from crmctl.bulk.usecases.repair import repair
+    """Look again for rows that were in doubt. Raises PartialError for duplicates."""
+    from crmctl.plan.resume import repair
 
     done = repair(RuntimeContext(runtime), request)
     found = done.found
     text = f"job {done.job}: {counted(found.checked, 'row')} in doubt before, {len(found.duplicates):,} of them there more than once"
-    runtime.emitter.emit_result(done.to_document(), text=text)
-    if done.error is not None:
-        raise done.error
+    show(runtime, done.to_document(), text, done.error)
 
 
-def undo_job(runtime: Runtime, reference: str) -> None:
-    """Show what an undo would do, ask, do it. Raises PartialError when something of the job is left."""
-    from crmctl.bulk.usecases.undo import UndoRequest, undo
-    from crmctl.cli.bulk_merges import undo_merges
+def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False) -> None:
+    """Show the undo, ask, and carry it out. Raises PartialError if part of the job remains."""
+    from crmctl.cli.bulk_output import undo_merges
+    from crmctl.plan.undo import UndoRequest, undo
 
-    if undo_merges(runtime, reference):
+    if undo_merges(runtime, reference, include_changed=include_changed):
         return
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
@@ -97,17 +102,13 @@ def undo_job(runtime: Runtime, reference: str) -> None:
             runtime.confirm(_undo_question(plan))
 
     estimates = runtime.dry_run or runtime.prompter.can_ask
-    plan = undo(RuntimeContext(runtime), UndoRequest(reference, runtime.dry_run, estimates), approve)
-    if runtime.dry_run:
-        runtime.emitter.emit_result({"dryRun": True, **plan.to_document()}, text=f"{_undo_text(plan)}; nothing was sent")
-        return
-    runtime.emitter.emit_result(plan.to_document(), text=_undo_text(plan))
-    if plan.outcome is not None:
-        raise plan.outcome
+    plan = undo(RuntimeContext(runtime), UndoRequest(reference, runtime.dry_run, estimates, include_changed), approve)
+    text = f"{_undo_text(plan)}; nothing was sent" if runtime.dry_run else _undo_text(plan)
+    show(runtime, plan.to_document(), text, plan.outcome)
 
 
 def _undo_question(plan: Undo | Recreation) -> str:
-    from crmctl.bulk.usecases.recreate import Recreation
+    from crmctl.plan.undo_deletions import Recreation
 
     if isinstance(plan, Recreation):
         return f"Create {counted(plan.found, 'record')} of {plan.object} again, with new ids, and so undo job {plan.job}"
@@ -119,9 +120,9 @@ def _undo_question(plan: Undo | Recreation) -> str:
 
 
 def _undo_text(plan: Undo | Recreation) -> str:
-    from crmctl.bulk.usecases.recreate import Recreation
-    from crmctl.bulk.usecases.undo import LEFT
     from crmctl.output.progress import duration
+    from crmctl.plan.undo import LEFT
+    from crmctl.plan.undo_deletions import Recreation
 
     if isinstance(plan, Recreation):
         return _recreation_text(plan)
@@ -140,12 +141,13 @@ def _undo_text(plan: Undo | Recreation) -> str:
         takes = ""
     lines = [f"job {plan.job}: {', '.join(steps)}{takes}"]
     lines += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
+    lines += [f"{counted(document['abandoned'], 'row')} not sent yet, and abandoned"] if document["abandoned"] else []
     return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in LEFT.items() if document[name])])
 
 
 def _recreation_text(plan: Recreation) -> str:
-    from crmctl.bulk.usecases.recreate import LEFT
     from crmctl.output.progress import duration
+    from crmctl.plan.undo_deletions import LEFT
 
     document, result = plan.to_document(), plan.result
     if result is None:
@@ -160,3 +162,140 @@ def _recreation_text(plan: Recreation) -> str:
         **LEFT,
     }
     return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in words.items() if document[name])])
+
+
+def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] | None, *, strict: bool = False) -> None:
+    """Write the records to stdout or a file. Raises UsageError for an existing file without --yes."""
+    from crmctl.cli.record_queries import one_list
+    from crmctl.plan.export import Further, export
+
+    request.check()
+    names = runtime.take_fields()
+    request = _with_format(runtime, request)
+    if request.path is not None and request.path.exists():
+        runtime.confirm(f"Replace {request.path}")
+    conditions, admits = one_list(runtime, request.object, filters, strict=strict)
+    further = Further(tuple(filters or ()), admits)
+    if names is not None:
+        request, further = _with_fields(runtime, request, further, names)
+    request = replace(request, conditions=conditions, further=further, replace=True)
+    summary = export(RuntimeContext(runtime), request, runtime.streams.write_out)
+    exported = f"exported {counted(summary.rows, 'record')}"
+    if request.path is None:
+        runtime.messages.note(exported)
+    else:
+        runtime.done(summary.to_document(), f"{exported} to {request.path}")
+    for flag in summary.flags:
+        runtime.messages.warn(WARNINGS[flag])
+
+
+def _with_format(runtime: Runtime, request: ExportRequest) -> ExportRequest:
+    """Return the request with its format. Raises UsageError for conflicting or useless options."""
+    from crmctl.plan.export import example_export
+
+    asked = _asked_format(runtime) if request.path is None else None
+    if request.format is not None and asked not in (None, request.format):
+        raise UsageError(f"--format {request.format} and --output {asked} exclude each other", hint="leave one of them out")
+    request = replace(request, format=request.format or asked)
+    request = replace(request, format=request.chosen_format())
+    if request.path is None and runtime.flags.get("query"):
+        raise UsageError(
+            "--query is not for records that an export writes to stdout",
+            hint=f"crmctl records list {request.object} --all --query ..., or --filter and --fields here",
+        )
+    if request.path is not None and runtime.flags.get("query"):
+        runtime.emitter.check_result(example_export(request.object, request.path))
+    return request
+
+
+def _with_fields(runtime: Runtime, request: ExportRequest, further: Further, names: list[str]) -> tuple[ExportRequest, Further]:
+    """Return the request with the paths of the fields, and look-ups for fields of other records. Raises UsageError for unknown fields."""
+    from crmctl.cli.record_queries import query_context
+    from crmctl.client.query.related_records import FieldLookups
+    from crmctl.output.emitter import choose_fields
+    from crmctl.output.views import record_view
+
+    attributes = runtime.directory.attributes(request.object)
+    lookups = FieldLookups(query_context(runtime), attributes, names)
+    fields = choose_fields(names, record_view(attributes))
+    if not lookups.slugs:
+        return replace(request, fields=fields), further
+    if request.format not in ("json", "jsonl"):  # the reference itself stays an id
+        fields |= {slug: ("data", slug, "id") for slug in lookups.slugs if slug in fields}
+
+    def expand(count: int, wires: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        lookups.expect(count)
+        return lookups.expand_all(wires)
+
+    return replace(request, fields=fields), replace(further, expand=expand)
+
+
+WARNINGS = {
+    "unstable_ties": "records of one creation time changed order and content during the export: one of them may be missing",
+    "unsorted": "the service does not sort by creation time; the export was read as one group",
+    "updates_unseen": "the service does not sort by time of change: changes made during the export may be missing",
+    "still_changing": "records kept changing until the end; each is as new as the last pass over the changes",
+}
+
+
+def _asked_format(runtime: Runtime) -> str | None:
+    """Return the format of --output. Raises UsageError if exports do not have it."""
+    asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
+    if asked in ("table", "yaml", "ids"):
+        raise UsageError(f"an export is jsonl, csv, tsv or json, not {asked}", hint=f"crmctl records list --all -o {asked}")
+    return asked
+
+
+def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
+    """Read the file once and report on it: a table of columns for people, everything for programs."""
+    from crmctl.output.views import generic_view
+    from crmctl.plan.inspect_file import inspect_file
+
+    report = inspect_file(RuntimeContext(runtime), request)
+    file = request.file
+    if runtime.output_format != "table":
+        runtime.emitter.emit_result(report.to_document())
+        return
+    dialect = report.dialect
+    runtime.messages.note(f"{file}: {dialect.described}, {counted(report.rows, 'row')}, {report.problems:,} unreadable")
+    for note in dialect.notes:
+        runtime.messages.note(note)
+    shown = ("column", "target", "type", "fillRate", "distinct", "samples", "suggestions", "note")
+    rows = [{name: document[name] for name in shown} for document in report.column_documents()]
+    runtime.emitter.emit_items(rows, generic_view(rows, "columns"))
+    if report.duplicates is not None:
+        found = report.duplicates
+        first = "; the first: lines " + ", ".join(map(str, found.examples[0]["lines"])) if found.examples else ""
+        by = " or ".join(found.rules)
+        runtime.messages.note(f"by {by}: {counted(found.rows, 'duplicate')} in {counted(found.groups, 'group')}{first}")
+    if request.object is not None and report.map_arguments:
+        pairs = " ".join(f"--map {shlex.quote(pair)}" for pair in report.map_arguments)
+        runtime.messages.hint(f"crmctl bulk import {request.object} {shlex.quote(file)} {pairs}")
+
+
+def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
+    """Continue a job, or show the rest of it with --dry-run."""
+    from crmctl.cli.bulk_output import resume_merges
+    from crmctl.plan.resume import preview_resume, resume
+
+    if resume_merges(runtime, request.job, last=request.last):
+        return
+
+    context = RuntimeContext(runtime)
+    if not runtime.dry_run:
+
+        def run(wanted: ResumeRequest) -> None:
+            show_resumed(runtime, resume(context, wanted, lambda: check_shown(runtime), lambda preview: approve(runtime, preview)))
+
+        try:
+            run(request)
+        except UsageError as error:
+            if error.code != "older_job" or not runtime.prompter.can_ask:
+                raise
+            runtime.prompter.confirm(f"{error.message}. Send its rows anyway?", flag="--allow-older")
+            run(replace(request, allow_older=True))
+        return
+    preview = preview_resume(context, request)
+    document = preview.to_document()
+    text = f"job {document['job']}: {counted(document['unsent'], 'row')} not sent, {document['inDoubt']:,} in doubt; nothing was sent"
+    runtime.emitter.emit_result(document, text=text)

@@ -1,8 +1,9 @@
-"""`crmctl help matching`: how `--match` and `--keep` are written, and the tables by which values are compared."""
+"""Help for `--match` and `--keep`: their forms and the tables that compare values."""
 
 from __future__ import annotations
 
-from crmctl.bulk.usecases.matching_tables import (
+from crmctl.cli.help_text import HelpPage, Section
+from crmctl.plan.inspect_file import (
     ALSO_NAMES,
     BY_TYPE,
     BY_WORD,
@@ -18,32 +19,44 @@ from crmctl.bulk.usecases.matching_tables import (
     TITLES,
     VALUE_RULES,
 )
-from crmctl.cli.help_text import HelpPage, Section
 
 
 def matching_page() -> HelpPage:
-    """The page; its tables are those that are used."""
+    """Return the page of `crmctl help matching`: how to write --match and --keep."""
     return HelpPage(
         usage="crmctl bulk dedupe OBJECT --match EXPR [--match EXPR ...] [--keep RULE ...]",
-        description="Records are one when a rule holds: all terms of one --match. Empty values are never alike.",
+        description="Records match when all terms of one --match hold. Empty values never match.",
         sections=[
             Section(
-                "A term",
+                "Terms",
                 [
-                    ("email", "equal, in the normal form of the attribute"),
-                    ("name~0.92", "alike by 0.92 (from 0.5 to 0.99)"),
-                    ("website:domain", "in another normal form"),
+                    ("email", "equal in the attribute's normal form"),
+                    ("name~0.92", "similarity of at least 0.92 (from 0.5 to 0.99)"),
+                    ("website:domain", "equal in another normal form; address.city: a part of a value"),
                     ("first+last:name~0.9", "several attributes as one text"),
-                    ("address.city", "a part of a value"),
-                    ("born~0.6?", "with ?: only where both have a value does it have to hold"),
+                    ("born~0.6?", "must hold only if both records have a value"),
                 ],
             ),
-            Section("Normal forms", [(form.name, f"{form.about}{_used_for(form.name)}") for form in FORMS.values()]),
-            Section("How alike (~)", [(_forms_measured(name), about) for name, about in MEASURES.items()]),
-            Section("Who stays (--keep)", list(SURVIVOR_RULES.items())),
-            Section("Whose value (--keep ATTR=)", list(VALUE_RULES.items())),
+            Section("Normal forms", [(form.name, form.about) for form in FORMS.values()]),
+            Section("Measures of similarity (~)", [(_forms_measured(name), about) for name, about in MEASURES.items()]),
+            Section("Which record survives (--keep)", list(SURVIVOR_RULES.items())),
+            Section("Which value it gets (--keep ATTR=)", list(VALUE_RULES.items())),
+        ],
+        examples=[
+            "crmctl bulk dedupe people --match 'name~0.9,phone,born?' --keep phone=newest --review",
+        ],
+        footer="crmctl help matching-words: default forms, ignored words",
+    )
+
+
+def words_page() -> HelpPage:
+    """Return the page of `crmctl help matching-words`: the tables behind the normal forms."""
+    return HelpPage(
+        usage="crmctl help matching-words",
+        sections=[
+            Section("Default form of an attribute", [(form, text) for form in FORMS if (text := _used_for(form))]),
             Section(
-                "Words that are left out or read as one",
+                "Words ignored or read as others",
                 [
                     ("titles", " ".join(sorted(TITLES))),
                     ("legal forms", " ".join((*sorted(LEGAL_FORMS), *GLUED_FORMS))),
@@ -51,7 +64,7 @@ def matching_page() -> HelpPage:
                 ],
             ),
             Section(
-                "What is no sign that two are one (but in the form exact)",
+                "Values ignored except in the form exact",
                 [
                     ("words", f"{', '.join(sorted(NO_VALUES))}; 000, 999999"),
                     ("but names", ", ".join(sorted(ALSO_NAMES))),
@@ -60,21 +73,17 @@ def matching_page() -> HelpPage:
                 ],
             ),
         ],
-        examples=[
-            "crmctl bulk dedupe people --match email --plan duplicates.jsonl",
-            "crmctl bulk dedupe people --match 'name~0.9,phone,born?' --plan duplicates.jsonl",
-            "crmctl bulk dedupe people --match 'name~0.92,company' --keep most-complete --keep phone=newest --review",
-        ],
     )
 
 
 def _used_for(form: str) -> str:
     types = [kind for kind, name in BY_TYPE.items() if name == form and kind != "text"]
     words = [word for word, name in BY_WORD.items() if name == form]
-    said = [f"type {', '.join(types)}"] if types else []
-    said += [f"text with {', '.join(words)} in its slug"] if words else []
-    return f" ({'; '.join(said)})" if said else ""
+    uses = [f"type {', '.join(types)}"] if types else []
+    uses += [f"text with {', '.join(words)} in its slug"] if words else []
+    return "; ".join(uses)
 
 
 def _forms_measured(measure: str) -> str:
-    return ", ".join(form.name for form in FORMS.values() if form.measure == measure)
+    forms = [form.name for form in FORMS.values() if form.measure == measure]
+    return ", ".join(forms) if len(forms) < 4 else "other forms"

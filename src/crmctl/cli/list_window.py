@@ -1,4 +1,4 @@
-"""Paged lists on the command line: how much was asked for, pages as they arrive, and the note when there is more."""
+"""Show paged lists: the window, the pages as they arrive, and a note if there is more."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import UsageError
-from crmctl.models.nearest import suggestion
+from crmctl.models.ids import suggestion
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.shapes import Page
+    from crmctl.client.answers import Page
+    from crmctl.models.jsontext import Json
     from crmctl.output.views import View
 
 DEFAULT_LIMIT = 50
@@ -21,14 +22,14 @@ ORDERS = ("asc", "desc")
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a list that is wanted: `limit` items (None: all) from `offset` on."""
+    """The part of a list to show: `limit` items (None: all) from `offset` on."""
 
     limit: int | None
     offset: int
 
 
 def window(limit: int | None, every: bool, offset: int) -> Window:
-    """The window that --limit, --all and --offset ask for. Raises UsageError for numbers that make no sense."""
+    """Return the window of --limit, --all and --offset. Raises UsageError for invalid numbers."""
     if every and limit is not None:
         raise UsageError("--limit and --all exclude each other", hint="leave one of them out")
     if limit is not None and limit < 1:
@@ -39,17 +40,15 @@ def window(limit: int | None, every: bool, offset: int) -> Window:
 
 
 def one_of(option: str, value: str | None, choices: tuple[str, ...]) -> str | None:
-    """The value, when it is one of the choices or not given. Raises UsageError listing them."""
+    """Return the value if it is None or a choice. Raises UsageError listing the choices."""
     if value is None or value in choices:
         return value
     raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}", hint=suggestion(value, choices))
 
 
-def show_pages(
-    runtime: Runtime, fetch: Callable[[int, int], Page[Any]], part: Window, view: Callable[[dict[str, Any] | None], View]
-) -> None:
-    """Emit the items of a paged list as its pages arrive. `view` gets the first item, or None when there is none."""
-    from crmctl.client.paging import iterate
+def show_pages(runtime: Runtime, fetch: Callable[[int, int], Page[Any]], part: Window, view: Callable[[Json | None], View]) -> None:
+    """Show the items of a paged list as its pages arrive. `view` gets the first item, or None."""
+    from crmctl.client.answers import iterate
 
     seen = SeenPages(part)
     show_found(runtime, seen, iterate(fetch, limit=part.limit, offset=part.offset, on_shift=seen.shift), view)
@@ -59,10 +58,10 @@ def show_found(
     runtime: Runtime,
     seen: SeenPages,
     pages: Iterator[Page[Any]],
-    view: Callable[[dict[str, Any] | None], View],
+    view: Callable[[Json | None], View],
     present: Callable[[Sequence[Any]], Iterable[Any]] = lambda items: items,
 ) -> None:
-    """Emit pages as they come; `present` makes of items what is shown of them."""
+    """Show pages as they arrive; `present` transforms their items."""
     pages = seen.watch(pages)
     first = next(pages)
     shown = runtime.emitter.emit_pages(
@@ -73,7 +72,7 @@ def show_found(
 
 
 class SeenPages:
-    """What pages told about the whole list: how long it was in the end, and whether others changed it meanwhile."""
+    """Facts about the whole list: its length, and whether others changed it meanwhile."""
 
     def __init__(self, part: Window) -> None:
         self.part = part
@@ -89,8 +88,8 @@ class SeenPages:
             yield page
 
     def notes(self, shown: int) -> Iterator[str]:
-        """What was left out, or may be missing."""
-        from crmctl.client.record_lists import SHIFTED
+        """Yield notes on items left out or possibly missing."""
+        from crmctl.client.directory import SHIFTED
 
         part = self.part
         more = self.total is not None and part.offset + shown < self.total

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.http.answers import Answer
-    from crmctl.client.http.session import Session
+    from crmctl.client.answers import Answer
+    from crmctl.client.session import Session
 
 API = "/api/v1"
 

@@ -1,4 +1,4 @@
-"""`records edit`: a record as YAML in the user's editor; what was changed is sent, unless somebody else changed the record meanwhile."""
+"""`records edit`: edit a record as YAML and send the changes, unless another client changed it meanwhile."""
 
 from __future__ import annotations
 
@@ -9,37 +9,41 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
-from crmctl.cli.bulk_context import WaitingContext
-from crmctl.cli.named_records import read_record
+from crmctl.cli.bulk_output import WaitingContext
 from crmctl.cli.preview import WouldSend
-from crmctl.cli.record_display import RecordDisplay
+from crmctl.cli.record_lists import RecordDisplay
+from crmctl.cli.targets import read_record
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, UsageError, reason, storage_error
 
 if TYPE_CHECKING:
-    from crmctl.bulk.usecases.edit import Edited, EditRequest
     from crmctl.cli.runtime import Runtime
-    from crmctl.models.record_text import EditedText
+    from crmctl.models.jsontext import Json
+    from crmctl.plan.edit import Edited, EditRequest
+    from crmctl.values.yaml_text import EditedText
+
 
 NOT_THE_TEXT = ("changed_meanwhile", "unreadable_file")
-"""Errors that another text does not mend."""
+"""Errors that editing the text again cannot fix."""
 
-HEAD = """# {what}, of {object}. What you change is sent when the editor ends.
-# A line that is taken out leaves its value as it is; a value that is taken out is cleared.
+HEAD = """# {what}, of {object}. crmctl sends your changes when the editor closes.
+# Removing a line leaves its value unchanged; removing a value clears it.
 """
 
 
 def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
-    """Edit one record. Raises InterruptedByUser when the editor failed, UsageError and RejectedError, which name the file that was kept,
-    for what cannot be sent."""
-    from crmctl.models.record_text import EditedText, shown_data
-    from crmctl.output.yaml_document import dump
+    """Edit one record.
+
+    Raises InterruptedByUser if the editor fails, UsageError and RejectedError, which name the kept file, for an invalid text.
+    """
+    from crmctl.output.formats import yaml_text
+    from crmctl.values.yaml_text import EditedText, shown_data
 
     command = _editor(runtime.environ)
     attributes = runtime.directory.attributes(object_name, refresh=True)
     record = read_record(runtime, object_name, reference)
-    text = HEAD.format(what=record.id, object=object_name) + dump(shown_data(record.data, attributes))
+    text = HEAD.format(what=record.id, object=object_name) + yaml_text(shown_data(record.data, attributes))
     path = _written(runtime, text, object_name)
     edited = EditedText(text, attributes)
     while True:
@@ -51,7 +55,7 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
                 runtime.messages.note("nothing was changed, nothing was sent")
                 RecordDisplay(runtime, object_name).emit(record.wire)
                 return
-            from crmctl.bulk.usecases.edit import EditRequest
+            from crmctl.plan.edit import EditRequest
 
             done = _sent(runtime, EditRequest(object_name, record, fields, attributes, path))
             break
@@ -61,15 +65,15 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
         except (UsageError, RejectedError) as error:
             _ask_again(runtime, error, path)
         except CrmctlError as error:
-            raise _keeping(error, path) from None
+            _keep_and_raise(error, path)
         except KeyboardInterrupt:
-            raise _keeping(InterruptedByUser("interrupted"), path) from None
+            _keep_and_raise(InterruptedByUser("interrupted"), path)
     RecordDisplay(runtime, object_name).emit(done.record.wire)
     runtime.messages.hint(f"crmctl bulk undo {done.job} puts back what was there")
 
 
 def _sent(runtime: Runtime, request: EditRequest) -> Edited:
-    from crmctl.bulk.usecases.edit import edit, preview_edit
+    from crmctl.plan.edit import edit, preview_edit
 
     context = WaitingContext(runtime)
     if runtime.dry_run:
@@ -78,20 +82,20 @@ def _sent(runtime: Runtime, request: EditRequest) -> Edited:
 
 
 def _editor(environ: Mapping[str, str]) -> list[str]:
-    """What edits a file. Raises UsageError where nothing does."""
+    """Return the command of the editor. Raises UsageError if there is none."""
     import shutil
 
     for name in ("VISUAL", "EDITOR"):
         if words := shlex.split(environ.get(name, ""), posix=os.name != "nt"):
             return words
-    fallback = next((one for one in ("vi", "nano", "notepad") if shutil.which(one)), None)
+    fallback = next((name for name in ("vi", "nano", "notepad") if shutil.which(name)), None)
     if fallback is None:
         raise UsageError("no editor is set", hint="set EDITOR, for example EDITOR=nano", code="no_editor")
     return [fallback]
 
 
 def _written(runtime: Runtime, text: str, object_name: str) -> Path:
-    """A private file with the text."""
+    """Write the text to a private file and return its path."""
     folder = runtime.paths.state / "edits"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,8 +107,8 @@ def _written(runtime: Runtime, text: str, object_name: str) -> Path:
     return Path(name)
 
 
-def _changes(path: Path, edited: EditedText) -> dict[str, Any]:
-    """What was changed. Raises UsageError and RejectedError for a text that cannot be read."""
+def _changes(path: Path, edited: EditedText) -> Json:
+    """Return the changed fields. Raises UsageError and RejectedError for an unreadable text."""
     try:
         text = path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
@@ -120,32 +124,32 @@ def _changes(path: Path, edited: EditedText) -> dict[str, Any]:
 
 
 def _ask_again(runtime: Runtime, error: CrmctlError, path: Path) -> None:
-    """On a terminal what cannot be sent, or is refused, comes back to the editor, with the reason above it. Raises the error elsewhere."""
+    """Show the error and offer to edit again. Raises the error off a terminal or if the user declines."""
     if not runtime.prompter.can_ask or error.outcome_unknown or error.code in NOT_THE_TEXT:
-        raise _keeping(error, path) from None
+        _keep_and_raise(error, path)
     runtime.messages.warn(f"{error.message}" + (f"; {error.hint}" if error.hint else ""))
     try:
         runtime.prompter.confirm("Edit it again?", flag="EDITOR")
     except InterruptedByUser:
-        raise _keeping(error, path) from None
+        _keep_and_raise(error, path)
 
 
 def _run(command: list[str], path: Path, shown: str) -> None:
-    """Until the editor ends; a Ctrl-C meanwhile is for the editor. Raises InterruptedByUser when it fails."""
+    """Run the editor, which handles Ctrl-C itself. Raises InterruptedByUser if it fails."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         code = subprocess.run([*command, str(path)], check=False).returncode  # noqa: S603 - the user's own editor
     except OSError as error:
         failed: CrmctlError = UsageError(f"cannot run {command[0]}: {reason(error)}", hint="EDITOR names another editor", code="no_editor")
-        raise _keeping(failed, path, shown) from error
+        _keep_and_raise(failed, path, shown)
     finally:
         signal.signal(signal.SIGINT, before)
     if code:
-        raise _keeping(InterruptedByUser(f"{command[0]} ended with {code}; nothing was sent"), path, shown)
+        _keep_and_raise(InterruptedByUser(f"{command[0]} ended with {code}; nothing was sent"), path, shown)
 
 
-def _keeping(error: CrmctlError, path: Path, shown: str | None = None) -> CrmctlError:
-    """The error, which also says where the text is; one that is still as it was `shown` is not kept, and an empty one is gone already."""
+def _keep_and_raise(error: CrmctlError, path: Path, shown: str | None = None) -> NoReturn:
+    """Raise the error with a hint at the kept text; delete the file if the text is still as `shown`."""
     try:
         if shown is not None and path.read_text(encoding="utf-8") == shown:
             path.unlink()
@@ -153,4 +157,4 @@ def _keeping(error: CrmctlError, path: Path, shown: str | None = None) -> Crmctl
         pass
     if path.exists():
         error.hint = f"{error.hint}; your text is in {path}" if error.hint else f"your text is in {path}"
-    return error
+    raise error from None

@@ -1,32 +1,36 @@
-"""Questions about records as the command line asks them: what --filter means, and what an answer costs before it costs it."""
+"""Queries from the command line, their cost, and answers from the mirror."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from crmctl.cli.counted_words import counted
-from crmctl.errors import UsageError
+from crmctl.cli.runtime import counted
+from crmctl.errors import DeniedError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.queries.query_context import QueryContext, ReadingCost
-    from crmctl.client.queries.record_filter import RecordFilter
-    from crmctl.client.queries.record_query import RecordQuery
-    from crmctl.models.filters import Condition
-    from crmctl.models.records import Record
+    from crmctl.client.query.record_filter import QueryContext, ReadingCost, RecordFilter
+    from crmctl.client.query.record_query import RecordQuery
+    from crmctl.mirror.file import SyncState
+    from crmctl.mirror.local_copy import MirroredLists
+    from crmctl.models.resources import Record
+    from crmctl.values.filters import Condition
+
 
 FEW_REQUESTS = 10
-"""More take so long that they are announced at once, in every format."""
+"""More requests are announced at once, in every format."""
 
 MOST_REQUESTS = 50
-"""More need to be agreed to."""
+"""More requests need the user's agreement."""
 
 
 def query_context(runtime: Runtime, *, strict: bool = False, agreed: bool = False) -> QueryContext:
-    """`agreed`: whatever it costs. With `strict` a value that no record can have is an error."""
-    from crmctl.client.queries.query_context import QueryContext
+    """Return the context of a query. `agreed` accepts any cost; with `strict` a condition that can never match is an error."""
+    from crmctl.client.query.record_filter import QueryContext
 
     return QueryContext(
         runtime.crm,
@@ -40,8 +44,7 @@ def query_context(runtime: Runtime, *, strict: bool = False, agreed: bool = Fals
 
 
 def shown_context(runtime: Runtime, *, strict: bool = False, agreed: bool = False) -> QueryContext:
-    """For what is only shown: what costs more than is agreed to comes from the mirror where there is one."""
-    from crmctl.cli.mirror_answers import MirrorAnswers
+    """Return the context of a query that is only shown: expensive ones use the mirror if there is one."""
 
     context = query_context(runtime, strict=strict, agreed=agreed)
     mirror = MirrorAnswers(runtime, most=MOST_REQUESTS)
@@ -50,43 +53,43 @@ def shown_context(runtime: Runtime, *, strict: bool = False, agreed: bool = Fals
     return replace(context, named_at_hand=mirror.named_at_hand)
 
 
-def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | None) -> RecordFilter:
-    """What --filter means. Raises UsageError for what is no condition, and what looking up others raises."""
-    from crmctl.client.queries.record_filter import RecordFilter
+def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | None, *, strict: bool = False) -> RecordFilter:
+    """Return the filter of --filter. Raises UsageError for an invalid condition, with `strict` for an impossible one."""
+    from crmctl.client.query.record_filter import RecordFilter
 
     if not filters:
         return RecordFilter()
-    from crmctl.client.queries.clauses import FilterReader
+    from crmctl.client.query.clauses import FilterReader
 
-    return FilterReader(query_context(runtime), object_name).read(filters)
+    return FilterReader(query_context(runtime, strict=strict), object_name).read(filters)
 
 
 def record_query(context: QueryContext, object_name: str, wanted: RecordFilter) -> RecordQuery:
-    from crmctl.client.queries.record_query import RecordQuery
+    from crmctl.client.query.record_query import RecordQuery
 
     return RecordQuery(context, object_name, wanted)
 
 
 def check_references(context: QueryContext, object_name: str, wanted: RecordFilter) -> None:
-    """After an empty answer: say of a reference's id that it is the id of nothing. Raises UsageError where that is an error."""
-    from crmctl.client.queries.references_checked import dangling_ids
+    """After an empty answer, warn about ids of missing records. Raises UsageError with --strict."""
+    from crmctl.client.query.related_records import dangling_ids
 
-    for slug, one in dangling_ids(context, object_name, wanted):
-        context.doubt(f"{one!r} is the id of no record that {slug} could name")
+    for slug, identity in dangling_ids(context, object_name, wanted):
+        context.doubt(f"{slug} refers to no record with the id {identity!r}")
 
 
 def one_list(
-    runtime: Runtime, object_name: str, filters: Sequence[str] | None
+    runtime: Runtime, object_name: str, filters: Sequence[str] | None, *, strict: bool = False
 ) -> tuple[tuple[Condition, ...], Callable[[Record], bool] | None]:
-    """For commands that read a list by themselves: the conditions to ask it with, and what decides the rest, where there is a rest."""
+    """Return the conditions that the service can apply to a list, and a test for the others, if any."""
     if not filters:
         return (), None
-    context = query_context(runtime)
-    return record_query(context, object_name, read_filter(runtime, object_name, filters)).one_list()
+    context = query_context(runtime, strict=strict)
+    return record_query(context, object_name, read_filter(runtime, object_name, filters, strict=strict)).one_list()
 
 
 def approve_cost(runtime: Runtime, cost: ReadingCost, *, agreed: bool = False) -> None:
-    """Announce a cost; a high one must be agreed to. Raises UsageError where nobody can be asked, InterruptedByUser for a no."""
+    """Announce the cost; ask if it is high. Raises UsageError if crmctl cannot prompt, InterruptedByUser if the user declines."""
     from crmctl.output.progress import duration
 
     seconds = max(runtime.crm.session.time_for(cost.requests), cost.requests * 0.1)
@@ -100,3 +103,66 @@ def approve_cost(runtime: Runtime, cost: ReadingCost, *, agreed: bool = False) -
         runtime.messages.progress(text)
     else:
         runtime.messages.note(text)
+
+
+LOCKED_SECONDS = 1.0
+"""Longest wait for a locked mirror."""
+
+
+class MirrorAnswers:
+    """Answers of the mirror to one query, if its copy is proven and has the object's present attributes."""
+
+    def __init__(self, runtime: Runtime, *, most: int) -> None:
+        """`most`: requests that need no agreement."""
+        self._runtime = runtime
+        self._most = most
+        self._said: set[str] = set()
+
+    def at_hand(self, cost: ReadingCost) -> MirroredLists | None:
+        """Return the mirrored records if the service would need too many requests."""
+        state = self._state(cost.of) if cost.requests > self._most and not self._runtime.assume_yes else None
+        if state is None:
+            return None
+        if state.slug not in self._said:
+            instead = f"--yes reads the service ({counted(cost.requests, 'request')})"
+            self._runtime.messages.warn(f"{state.slug} from the mirror, as of {self._when(state)}; {instead}")
+            self._said.add(state.slug)
+        return self._lists
+
+    def named_at_hand(self, cost: ReadingCost) -> MirroredLists | None:
+        """Return mirrored records for the names of references; not with --quiet, which would hide their age."""
+        state = self._state(cost.of) if not self._runtime.flags.get("quiet") else None
+        if state is None:
+            return None
+        self._runtime.messages.note(f"{cost.purpose}: names as of {self._when(state)}, from the mirror")
+        return self._lists
+
+    @cached_property
+    def _lists(self) -> MirroredLists | None:
+        from crmctl.mirror.place import mirror_path
+
+        runtime = self._runtime
+        place = mirror_path(runtime.paths.state, runtime.settings.profile.value, runtime.settings.require_origin())
+        if not place.is_file():
+            return None
+        from crmctl.mirror.local_copy import LocalCopy, MirroredLists
+
+        with suppress(StorageError):
+            copy = LocalCopy.at(place, LOCKED_SECONDS)
+            if copy is not None:
+                runtime.at_end(copy.__exit__)
+                return MirroredLists(copy)
+        return None
+
+    def _state(self, object_name: str) -> SyncState | None:
+        if self._lists is None:
+            return None
+        directory = self._runtime.directory
+        with suppress(DeniedError, StorageError):
+            return self._lists.state_of(directory.object_id(object_name), directory.attributes(object_name))
+        return None
+
+    def _when(self, state: SyncState) -> str:
+        from crmctl.values.moments import in_a_sentence, to_timestamp
+
+        return in_a_sentence(to_timestamp(state.as_of), self._runtime.clock.now())

@@ -1,22 +1,38 @@
-"""The static table of top-level commands: name, module, one-line help, section. Help and completion read it without importing a command."""
+"""The static table of commands, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
+import importlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from crmctl.cli.options import ADVANCED
+from crmctl.models.ids import nearest
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+
+
+NOUN = "noun"
+"""The module of a command that has only the verbs of `cli/verbs.py`."""
 
 
 @dataclass(frozen=True)
 class CommandEntry:
-    """One top-level command; its module `crmctl.cli.commands.<module>` holds a Typer app named `app`."""
+    """A top-level command; its module `crmctl.cli.commands.<module>` has an `app`."""
 
     name: str
     section: str
     help: str
     module: str = ""
 
-    @property
-    def import_name(self) -> str:
-        return f"crmctl.cli.commands.{self.module or self.name}"
+    def load(self) -> Any:
+        """Return the command's app: that of its module, or the shared verbs of a noun."""
+        if self.module == NOUN:
+            return importlib.import_module("crmctl.cli.verbs").noun_app(self.name)
+        return importlib.import_module(f"crmctl.cli.commands.{self.module or self.name}").app
 
 
 DATA = "Records and data"
@@ -36,7 +52,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("workflows", DATA, "Run workflows by hand, see their runs"),
     CommandEntry("files", DATA, "Upload files"),
     CommandEntry("webhooks", DATA, "See event types, open the portal, receive and check deliveries"),
-    CommandEntry("members", DATA, "List the members of the organization"),
+    CommandEntry("members", DATA, "List the members of the organization", module=NOUN),
     CommandEntry("auth", SETUP, "Log in, log out, see what a key may do"),
     CommandEntry("config", SETUP, "Read and change settings and profiles"),
     CommandEntry("completion", SETUP, "Print the completion script of a shell"),
@@ -45,8 +61,86 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("service", SERVICE, "Administer an embedded service's own data"),
     CommandEntry("demo", SERVICE, "Watch crmctl work on a throw-away service"),
     CommandEntry("api", MORE, "Call any endpoint of the service directly"),
-    CommandEntry("commands", MORE, "Show the whole command tree, for people or machines", module="command_tree"),
+    CommandEntry("commands", ADVANCED, "Show the whole command tree, for people or machines", module="command_tree"),
     CommandEntry("help", MORE, "Explain a command or a topic", module="help"),
 )
 
 BY_NAME: dict[str, CommandEntry] = {entry.name: entry for entry in COMMANDS}
+
+
+OF_RECORDS = ("list", "search", "count", "get", "create", "update", "edit", "delete")
+
+_LOG_IN, _ATTRIBUTES = "crmctl auth login", "crmctl attributes list OBJECT"
+HABITS = {
+    "whoami": "crmctl auth status", "auth whoami": "crmctl auth status", "version": "crmctl --version", "init": _LOG_IN, "setup": _LOG_IN,
+    "configure": _LOG_IN, "user": "crmctl members list", "users": "crmctl members list", "fields": _ATTRIBUTES,
+    "columns": _ATTRIBUTES,
+    "describe": _ATTRIBUTES, "bulk status": "crmctl bulk jobs", "bulk list": "crmctl bulk jobs",
+    "records export": "crmctl bulk export OBJECT", "records import": "crmctl bulk import OBJECT FILE",
+    "schema export": "crmctl schema pull",
+    "schema get": "crmctl schema pull",
+}  # fmt: skip
+"""Names of commands in other tools."""
+
+OPTION_HABITS = {
+    "where": "filter", "n": "limit", "count": "limit", "max": "limit", "top": "limit", "format": "output", "columns": "fields",
+    "select": "fields", "url": "base-url", "host": "base-url", "force": "yes",
+}  # fmt: skip
+
+OPTION_CUTOFF = 0.7
+"""Similarity from which an option counts as misspelt: `--filter` is not `--profile`."""
+
+
+def way_out(runtime: Runtime, path: str, words: Sequence[str], names: Sequence[str]) -> str:
+    """Return the hint for an unknown command: `words` behind `path`, which has the commands `names`. Reads only the cache."""
+    typed = words[0]
+    objects = _objects(runtime) if path == "crmctl" else []
+    if typed == "help":
+        return f"{path} --help"
+    if meant := HABITS.get(f"{path} {typed}".removeprefix("crmctl ")):
+        named = next((word for word in words[1:] if not word.startswith("-")), "OBJECT")
+        return meant.replace("OBJECT", named)
+    if path in ("crmctl records", "crmctl attributes") and typed in _objects(runtime):
+        return f"{path} list {typed}"
+    if path == "crmctl" and typed not in objects and (nouns := _nouns_of(typed)):
+        return f"did you mean: {path} {'records' if 'records' in nouns else nouns[0]} {typed}"
+    if typed not in objects and (near := nearest(typed, names)):
+        return f"did you mean: {path} {near}"
+    verb = next((word for word in words[1:] if word in OF_RECORDS), "list")
+    if near := typed if typed in objects else nearest(typed, objects):
+        return f"crmctl records {verb} {near}"
+    help_text = f"{path} --help lists the commands"
+    return f"{help_text}; records are asked for by their object: crmctl records {verb} OBJECT" if path == "crmctl" else help_text
+
+
+def option_hint(path: str, typed: str, known: Sequence[str]) -> str:
+    """Return the hint for an unknown option of a command with the options `known`."""
+    if typed == "--filter" and path in ("crmctl records delete", "crmctl records update"):
+        return f"{path.replace('records', 'bulk')} OBJECT --filter ... takes all that match"
+    name, names = typed.lstrip("-"), [option[2:] for option in known if option.startswith("--")]
+    meant = OPTION_HABITS.get(name)
+    meant = meant if meant in names else nearest(name, names, OPTION_CUTOFF)
+    return f"did you mean --{meant}?" if meant else f"{path} --help"
+
+
+def extra_hint(path: str, message: str, known: Sequence[str]) -> str:
+    """Return the hint for an extra word, such as the option it belongs to."""
+    found = re.search(r"extra argument(?:s|\(s\))? \(([^ )]+)", message)
+    extra = found[1] if found else ""
+    if "--set" in known and re.match(r"[a-z][a-z0-9_.]*:?=", extra):
+        return f"--set '{extra}'"
+    if path == "crmctl bulk export" and extra:
+        return f"-O {extra}"
+    return f"{path} --help"
+
+
+def _nouns_of(verb: str) -> list[str]:
+    """Return the groups that have a command of this name."""
+    groups = {name: entry.load() for name, entry in BY_NAME.items()}
+    return [name for name, group in groups.items() if any(command.name == verb for command in group.registered_commands)]
+
+
+def _objects(runtime: Runtime) -> Sequence[str]:
+    from crmctl.cli.complete_values import object_slugs
+
+    return object_slugs(runtime.environ, str(runtime.flags.get("profile") or ""))

@@ -1,4 +1,4 @@
-"""The one object every command gets as `ctx.obj`: cheap parts at once, costly parts on first use."""
+"""The runtime that every command gets; it creates costly parts on first use."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from crmctl.clock import Clock, SystemClock
+from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import CrmctlError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.client.crm import Crm
     from crmctl.client.directory import Directory
-    from crmctl.client.http.session import Session
+    from crmctl.client.session import Session
     from crmctl.config.credentials import Credential
-    from crmctl.config.paths import Paths
-    from crmctl.config.settings import Settings
+    from crmctl.config.settings import Paths, Settings
+    from crmctl.models.jsontext import Json
     from crmctl.output.emitter import Emitter
-    from crmctl.output.messages import Messages
+    from crmctl.output.messages import Messages, Prompter
     from crmctl.output.progress import ProgressDisplay
-    from crmctl.output.prompts import Prompter
     from crmctl.output.streams import Streams
 
 
 class Runtime:
-    """Wiring of one run. `flags` holds the common options that were given, under their parameter names."""
+    """Parts of one run. `flags` holds the given common options by parameter name."""
 
     def __init__(self, streams: Streams, environ: dict[str, str], arguments: Sequence[str] = (), clock: Clock | None = None) -> None:
         self.streams = streams
         self.environ = environ
         self.arguments = list(arguments)
         self.clock: Clock = clock or SystemClock()
-        self.flags: dict[str, Any] = {}
+        self.flags: Json = {}
         self._warnings_left = True
         self._endings: list[Callable[[], object]] = []
 
     def at_end(self, close: Callable[[], object]) -> None:
-        """Have this called when the run ends, however it does."""
+        """Call `close` when the run ends."""
         self._endings.append(close)
 
     def end(self) -> None:
-        """Close what the run has opened."""
+        """Close everything the run has opened."""
         while self._endings:
             self._endings.pop()()
 
     @cached_property
     def paths(self) -> Paths:
-        from crmctl.config.paths import Paths
+        from crmctl.config.settings import Paths
 
         return Paths.from_environment(self.environ)
 
@@ -63,7 +63,7 @@ class Runtime:
 
     @property
     def output_format(self) -> str:
-        """The format of stdout: what was asked for, else a table for a person and JSON for a program."""
+        """Format of stdout: the chosen one, else a table on a terminal and JSON elsewhere."""
         if self.flags.get("raw_output") and not self._has_named_format:
             return "json"
         return self.settings.output.value or ("table" if self.streams.stdout_is_terminal else "json")
@@ -73,19 +73,19 @@ class Runtime:
         return bool(self.flags.get("output") or self.flags.get("json"))
 
     def check_options(self) -> None:
-        """Find out about wrong options and broken settings before anything happens. Raises UsageError and ConfigError."""
+        """Check options and settings before the command starts. Raises UsageError and ConfigError."""
         self.streams.color_mode = self.settings.color.value
         asked = self.flags.get("output")
         if self.flags.get("json") and asked not in (None, "json"):
             raise UsageError(f"--json and --output {asked} exclude each other", hint="leave one of them out")
-        if self.flags.get("raw_output") and self.output_format not in ("json", "jsonl", "yaml"):
+        if self.flags.get("raw_output") and not OUTPUT_FORMATS[self.output_format].keeps_shape:
             raise UsageError(f"--raw-output is for JSON, not {self.output_format}", hint="leave it out, or -o json")
         _ = self.emitter
 
     def guard_write(self) -> None:
-        """The one guard every write passes before its first request.
+        """Check that this run may write, before its first request; a protected profile asks for its name on a terminal.
 
-        Raises UsageError when this run, or its profile, may not write; a protected profile asks for its name on a terminal.
+        Raises UsageError if it may not.
         """
         self.guard_read_only()
         if self.dry_run or not self.settings.protected.value:
@@ -100,15 +100,15 @@ class Runtime:
         self.prompter.typed(f"The profile {name!r} ({self.settings.base_url.value}) is protected.", name)
 
     def guard_read_only(self) -> None:
-        """The part of the guard that holds for writes to any data, a profile's or not. Raises UsageError."""
+        """Raise UsageError if all writes are refused."""
         if self.settings.read_only.value and not self.dry_run:
             source = self.settings.read_only.source
             raise UsageError(f"writes are refused: read-only is set ({source})", hint=f"unset {source} to write", code="read_only")
 
     def confirm(self, question: str, stake: Callable[[], str] | None = None) -> None:
-        """Ask before something is lost; --yes and --dry-run answer. `stake` says what is lost with it, and is only asked when a person is.
+        """Ask before a loss, unless --yes or --dry-run is given. `stake` describes the loss and is called only for a prompt.
 
-        Raises UsageError naming --yes where nobody can be asked, InterruptedByUser when the answer is no.
+        Raises UsageError naming --yes if crmctl cannot prompt, InterruptedByUser if the user declines.
         """
         if self.dry_run or self.assume_yes:
             return
@@ -116,7 +116,7 @@ class Runtime:
         self.prompter.confirm(f"{question}{extra}?")
 
     def done(self, document: Any, sentence: str) -> None:
-        """The result of an action that has no resource to show: a sentence for a person, the document for a program."""
+        """Show the result of an action without a resource: a sentence for people, a document for programs."""
         if self.output_format == "table":
             self.messages.success(sentence)
         else:
@@ -124,11 +124,11 @@ class Runtime:
 
     @property
     def needs_columns(self) -> bool:
-        """Whether the output depends on the attributes of an object; JSON as the service sent it does not."""
-        return self.output_format in ("table", "csv", "tsv") or bool(self.flags.get("fields"))
+        """Whether the output depends on the attributes of an object."""
+        return OUTPUT_FORMATS[self.output_format].has_columns or bool(self.flags.get("fields"))
 
     def take_fields(self) -> list[str] | None:
-        """The names of --fields, for a command that applies them to what it writes: the result it prints is whole then."""
+        """Return the names of --fields and forget them, for commands that apply them to a file instead of their result."""
         names, self.emitter.fields = self.emitter.fields, None
         return names
 
@@ -146,7 +146,7 @@ class Runtime:
 
     @cached_property
     def messages(self) -> Messages:
-        """Notes, warnings and the error. Never fails: a run whose settings are broken must still be able to say so."""
+        """Notes, warnings and errors. Never fails, even with broken settings."""
         from crmctl.output.messages import Messages
 
         self.streams.color_mode = self._color_mode()
@@ -155,8 +155,7 @@ class Runtime:
 
     @property
     def message_format(self) -> str:
-        """The output format even when the settings are broken: what errors, and the commands that repair settings, go by."""
-        from crmctl.config.keys import OUTPUT_FORMATS
+        """Output format for errors and for commands that repair settings, even if the settings are broken."""
         from crmctl.config.settings import Flags, load_settings
 
         chosen = self.flags.get("output") or ("json" if self.flags.get("json") else None) or self._format_in_arguments()
@@ -165,7 +164,7 @@ class Runtime:
         with suppress(CrmctlError):
             return self.output_format
         with suppress(CrmctlError):
-            # Something else than the format is broken: nothing but what says it is looked at.
+            # The settings are broken: read only those that give the format.
             named = {name: value for name, value in self.environ.items() if name in ("CRMCTL_OUTPUT", "CRMCTL_PROFILE")}
             if (known := load_settings(named, Flags(profile=self.flags.get("profile")), self.paths).output.value) is not None:
                 return str(known)
@@ -179,8 +178,7 @@ class Runtime:
             return given if given in ("always", "never") else "auto"
 
     def _format_in_arguments(self) -> str | None:
-        """The format a command line asks for that could not be parsed: its usage error should still come in that format."""
-        from crmctl.config.keys import OUTPUT_FORMATS
+        """Return the format named by a command line that could not be parsed, for its usage error."""
 
         for position, word in enumerate(self.arguments):
             if word == "--json":
@@ -195,19 +193,19 @@ class Runtime:
 
     @cached_property
     def credential(self) -> Credential:
-        """The API key. Raises DeniedError when there is none for this origin."""
+        """The API key. Raises DeniedError if there is none for this origin."""
         from crmctl.config.credentials import require_credential
 
         return require_credential(self.settings, self.environ, self.paths)
 
     @cached_property
     def crm(self) -> Crm:
-        """The service, ready to be asked. Raises ConfigError or DeniedError when nothing is configured."""
+        """Client of the service. Raises ConfigError or DeniedError if nothing is configured."""
         return self.connect()
 
     def connect(self, lane: str = "interactive") -> Crm:
-        """A client on the given lane of the rate budget (`interactive` or `bulk`)."""
-        from crmctl.client.connect import connect
+        """Return a client on a lane of the rate budget (`interactive` or `bulk`)."""
+        from crmctl.client.crm import connect
 
         self.settings.require_base_url()
         self._warn_once()
@@ -257,7 +255,7 @@ class Runtime:
 
     @cached_property
     def prompter(self) -> Prompter:
-        from crmctl.output.prompts import Prompter
+        from crmctl.output.messages import Prompter
 
         return Prompter(self.streams, no_input=self.settings.no_input.value)
 
@@ -265,7 +263,7 @@ class Runtime:
     def progress(self) -> ProgressDisplay:
         from crmctl.output.progress import ProgressDisplay
 
-        # Who asked for a machine format may read stderr as one error document.
+        # With a machine format a program may read stderr as one error document.
         asked = self.settings.output.value not in (None, "table") and not self.streams.stderr_is_terminal
         return ProgressDisplay(
             self.streams,
@@ -279,7 +277,12 @@ class Runtime:
         return self.crm.session.time_for(requests)
 
     def close(self) -> None:
-        """Flush stdout and print what notes were held back; after this nothing more is said."""
+        """Flush stdout and print the notes held back."""
         if "messages" in self.__dict__:
             self.messages.finish()
         self.streams.flush()
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun, given in the singular."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,29 +1,34 @@
-"""From what a person typed to what the service needs: objects, attributes, records' fields and columns. Shared by the commands."""
+"""Turn typed names into objects, attributes and records, and read --data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from crmctl.cli.counted_words import counted
-from crmctl.errors import UsageError, reason
+from crmctl.cli.runtime import counted
+from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from crmctl.cli.runtime import Runtime
-    from crmctl.models.attributes import Attribute
+    from crmctl.models.jsontext import Json
+    from crmctl.models.resources import Attribute, Record
     from crmctl.output.views import View
+    from crmctl.values.filters import Condition
+
 
 T = TypeVar("T")
 
 
 def on_object(runtime: Runtime, text: str, call: Callable[[str], T]) -> T:
-    """`call(object id)` for an object given by slug or id. An id is used as it is: a key without objects:read can still work with it."""
+    """Return `call(object id)` for a slug or id. An id needs no look-up, so that keys without objects:read can use it."""
     return runtime.directory.with_object(text, call)
 
 
 def on_attribute(runtime: Runtime, text: str, attribute: str, call: Callable[[str, str], T]) -> T:
-    """`call(object id, attribute id)` for an attribute given by slug or id."""
+    """Return `call(object id, attribute id)` for a slug or id of an attribute."""
 
     from crmctl.models.ids import is_uuid
 
@@ -34,21 +39,21 @@ def on_attribute(runtime: Runtime, text: str, attribute: str, call: Callable[[st
 
 
 def records_at_stake(runtime: Runtime, text: str) -> str:
-    """How many records a deletion concerns, for the question before it: `its 12,345 records`."""
+    """Return the records that a deletion affects, for its prompt: `its 12,345 records`."""
     total = on_object(runtime, text, lambda target: runtime.crm.list_records(target, limit=1)).total
     return "all its records" if total is None else f"its {counted(total, 'record')}"
 
 
 def known_attributes(runtime: Runtime, text: str) -> list[Attribute] | None:
-    """The object's attributes, or None when the key may not read them."""
-    from crmctl.client import record_lists
+    """Return the object's attributes, or None if the key may not read them."""
+    from crmctl.client import directory
 
-    return record_lists.known_attributes(runtime.directory, text, runtime.messages.detail)
+    return directory.known_attributes(runtime.directory, text, runtime.messages.detail)
 
 
-def record_columns(runtime: Runtime, text: str, sample: dict[str, Any] | None) -> View:
-    """How this object's records are shown. JSON needs no columns; where attributes cannot be read, the sample record stands for them."""
-    from crmctl.models.attributes import Attribute
+def record_columns(runtime: Runtime, text: str, sample: Json | None) -> View:
+    """Return the view of the object's records. If attributes cannot be read, the sample record gives the columns."""
+    from crmctl.models.resources import Attribute
     from crmctl.output.views import record_view
 
     attributes = known_attributes(runtime, text) if runtime.needs_columns else []
@@ -59,15 +64,15 @@ def record_columns(runtime: Runtime, text: str, sample: dict[str, Any] | None) -
 
 
 def check_columns(runtime: Runtime, text: str) -> None:
-    """Refuse an unknown --fields before a record is written. Raises UsageError."""
+    """Raise UsageError for an unknown --fields before a write."""
     if runtime.flags.get("fields"):
         runtime.emitter.check_fields(record_columns(runtime, text, None))
 
 
-def plain_fields(runtime: Runtime, given: dict[str, Any], assignments: Sequence[str] | None, data: str | None) -> dict[str, Any]:
-    """The body of a request about an object or an attribute: --data, over it --set, over it the options that were given.
+def plain_fields(runtime: Runtime, given: Json, assignments: Sequence[str] | None, data: str | None) -> Json:
+    """Return a request body: --data, overridden by --set, overridden by the other options.
 
-    Raises UsageError when there is nothing at all to send.
+    Raises UsageError if it is empty.
     """
     fields = read_json_object(runtime, data) if data is not None else {}
     for text in assignments or ():
@@ -93,10 +98,10 @@ def _plain_assignment(text: str) -> tuple[str, Any]:
         raise UsageError(f"--set {text!r}: what follows := is not JSON: {reason(error)}") from error
 
 
-def read_json_object(runtime: Runtime, given: str) -> dict[str, Any]:
-    """A JSON object given as text, as @FILE, or as - for stdin. Raises UsageError, and RejectedError for a number that cannot be sent."""
+def read_json_object(runtime: Runtime, given: str) -> Json:
+    """Return a JSON object given as text, @FILE, or - for stdin. Raises UsageError, and RejectedError for an invalid number."""
     from crmctl.models import jsontext
-    from crmctl.models.assignments import check_fields
+    from crmctl.values.composites import check_fields
 
     source = "stdin" if given == "-" else given[1:] if given.startswith("@") else "--data"
     try:
@@ -113,7 +118,7 @@ def read_json_object(runtime: Runtime, given: str) -> dict[str, Any]:
 
 
 def read_input(runtime: Runtime, name: str) -> bytes:
-    """The bytes of a file the user named, or of stdin for -. Raises UsageError."""
+    """Return the bytes of a file, or of stdin for -. Raises UsageError."""
     try:
         if name == "-":
             stdin = runtime.streams.stdin
@@ -121,3 +126,118 @@ def read_input(runtime: Runtime, name: str) -> bytes:
         return Path(name).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
+
+
+SHOWN_IDS = 10
+
+
+class NamedRecord(NamedTuple):
+    """A record by id; `record` is None if finding it needed no request."""
+
+    id: str
+    record: Record | None
+
+    def text(self, given: str) -> str:
+        """Return the name for a prompt."""
+        return self.id if self.record is None else f"{self.id} ({given})"
+
+
+def find_record(runtime: Runtime, object_name: str, given: str) -> NamedRecord:
+    """Return the record named by an id, or by `attr=value` with one request.
+
+    Raises NotFoundError for no match, RejectedError with the ids of several, UsageError for other texts.
+    """
+    condition = _condition(given)
+    if condition is None:
+        return NamedRecord(given, None)
+    record = _only(runtime, object_name, given, condition)
+    return NamedRecord(record.id, record)
+
+
+def read_record(runtime: Runtime, object_name: str, given: str) -> Record:
+    """Read a record with one request. Raises like find_record, and the errors of the request."""
+
+    found = find_record(runtime, object_name, given)
+    return found.record or on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, found.id))
+
+
+def _condition(given: str) -> Condition | None:
+    """Return the condition in a text, None for an id. Raises UsageError for a condition that cannot name one record."""
+    from crmctl.values.filters import parse_condition
+    from crmctl.values.operators import Operator
+
+    if not any(sign in given for sign in "=~<>[ "):
+        if "@" in given:
+            raise UsageError(f"{given!r} is no id", hint=f"a record is named by its id, or by attr=value: email={given}")
+        return None
+    condition = parse_condition(given)
+    if condition.operator is not Operator.EQUALS or not condition.value:
+        raise UsageError(f"{given!r} names no record", hint="a record is named by its id, or by attr=value: email=ada@acme.com")
+    return condition
+
+
+def _check(runtime: Runtime, object_name: str, condition: Condition, record: Record) -> None:
+    """Raise ServiceError if the record has another value: some services ignore filters."""
+
+    from crmctl.values.conditions import keys_of, text_of
+    from crmctl.values.folded_text import fold
+
+    attribute = next((each for each in known_attributes(runtime, object_name) or () if each.slug == condition.slug), None)
+    if attribute is None or attribute.type not in ("text", "email", "select"):
+        return
+    value = record.data.get(condition.slug)
+    if fold(condition.value.strip()) not in [key.strip() for key in keys_of(attribute, value)]:
+        raise ServiceError(
+            f"the service was asked for {condition.slug} {condition.value!r} and answered with {text_of(attribute, value)!r}",
+            hint="name the record by its id",
+            code="filter_not_heeded",
+        )
+
+
+def _only(runtime: Runtime, object_name: str, given: str, condition: Condition) -> Record:
+    from crmctl.cli.record_queries import query_context, read_filter, record_query
+    from crmctl.models.resources import PAGE_LIMIT
+
+    context = query_context(runtime)
+    query = record_query(context, object_name, read_filter(runtime, object_name, [given]))
+    page = next(query.pages(PAGE_LIMIT))
+    if len(page.items) == 1:
+        _check(runtime, object_name, condition, page.items[0])
+        return page.items[0]
+    if not page.items:
+        raise NotFoundError(
+            f"no record of {object_name} has {given}",
+            hint=f"crmctl records list {object_name} --filter '{condition.slug}~{condition.value}' finds it as a part of {condition.slug}",
+        )
+    ids = [record.id for record in page.items]
+    count = max(page.total or 0, len(ids))
+    more = f" and {count - SHOWN_IDS:,} more" if count > SHOWN_IDS else ""
+    raise RejectedError(
+        f"{count:,} records of {object_name} have {given}: {', '.join(ids[:SHOWN_IDS])}{more}",
+        hint="name the record by its id",
+        code="ambiguous_record",
+        details={"ids": ids},
+    )
+
+
+NAMING = ("name", "title", "full_name", "subject")
+TELLING = ("email", "domain", "email_address", "phone")
+
+
+def record_name(runtime: Runtime, record: Record, attributes: Sequence[Attribute]) -> str:
+    """Return `Ada Lovelace (ada@acme.com)`, or the id if the record has no name."""
+    shown = [
+        next((text for slug in slugs if (text := value_text(runtime, record.data.get(slug), slug, attributes))), "")
+        for slugs in (NAMING, TELLING)
+    ]
+    name, telling = shown
+    return f"{name} ({telling})" if name and telling else name or telling or record.id
+
+
+def value_text(runtime: Runtime, value: Any, slug: str, attributes: Sequence[Attribute]) -> str:
+    """Return a value as a table shows it."""
+    from crmctl.output.value_text import shown
+    from crmctl.output.views import attribute_kind
+
+    attribute = next((one for one in attributes if one.slug == slug), None)
+    return shown(value, attribute_kind(attribute) if attribute is not None else "text", runtime.emitter.rendering())

@@ -1,79 +1,81 @@
-"""Slugs and names to objects and attributes, by a short-lived cache and as few requests as possible. Knows no records."""
+"""Resolve slugs and names of objects, attributes, reports and workflows, with a short-lived cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
+from crmctl.client.answers import ListQuery, Page
 from crmctl.client.crm import Crm
-from crmctl.client.schema_cache import OBJECTS, Items, SchemaCache
+from crmctl.client.schema_cache import OBJECTS, SchemaCache
 from crmctl.clock import Clock
-from crmctl.errors import DeniedError, NotFoundError
-from crmctl.models.attributes import Attribute
-from crmctl.models.ids import is_uuid
-from crmctl.models.nearest import did_you_mean
-from crmctl.models.objects import Object
+from crmctl.errors import DeniedError, NotFoundError, UsageError
+from crmctl.models.ids import did_you_mean, is_uuid, nearest
+from crmctl.models.resources import Attribute, Object, Record
+
+if TYPE_CHECKING:
+    from crmctl.models.resources import Activity, NamedResource
 
 T = TypeVar("T")
 
 
 class Directory:
-    """Every look-up may raise what a request raises, and NotFoundError with the valid slugs for a name that is not there."""
+    """Look up schema by slug or id. Methods raise what requests raise, and NotFoundError with the valid slugs for an unknown name."""
 
     def __init__(self, crm: Crm, cache_dir: Path, profile: str, origin: str, clock: Clock) -> None:
         self._crm = crm
         self._cache = SchemaCache(cache_dir, profile, origin, clock)
 
     def object_id(self, slug_or_id: str) -> str:
-        """The id of an object; a UUID is passed through without a look-up."""
+        """Return the id of an object; a UUID needs no look-up."""
         return slug_or_id if is_uuid(slug_or_id) else self.object(slug_or_id).id
 
     def object(self, slug_or_id: str) -> Object:
-        """An active object by slug, or any object by id."""
-        found = self._find_object(slug_or_id, self._cache.get(OBJECTS) or [])
+        """Return an active object by slug, or any object by id."""
+        cached = self._cache.get(OBJECTS) or []
+        found = next((Object.parse(item) for item in cached if slug_or_id in (item.get("slug"), item.get("id"))), None)
         if found is not None:
             return found
         if is_uuid(slug_or_id):
             return self._crm.get_object(slug_or_id)[0]
         objects = self.objects(refresh=True)
-        found = next((each for each in objects if each.slug == slug_or_id), None)
+        found = next((crm_object for crm_object in objects if crm_object.slug == slug_or_id), None)
         if found is None:
-            raise _unknown("object", slug_or_id, [each.slug for each in objects if each.slug], "crmctl objects list")
+            raise _unknown("object", slug_or_id, [crm_object.slug for crm_object in objects if crm_object.slug], "crmctl objects list")
         return found
 
     def objects(self, *, refresh: bool = False) -> list[Object]:
-        """The active objects."""
         cached = None if refresh else self._cache.get(OBJECTS)
         if cached is not None:
             return [Object.parse(item) for item in cached]
         objects = self._crm.list_objects()
-        self._cache.put(OBJECTS, [each.wire for each in objects])
+        self._cache.put(OBJECTS, [crm_object.wire for crm_object in objects])
         return objects
 
     def attributes(self, of: Object | str, *, refresh: bool = False) -> list[Attribute]:
-        """The active attributes of an object (given as such, by slug or by id) in display order."""
+        """Return the active attributes of an object in display order."""
         return self.with_object(of, lambda object_id: self._attributes(object_id, refresh=refresh))
 
     def every_attribute(self, of: Object | str) -> tuple[str, list[Attribute]]:
-        """An object's id and its attributes as they are now, inactive ones too."""
+        """Return an object's id and its present attributes, with inactive ones."""
         return self.with_object(of, lambda object_id: (object_id, self._fetch_attributes(object_id, include_inactive=True)))
 
     def attribute(self, of: Object | str, slug_or_id: str) -> Attribute:
-        """One attribute of an object, inactive ones included."""
+        """Return one attribute of an object, active or not."""
         object_id = of.id if isinstance(of, Object) else self.object_id(of)
         known = self.attributes(of)
         found = _find_attribute(slug_or_id, known)
         if found is None:
             known = self._crm.list_attributes(object_id, include_inactive=True)
             found = _find_attribute(slug_or_id, known)
-            self.forget(object_id)  # it is newer than what is kept, or inactive
+            self.forget(object_id)  # it is newer than the cache, or inactive
         if found is None:
             raise _unknown("attribute", slug_or_id, [each.slug for each in known], f"crmctl attributes list {object_id}")
         return found
 
     def with_object(self, of: Object | str, use: Callable[[str], T]) -> T:
-        """`use(object id)`. Where the id came from the cache and the service answers 404, it is looked up anew and tried once more."""
+        """Return `use(object id)`. If a cached id gets a 404, look it up again and retry once."""
         object_id = of.id if isinstance(of, Object) else self.object_id(of)
         try:
             return use(object_id)
@@ -88,7 +90,7 @@ class Directory:
             return use(current)
 
     def forget(self, object_id: str | None = None) -> None:
-        """After a change of the schema: drop the attributes of one object, or everything."""
+        """Drop the cached attributes of one object, or the whole cache, after a schema change."""
         self._cache.forget(object_id)
 
     def _attributes(self, object_id: str, *, refresh: bool) -> list[Attribute]:
@@ -99,7 +101,7 @@ class Directory:
         try:
             attributes = self._crm.list_attributes(object_id, include_inactive=include_inactive)
         except DeniedError:
-            # A key without attributes:read may still see them inside the object itself.
+            # a key without attributes:read may still see them inside the object
             inside = self._crm.get_object(object_id)[1]
             if inside is None:
                 raise
@@ -107,19 +109,15 @@ class Directory:
         self._cache.put(object_id, [each.wire for each in active_ones(attributes)])
         return attributes
 
-    @staticmethod
-    def _find_object(slug_or_id: str, items: Items) -> Object | None:
-        return next((Object.parse(item) for item in items if slug_or_id in (item.get("slug"), item.get("id"))), None)
-
 
 def active_ones(attributes: Sequence[Attribute]) -> list[Attribute]:
-    """The active attributes in display order."""
-    active = [each for each in attributes if each.is_active is not False]
+    """Return the active attributes in display order."""
+    active = [attribute for attribute in attributes if attribute.is_active is not False]
     return sorted(active, key=lambda each: each.display_order if each.display_order is not None else len(active))
 
 
 def _find_attribute(slug_or_id: str, attributes: list[Attribute]) -> Attribute | None:
-    return next((each for each in attributes if slug_or_id in (each.slug, each.id)), None)
+    return next((attribute for attribute in attributes if slug_or_id in (attribute.slug, attribute.id)), None)
 
 
 def _unknown(noun: str, given: str, slugs: list[str], command: str) -> NotFoundError:
@@ -130,3 +128,76 @@ def _unknown(noun: str, given: str, slugs: list[str], command: str) -> NotFoundE
     elif not hint:
         hint = f"`{command}` shows what there is"
     return NotFoundError(f"there is no {noun} {given!r}", hint=hint, details={"valid": sorted(slugs)})
+
+
+REPORTS = "reports"
+WORKFLOWS = "workflows"
+
+
+N = TypeVar("N", bound="NamedResource")
+
+
+def remember_names(cache: SchemaCache, kind: str, items: Sequence[NamedResource]) -> None:
+    """Cache the names of `kind` (REPORTS or WORKFLOWS) for shell completion."""
+    cache.put(kind, [{"id": item.id, "name": item.name} for item in items])
+
+
+def find_by_name(items: Sequence[N], kind: str, name: str) -> N:
+    """Return the item of exactly this name. Raises UsageError that lists the ids of several, NotFoundError with similar names."""
+    found = [item for item in items if item.name == name]
+    if len(found) == 1:
+        return found[0]
+    noun = kind.removesuffix("s")
+    if found:
+        ids = [item.id for item in found]
+        raise UsageError(
+            f"{len(ids)} {kind} have the name {name!r}: {', '.join(ids)}",
+            hint=f"name the {noun} by its id",
+            code="ambiguous_name",
+            details={"ids": ids},
+        )
+    names = sorted({item.name for item in items if item.name})
+    raise NotFoundError(f"there is no {noun} {name!r}", hint=_hint(name, names, kind), details={"valid": names})
+
+
+def _hint(name: str, names: list[str], kind: str) -> str:
+    """Return the nearest name, else one that contains the text."""
+    near = nearest(name, names) or next((each for each in names if name and name.casefold() in each.casefold()), None)
+    return f"did you mean {near!r}?" if near is not None else f"crmctl {kind} list shows what there is"
+
+
+SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "created_at", "updatedAt": "updated_at"}
+"""Sort fields of the service, by the names people use."""
+
+SHIFTED = "the list changed while its pages were read: something may be missing"
+
+
+class Lister(Protocol):
+    """Lists records: the service, the mirror, or a wrapper of either."""
+
+    def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]: ...
+
+
+class Getter(Lister, Protocol):
+    """Lists records and reads each of them."""
+
+    def get_record(self, object_id: str, record_id: str) -> Record: ...
+
+
+class ReadService(Getter, Protocol):
+    """The calls of `Crm` that read records and activities."""
+
+    def list_activities(
+        self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
+    ) -> Page[Activity]: ...
+
+
+def known_attributes(directory: Directory, object_name: str, tell: Callable[[str], None]) -> list[Attribute] | None:
+    """Return the object's attributes; None, after telling `tell`, if the key may not read them."""
+    try:
+        return list(directory.attributes(object_name))
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        tell(f"the attributes of {object_name} are not known: {error.message}")
+        return None

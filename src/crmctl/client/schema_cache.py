@@ -1,37 +1,34 @@
-"""The file that remembers a service's objects and attributes for a few minutes. Never asks the service; a broken file is an empty one.
-
-Holds the resources as they came, not as models, so that shell completion can read it without importing them.
-"""
+"""Cache lists of objects, attributes, reports and workflows between commands. Completion reads them, so this loads no model."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.config.profiles import write_private
+from crmctl.config.settings import write_private
 from crmctl.errors import ConfigError, StorageError
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 
 FRESH_SECONDS = 300.0
 OBJECTS = "objects"
-"""The list of objects; the attributes of one object are kept under its id."""
+"""The list of objects; the attributes of each object are under its id."""
 
-Items = list[dict[str, Any]]
+Items = list[Json]
 
 
 class SchemaCache:
-    """One file per profile and origin, mode 0600, replaced atomically: processes may share it."""
+    """One file per profile and origin, mode 0600, replaced atomically so that processes can share it."""
 
     def __init__(self, cache_dir: Path, profile: str, origin: str, clock: Clock) -> None:
         name = hashlib.sha256(f"{profile}@{origin}".encode()).hexdigest()[:20]
         self._path = cache_dir / "schema" / f"{name}.json"
         self._clock = clock
-        self._lists: dict[str, Any] | None = None
+        self._lists: Json | None = None
 
     def get(self, name: str, max_age: float = FRESH_SECONDS) -> Items | None:
-        """A list kept under `name` (OBJECTS or an object's id) that is at most `max_age` seconds old."""
+        """Return the list under `name` (OBJECTS or an object's id) if it is at most `max_age` seconds old."""
         entry = self._read().get(name)
         if not isinstance(entry, dict) or not isinstance(entry.get("at"), int | float) or not isinstance(entry.get("items"), list):
             return None
@@ -40,8 +37,8 @@ class SchemaCache:
         return items if 0 <= age <= max_age and all(isinstance(item, dict) for item in items) else None
 
     def put(self, name: str, items: Items) -> None:
-        """Keep a list. A cache that cannot be written stays as it is."""
-        self._lists = None  # what another process has written meanwhile is kept
+        """Store a list; ignore a cache that cannot be written."""
+        self._lists = None  # another process may have written meanwhile
         self._write({**self._read(), name: {"at": self._clock.now(), "items": items}})
 
     def forget(self, name: str | None = None) -> None:
@@ -51,7 +48,7 @@ class SchemaCache:
         if kept != self._lists:
             self._write(kept)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Json:
         if self._lists is None:
             try:
                 lists = jsontext.loads(self._path.read_bytes())
@@ -60,7 +57,7 @@ class SchemaCache:
             self._lists = lists if isinstance(lists, dict) else {}
         return self._lists
 
-    def _write(self, lists: dict[str, Any]) -> None:
+    def _write(self, lists: Json) -> None:
         self._lists = lists
         try:
             write_private(self._path, jsontext.dumps(lists))

@@ -1,10 +1,8 @@
-"""Files to signed addresses: streamed, several at once, repeated with a fresh address where that can help. Knows no terminal.
-
-Storing the same bytes under the same path twice is storing them once, so any try may be repeated.
-"""
+"""Upload files through signed addresses, and detect their type."""
 
 from __future__ import annotations
 
+import mimetypes
 import os
 import random as randomness
 import re
@@ -12,25 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import unescape
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import urljoin, urlsplit
 
-from crmctl.backoff import Backoff
+from crmctl.client.answers import Answer, explanation
 from crmctl.client.crm import Crm
-from crmctl.client.http.answers import Answer, explanation
-from crmctl.client.http.retry import retry_after
-from crmctl.client.http.transport import UploadBody
-from crmctl.clock import Clock
-from crmctl.config.keys import is_loopback
+from crmctl.client.transport import UploadBody
+from crmctl.clock import Backoff, Clock, retry_after
+from crmctl.config.settings import is_loopback
 from crmctl.errors import ConfigError, CrmctlError, DeniedError, InterruptedByUser, NetworkError, RejectedError, ServiceError, reason
 
 CHUNK = 256 * 1024
 TRIES = 4
 REFUSALS = 3
-"""How often a storage may refuse a fresh address before it is believed."""
+"""How often a storage may refuse a fresh address before its refusal counts."""
 
 _STALE = frozenset({400, 401, 403})
-"""What storages answer when a signed address has expired, among other things."""
+"""Statuses of storages for an expired signed address, among others."""
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BACKOFF = Backoff(longest=10.0)
@@ -39,7 +35,7 @@ _EXCERPT = 200
 
 @dataclass(frozen=True)
 class LocalFile:
-    """One file and the path it gets in the bucket."""
+    """One file and its path in the bucket."""
 
     source: Path
     target: str
@@ -49,7 +45,7 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class UploadOutcome:
-    """What became of one file: stored, `error` None, or not."""
+    """The outcome of one file; `error` is None if it was stored."""
 
     file: LocalFile
     size: int = 0
@@ -58,7 +54,7 @@ class UploadOutcome:
 
 
 class Uploader:
-    """Uploads into one bucket; safe for several threads. `advance` hears of bytes that left, of fewer than none when a try was in vain."""
+    """Uploads into one bucket; safe for several threads. `advance` hears of bytes sent, negative after a failed attempt."""
 
     def __init__(
         self,
@@ -82,7 +78,7 @@ class Uploader:
         self._ended: CrmctlError | None = None
 
     def upload_all(self, files: Sequence[LocalFile], concurrency: int) -> list[UploadOutcome]:
-        """The outcome of every file, in the given order. What refuses one file for reasons of the key ends the others, too."""
+        """Return the outcome of every file, in order. An error about the key ends the other uploads too."""
         with ThreadPoolExecutor(max_workers=max(1, min(concurrency, len(files)))) as pool:
             try:
                 return list(pool.map(self._outcome, files))
@@ -151,7 +147,7 @@ class Uploader:
                 self._advance(-sent)
 
     def _content(self, file: LocalFile, descriptor: int, size: int) -> Iterator[bytes]:
-        """The bytes of the file. One that changes meanwhile is noticed before its last byte leaves, so that nothing mixed is stored."""
+        """Yield the bytes of the file. A change meanwhile is noticed before the last byte is sent, so that no mixture is stored."""
         before = os.fstat(descriptor)
         left = size
         while left:
@@ -176,7 +172,7 @@ class Uploader:
 
 
 def _refused(answer: Answer, address: str) -> CrmctlError:
-    """The storage's refusal: its host and its own words, never the signed address."""
+    """Return the storage's refusal with its host and words, never the signed address."""
     said = _words(answer, address)
     host = urlsplit(address).netloc.rpartition("@")[2]
     text = f"the storage at {host} answered {answer.status}{f': {said}' if said else ''}"
@@ -188,7 +184,7 @@ def _refused(answer: Answer, address: str) -> CrmctlError:
 
 
 def _words(answer: Answer, address: str) -> str:
-    """Code and message of an XML, JSON or other error, without anything of the signed address."""
+    """Return code and message of an XML, JSON or other error, without parts of the signed address."""
     text = answer.content[: _EXCERPT * 20].decode("utf-8", "replace")
     named = [found[1] for tag in ("Code", "Message") if (found := re.search(rf"<{tag}>([^<]*)</{tag}>", text))]
     if not named:
@@ -200,3 +196,109 @@ def _words(answer: Answer, address: str) -> str:
     for secret in sorted((secret for secret in secrets if len(secret) > 1), key=len, reverse=True):
         text = text.replace(secret, "[redacted]")
     return text[:_EXCERPT]
+
+
+UNKNOWN = "application/octet-stream"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+SAMPLE = 4096
+"""Bytes at the start of a file that decide its type."""
+
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF87a", "image/gif"),
+    (0, b"GIF89a", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (8, b"WAVE", "audio/wav"),
+    (8, b"AVI ", "video/x-msvideo"),
+    (4, b"ftypheic", "image/heic"),
+    (4, b"ftypheix", "image/heic"),
+    (4, b"ftypavif", "image/avif"),
+    (4, b"ftypM4A ", "audio/mp4"),
+    (4, b"ftypqt  ", "video/quicktime"),
+    (4, b"ftyp", "video/mp4"),
+    (0, b"II*\x00", "image/tiff"),
+    (0, b"MM\x00*", "image/tiff"),
+    (0, b"\x00\x00\x01\x00", "image/vnd.microsoft.icon"),
+    (0, b"%PDF-", "application/pdf"),
+    (0, b"%!PS", "application/postscript"),
+    (0, b"{\\rtf", "application/rtf"),
+    (0, b"PK\x03\x04", "application/zip"),
+    (0, b"PK\x05\x06", "application/zip"),
+    (0, b"\x1f\x8b", "application/gzip"),
+    (0, b"BZh", "application/x-bzip2"),
+    (0, b"\xfd7zXZ\x00", "application/x-xz"),
+    (0, b"7z\xbc\xaf\x27\x1c", "application/x-7z-compressed"),
+    (0, b"(\xb5/\xfd", "application/zstd"),
+    (0, b"Rar!\x1a\x07", "application/vnd.rar"),
+    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
+    (0, b"SQLite format 3\x00", "application/vnd.sqlite3"),
+    (0, b"PAR1", "application/vnd.apache.parquet"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"fLaC", "audio/flac"),
+    (0, b"ID3", "audio/mpeg"),
+    (0, b"\x1aE\xdf\xa3", "video/webm"),
+    (0, b"wOFF", "font/woff"),
+    (0, b"wOF2", "font/woff2"),
+)
+_CONTAINERS = {
+    "application/zip": frozenset("docx xlsx pptx odt ods odp epub jar apk kmz numbers pages key".split()),  # noqa: SIM905 - a list of words
+    "application/x-ole-storage": frozenset({"doc", "xls", "ppt", "msg"}),
+    "audio/ogg": frozenset({"ogv", "opus"}),
+    "video/mp4": frozenset({"m4a", "m4v"}),
+    "video/webm": frozenset({"mkv", "mka"}),
+}
+"""Container formats: in these the file name decides."""
+
+_NAMES = {
+    "csv": "text/csv",
+    "tsv": "text/tab-separated-values",
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "ndjson": "application/x-ndjson",
+    "md": "text/markdown",
+    "yaml": "application/yaml",
+    "yml": "application/yaml",
+    "toml": "application/toml",
+    "log": "text/plain",
+    "svg": "image/svg+xml",
+    "xml": "application/xml",
+    "js": "text/javascript",
+    "ics": "text/calendar",
+    "vcf": "text/vcard",
+    "eml": "message/rfc822",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "odt": "application/vnd.oasis.opendocument.text",
+    "ods": "application/vnd.oasis.opendocument.spreadsheet",
+    "odp": "application/vnd.oasis.opendocument.presentation",
+    "epub": "application/epub+zip",
+    "msg": "application/vnd.ms-outlook",
+    "m4a": "audio/mp4",
+    "m4v": "video/mp4",
+    "mkv": "video/x-matroska",
+    "opus": "audio/ogg",
+}
+_TYPES = mimetypes.MimeTypes(filenames=())  # without this machine's configuration
+
+
+def content_type(name: str, sample: bytes) -> str:
+    """Return the media type of a file called `name` that begins with `sample`."""
+    extension = PurePath(name).suffix.lower().removeprefix(".")
+    by_name = _NAMES.get(extension) or _TYPES.guess_type(f"x.{extension}")[0]
+    by_content = next((kind for offset, magic, kind in _MAGIC if sample.startswith(magic, offset)), None)
+    if by_content is not None:
+        return by_name if by_name and extension in _CONTAINERS.get(by_content, ()) else by_content
+    if by_name is not None:
+        return UNKNOWN if by_name.startswith("text/") and b"\x00" in sample and not sample.startswith(_UTF_16) else by_name
+    return "text/plain" if sample and _is_text(sample) else UNKNOWN
+
+
+def _is_text(sample: bytes) -> bool:
+    try:
+        sample.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(sample) - 3:  # not a character that the sample cuts
+            return False
+    return not any(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in sample)

@@ -1,20 +1,93 @@
-"""API keys: where they are found, stored and removed. A key is bound to a profile and an origin; nothing here ever prints one."""
+"""Find, store and remove API keys. The only importer of keyring."""
 
 from __future__ import annotations
 
+import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from crmctl.config import keychain
-from crmctl.config.keys import origin_of
-from crmctl.config.paths import Paths
-from crmctl.config.profiles import write_private
-from crmctl.config.settings import Settings
+from crmctl.config.settings import Paths, Settings, origin_of, write_private
 from crmctl.errors import ConfigError, CrmctlError, DeniedError, UsageError, reason
 from crmctl.models import jsontext
+
+SERVICE = "crmctl"
+TIME_LIMIT = 5.0
+"""Seconds one call may take."""
+
+POSIX = os.name == "posix"
+
+T = TypeVar("T")
+
+
+def get(name: str) -> str | None:
+    """Return the secret of this name, or None. Raises DeniedError without a working keyring."""
+    secret: str | None = _bounded(lambda backend: backend.get_password(SERVICE, name))
+    return secret
+
+
+def put(name: str, secret: str) -> None:
+    """Store or replace a secret. Raises DeniedError without a working keyring."""
+    _bounded(lambda backend: backend.set_password(SERVICE, name, secret))
+
+
+def remove(name: str) -> bool:
+    """Remove a secret; return False if there was none. Raises DeniedError without a working keyring."""
+
+    def delete(backend: Any) -> bool:
+        from keyring.errors import PasswordDeleteError
+
+        if backend.get_password(SERVICE, name) is None:
+            return False
+        try:
+            backend.delete_password(SERVICE, name)
+        except PasswordDeleteError:  # another process was quicker
+            return backend.get_password(SERVICE, name) is None
+        return True
+
+    return _bounded(delete)
+
+
+def _bounded(call: Callable[[Any], T]) -> T:
+    """Run one call on the back end within TIME_LIMIT. Any failure becomes one DeniedError with the ways out."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(call(_backend()))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="keyring", daemon=True)
+    thread.start()
+    thread.join(TIME_LIMIT)
+    if outcome:
+        return outcome[0]
+    if not failure:
+        raise _unavailable(f"the system keyring did not answer within {TIME_LIMIT:g} seconds; it may be waiting to be unlocked")
+    raise _unavailable(f"no working keyring: {reason(failure[0])}") from failure[0]
+
+
+def _backend() -> Any:
+    """Return the working back end. Importing keyring is slow and searches for plug-ins, so it happens within the time limit too."""
+    import keyring
+    from keyring.backends import fail, null
+
+    backend = keyring.get_keyring()
+    if isinstance(backend, fail.Keyring | null.Keyring):
+        raise RuntimeError("this machine offers no place to keep secrets")
+    return backend
+
+
+def _unavailable(message: str) -> DeniedError:
+    hint = "set CRMCTL_API_KEY, or run `crmctl auth login --insecure-storage` to keep the key in a private file"
+    return DeniedError(message, hint=hint, code="keyring_unavailable")
+
 
 KEY_VARIABLE = "CRMCTL_API_KEY"
 _HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
@@ -22,7 +95,7 @@ _HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True)
 class Credential:
-    """An API key, where it came from (`CRMCTL_API_KEY`, `keyring` or the path of a file) and the only origin it may be sent to."""
+    """An API key, its source (`CRMCTL_API_KEY`, `keyring` or the path of a file), and the only origin it is sent to."""
 
     key: str = field(repr=False)
     source: str
@@ -35,7 +108,7 @@ class Credential:
 
 
 def mask_key(key: str) -> str:
-    """`crs_…abcd` for a long key, dots alone for one under 20 characters, where four would give away too much."""
+    """Return `crs_…abcd` for a long key; dots for one under 20 characters, where four would reveal too much."""
     if len(key) < 20:
         return "••••••••"
     prefix, underscore, _ = key[:6].partition("_")
@@ -43,7 +116,7 @@ def mask_key(key: str) -> str:
 
 
 def check_key(text: str) -> str:
-    """The key without surrounding blanks. Raises UsageError, without showing it, when it cannot be sent in a header."""
+    """Return the key without surrounding blanks. Raises UsageError, without showing it, if no header can carry it."""
     key = text.strip()
     if not key:
         raise UsageError("the API key is empty", hint="paste the key as it was shown when it was created")
@@ -56,10 +129,10 @@ def check_key(text: str) -> str:
 
 
 def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths) -> Credential | None:
-    """The key for the settings' profile and origin, or None when none is stored: CRMCTL_API_KEY, else the private file, else the keyring.
+    """Return the key for the settings' profile and origin, or None: from CRMCTL_API_KEY, else the private file, else the keyring.
 
-    The variable imports and asks nothing else. Raises ConfigError without a base URL, DeniedError when the keyring cannot be asked, or
-    need not be because the profile's key belongs to another origin.
+    The variable alone imports nothing. Raises ConfigError without a base URL, DeniedError if the keyring fails or the profile's key belongs
+    to another origin.
     """
     origin = settings.require_origin()
     if environ.get(KEY_VARIABLE, "").strip():
@@ -68,16 +141,16 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
     if key := _read_file(paths).get(name):
         return Credential(check_key(key), str(paths.credentials_file), origin)
     try:
-        key = keychain.get(name)
+        key = get(name)
     except DeniedError as unavailable:
-        if owner := _other_origin(settings, origin, paths):  # a keyring would not help: say what would
+        if owner := _other_origin(settings, origin, paths):  # a keyring would not help: show the real cause
             raise _no_key(settings, origin, owner) from unavailable
         raise
     return Credential(check_key(key), "keyring", origin) if key else None
 
 
 def require_credential(settings: Settings, environ: Mapping[str, str], paths: Paths) -> Credential:
-    """Like find_credential, but no key is a DeniedError that says how to get one."""
+    """Like find_credential, but raise DeniedError with the way to get a key."""
     credential = find_credential(settings, environ, paths)
     if credential is not None:
         return credential
@@ -86,7 +159,7 @@ def require_credential(settings: Settings, environ: Mapping[str, str], paths: Pa
 
 
 def _other_origin(settings: Settings, origin: str, paths: Paths) -> str | None:
-    """Where the key of this profile belongs, when that is not the origin asked for."""
+    """Return the origin of this profile's key if it is not the requested one."""
     profile = settings.profile.value
     own = settings.file.profiles.get(profile, {}).get("base_url")
     stored = [name.partition("@")[2] for name in _read_file(paths) if name.startswith(f"{profile}@")]
@@ -106,43 +179,39 @@ def _no_key(settings: Settings, origin: str, owner: str | None) -> DeniedError:
 
 
 def store_credential(profile: str, origin: str, key: str, paths: Paths, *, insecure: bool = False) -> Credential:
-    """Keep a key for this profile and origin, in the keyring, or with `insecure` in a private file. Replaces an older one.
-
-    Raises UsageError for a key that cannot be one, ConfigError when it cannot be stored.
-    """
+    """Store a key for this profile and origin in the keyring, or with `insecure` in a private file. Raises UsageError for an invalid key,
+    ConfigError if it cannot be stored."""
     key, name = check_key(key), _entry(profile, origin)
     if insecure:
         _write_file(paths, {**_read_file(paths), name: key})
         return Credential(key, str(paths.credentials_file), origin)
     with _lacking_a_place():
-        keychain.put(name, key)
-    _forget_file(paths, name)  # it would win over the keyring
+        put(name, key)
+    _forget_file(paths, name)  # it would take precedence over the keyring
     return Credential(key, "keyring", origin)
 
 
 def check_keyring(profile: str, origin: str) -> None:
-    """Find out whether a key can be stored in the keyring before somebody types one. Raises ConfigError."""
+    """Check that the keyring can store a key before the user types one. Raises ConfigError."""
     with _lacking_a_place():
-        keychain.get(_entry(profile, origin))
+        get(_entry(profile, origin))
 
 
 @contextmanager
 def _lacking_a_place() -> Iterator[None]:
     try:
         yield
-    except DeniedError as error:  # nothing was denied by the service: this machine lacks a place for the key
+    except DeniedError as error:  # the service denied nothing: this machine has no place for the key
         raise ConfigError(error.message, hint=error.hint, code=error.code) from error
 
 
 def remove_credential(profile: str, origin: str, paths: Paths) -> list[str]:
-    """Remove the key of this profile and origin wherever it is stored; returns those places, none when there was no key.
-
-    Raises DeniedError when the keyring cannot be asked and no file held the key.
-    """
+    """Remove the profile's key wherever it is stored; return those places. Raises DeniedError if the keyring fails and no file held the
+    key."""
     name = _entry(profile, origin)
     removed = [str(paths.credentials_file)] if _forget_file(paths, name) else []
     try:
-        if keychain.remove(name):
+        if remove(name):
             removed.append("keyring")
     except CrmctlError:
         if not removed:
@@ -151,7 +220,7 @@ def remove_credential(profile: str, origin: str, paths: Paths) -> list[str]:
 
 
 def _entry(profile: str, origin: str) -> str:
-    """The name of a stored key. A profile's name has no `@`, so the two halves cannot be confused."""
+    """Return the name of a stored key. A profile name has no `@`, so the halves are unambiguous."""
     return f"{profile}@{origin}"
 
 
@@ -164,7 +233,7 @@ def _read_file(paths: Paths) -> dict[str, str]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {reason(error)}", hint=f"remove it and log in again, or set {KEY_VARIABLE}") from error
-    if keychain.POSIX and mode & 0o077:
+    if POSIX and mode & 0o077:
         raise ConfigError(f"{path} holds API keys and other users may open it (mode {mode:04o})", hint=f"chmod 600 {path}")
     try:
         entries = jsontext.loads(text)

@@ -1,19 +1,185 @@
-"""The mirror's file: its fixed tables, who may open it, and what is known of each object in it (`_sync`)."""
+"""The mirror's file: tables, columns, versions, and the lock of its writer."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
-from crmctl.errors import ConfigError, StorageError, reason, storage_error
-from crmctl.mirror.columns import quoted
+from crmctl.clock import Clock
+from crmctl.errors import ConfigError, PendingError, StorageError, reason, storage_error
 from crmctl.models import jsontext
-from crmctl.models.timestamps import to_timestamp
+from crmctl.models.ids import is_uuid
+from crmctl.models.jsontext import Json
+from crmctl.models.numbers import plain_decimal
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.values.attribute_types import PART_NAMES
+from crmctl.values.composites import JOINED_BY, usual_name
+from crmctl.values.moments import to_timestamp
 from crmctl.write_ahead_log import begin_log
+
+FIXED = ("_no", "id", "created_at", "updated_at", "_created", "_updated", "_data")
+"""Columns of every table; attributes with these slugs get no column."""
+
+MOST_COLUMNS = 1900
+"""SQLite allows 2,000."""
+
+_LARGEST = 2**63 - 1
+_WITH_PARTS = (AttributeType.NAME, AttributeType.ADDRESS, AttributeType.CURRENCY)
+_NUMBERS = (AttributeType.NUMBER, AttributeType.CURRENCY)
+_MAIN_PARTS: dict[str, str] = {AttributeType.CURRENCY: "amount", AttributeType.PHONE_NUMBER: "number"}
+
+SqlValue = str | int | float | None
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column for an attribute, or for a part of its values. `declared` is its SQL type."""
+
+    name: str
+    declared: str
+    attribute: Attribute
+    part: str | None = None
+
+    def value(self, data: Mapping[str, Any]) -> SqlValue:
+        """Return what a record's data puts in this column."""
+        given = data.get(self.attribute.slug)
+        if given is None:
+            return None
+        if self.part is not None:
+            return _part(self.attribute, self.part, given)
+        return _shown(self.attribute, given)
+
+
+def table_columns(attributes: Iterable[Attribute], loose: Iterable[str] = ()) -> list[TableColumn]:
+    """Return the columns: attributes in display order, then parts. Attributes in `loose` have numbers that SQLite cannot hold exactly."""
+    ordered = sorted(attributes, key=lambda each: each.display_order if each.display_order is not None else 1 << 30)
+    taken, untyped = set(FIXED), set(loose)
+    columns: list[TableColumn] = []
+
+    def add(name: str, declared: str, attribute: Attribute, part: str | None = None) -> None:
+        if _lower(name) not in taken and can_be_named(name) and len(columns) < MOST_COLUMNS:
+            taken.add(_lower(name))
+            columns.append(TableColumn(name, declared, attribute, part))
+
+    for attribute in ordered:
+        add(attribute.slug, "" if attribute.slug in untyped else _declared(attribute), attribute)
+    for attribute in ordered:
+        if attribute.type in _WITH_PARTS and not attribute.is_list:
+            for part in PART_NAMES[attribute.type]:
+                if (attribute.type, part) != (AttributeType.CURRENCY, "amount"):
+                    add(f"{attribute.slug}_{part}", "TEXT", attribute, part)
+    return columns
+
+
+def is_loose(column: TableColumn, value: SqlValue) -> bool:
+    """Whether this value must stay text in a column that would turn it into a number."""
+    return column.declared == "NUMERIC" and isinstance(value, str)
+
+
+def can_be_named(name: str) -> bool:
+    """Whether SQLite accepts this name, once quoted, for a table or column."""
+    return bool(name) and "\0" not in name and name.isprintable() and name == clean_text(name)
+
+
+def quoted(name: str) -> str:
+    """Return a name quoted for a statement."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def clean_text(text: str) -> str:
+    """Return text that UTF-8 can store: lone surrogates become question marks."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def wire_text(wire: Mapping[str, Any]) -> str:
+    """Return a resource as one line of JSON; lone surrogates are escaped."""
+    text = jsontext.dumps(wire)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join(letter if not 0xD800 <= ord(letter) < 0xE000 else f"\\u{ord(letter):04x}" for letter in text)
+    return text
+
+
+def searched_text(data: Mapping[str, Any]) -> str:
+    """Return every text in a record's data except ids, one per line."""
+    return clean_text("\n".join(_texts(data)))
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        if not is_uuid(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _lower(name: str) -> str:
+    """Return a name as SQLite compares it, without the case of ASCII letters."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name)
+
+
+def _declared(attribute: Attribute) -> str:
+    if attribute.is_list:
+        return "TEXT"
+    if attribute.type in _NUMBERS:
+        return "NUMERIC"
+    return "INTEGER" if attribute.type == AttributeType.CHECKBOX else "TEXT"
+
+
+def _shown(attribute: Attribute, value: Any) -> SqlValue:
+    if attribute.is_list or attribute.type == AttributeType.LIST or isinstance(value, list):
+        return clean_text(jsontext.dumps(value))
+    if isinstance(value, dict):
+        return _of_parts(attribute, value)
+    return _plain(value)
+
+
+def _plain(value: Any) -> SqlValue:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        return value if -_LARGEST <= value <= _LARGEST else str(value)
+    if isinstance(value, float):
+        return value
+    if isinstance(value, Decimal):
+        return plain_decimal(value)
+    return clean_text(value) if isinstance(value, str) else clean_text(jsontext.dumps(value))
+
+
+def _of_parts(attribute: Attribute, value: Json) -> SqlValue:
+    """Return an object as one value: a name or address as text, an amount, a number, or the id of the referenced record."""
+    if attribute.type in JOINED_BY:
+        parts = [_part(attribute, part, value) for part in PART_NAMES[attribute.type]]
+        text = JOINED_BY[attribute.type].join(str(part) for part in parts if part not in (None, ""))
+        return text or clean_text(jsontext.dumps(value))
+    main = _MAIN_PARTS.get(attribute.type or "")
+    if main is not None and (found := _part(attribute, main, value)) is not None:
+        return found
+    if attribute.type == AttributeType.REFERENCE and isinstance(value.get("id"), str):
+        return clean_text(value["id"])
+    return clean_text(jsontext.dumps(value))
+
+
+def _part(attribute: Attribute, part: str, value: Any) -> SqlValue:
+    if not isinstance(value, dict):
+        return None
+    found = next((item for name, item in value.items() if usual_name(attribute, name) == part and item is not None), None)
+    return None if found is None else _plain(found)
+
 
 FORMAT = 1
 ACTIVITIES = "activities"
@@ -36,7 +202,7 @@ FIXED_TABLES = {
     "_reread": "object_id TEXT NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (object_id, record_id)",
     "_mirror": "name TEXT PRIMARY KEY, value TEXT NOT NULL",
 }
-"""Every table but those of the objects, with its columns."""
+"""The columns of every table except those of objects."""
 
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS _by_activity_links_record ON activity_links (record_id)",
@@ -46,9 +212,12 @@ _INDEXES = (
 
 @dataclass
 class SyncState:
-    """What is known of one object. Moments in microseconds: changes before `since` are known; `as_of` is when the last sync began by the
-    service's clock, `taken` the same by this machine's; `newest` the newest change then. `fingerprint`: the attributes the records were
-    read with. `loose`: attributes whose numbers are not all held exactly. `audited`: up to where records were compared again."""
+    """The state of one object after a sync. Moments are microseconds.
+
+    Changes before `since` are known. `as_of` is when the last sync began by the service's clock, `taken` the same moment by this machine's
+    clock, `newest` the newest change then. `fingerprint`: the attributes the records were read with. `loose`: attributes with numbers that
+    SQLite cannot hold exactly. `audited`: the offset up to which records were compared again.
+    """
 
     object_id: str
     slug: str
@@ -72,13 +241,12 @@ class SyncState:
     @classmethod
     def from_text(cls, text: str) -> Self:
         document = jsontext.loads(text)
-        known = {each.name for each in fields(cls)}
+        known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in document.items() if name in known})
 
 
 def connect_to_read(path: Path, seconds: float) -> sqlite3.Connection:
-    """A connection that cannot write, and waits so many seconds for others. What a process that was killed has begun is rolled back first,
-    which takes one that can. Raises sqlite3.Error."""
+    """Open a read-only connection that waits `seconds` for locks. Rolls back the writes of a killed process first. Raises sqlite3.Error."""
     for is_last in (False, True):
         db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=seconds)
         try:
@@ -94,7 +262,7 @@ def connect_to_read(path: Path, seconds: float) -> sqlite3.Connection:
 
 
 class MirrorFile:
-    """An open mirror. Reads and writes in transactions; others may read meanwhile, and see what was there before."""
+    """An open mirror. Writers use transactions; readers see the state before them."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path = path
@@ -102,7 +270,7 @@ class MirrorFile:
 
     @classmethod
     def create(cls, path: Path, profile: str, origin: str) -> Self:
-        """Open for writing; made where it is not there, for its owner only. Raises ConfigError and StorageError."""
+        """Open for writing; create the file, readable only by its owner, if it is missing. Raises ConfigError and StorageError."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.chmod(0o700)
@@ -123,8 +291,10 @@ class MirrorFile:
 
     @classmethod
     def read(cls, path: Path, patience: float = 60.0) -> Self | None:
-        """Open for reading; None where there is none that this version knows. Raises StorageError, also where others keep it locked for
-        longer than `patience` seconds."""
+        """Open for reading.
+
+        Return None if there is no file of this version. Raises StorageError, also after `patience` seconds behind a lock.
+        """
         if not path.is_file():
             return None
         with storage_errors(path):
@@ -169,7 +339,6 @@ class MirrorFile:
         return int(row[0]) if row is not None and str(row[0]).isdigit() else None
 
     def note(self, name: str, value: str) -> None:
-        """Remember something about the service."""
         self.db.execute("INSERT OR REPLACE INTO _mirror VALUES (?, ?)", (name, value))
 
     def noted(self, name: str) -> str | None:
@@ -178,7 +347,7 @@ class MirrorFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is written inside becomes visible together, or not at all. Raises StorageError."""
+        """Make all writes of the block visible together, or none of them. Raises StorageError."""
         with storage_errors(self.path):
             self.db.execute("BEGIN IMMEDIATE")
             try:
@@ -192,7 +361,7 @@ class MirrorFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All that is read inside is of one moment."""
+        """Read everything in the block as of one moment."""
         with storage_errors(self.path):
             self.db.execute("BEGIN")
             try:
@@ -200,10 +369,8 @@ class MirrorFile:
             finally:
                 self.db.execute("ROLLBACK")
 
-    # -- what is known of each object ------------------------------------------------------------------------------------------------
-
     def states(self) -> list[SyncState]:
-        """Of every object that was read, by slug; that of the activities last."""
+        """Return the states of all objects by slug; that of the activities comes last."""
         rows = self.db.execute("SELECT _state FROM _sync ORDER BY object_id = ?, slug", (ACTIVITIES,))
         return [SyncState.from_text(row[0]) for row in rows]
 
@@ -216,28 +383,27 @@ class MirrorFile:
             state.object_id, state.slug, state.table_name, state.records, to_timestamp(state.as_of), int(state.proven), state.proof,
             state.how, state.requests, state.total_requests, state.syncs, jsontext.dumps(state.excluded), jsontext.dumps(asdict(state)),
         )  # fmt: skip
-        self.db.execute(f"INSERT OR REPLACE INTO _sync VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 - only question marks
+        self.db.execute(f"INSERT OR REPLACE INTO _sync VALUES ({', '.join('?' * len(row))})", row)
 
     def forget(self, state: SyncState) -> None:
-        """Drop an object's table and all that is known of it."""
+        """Drop an object's table and state."""
         for name in (state.table_name, search_table(state.table_name)):
             self.db.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
         for table, column in (("_sync", "object_id"), ("_reread", "object_id"), ("attributes", "object_id"), ("objects", "id")):
-            self.db.execute(f"DELETE FROM {table} WHERE {column} = ?", (state.object_id,))  # noqa: S608 - names of our own
+            self.db.execute(f"DELETE FROM {table} WHERE {column} = ?", (state.object_id,))
 
     @property
     def bytes(self) -> int:
-        """The size of the file."""
         return self.path.stat().st_size
 
 
 def search_table(table: str) -> str:
-    """The name of a table's full-text index."""
+    """Return the name of a table's full-text index."""
     return f"_search_{table}"
 
 
 def remove_mirror(path: Path) -> bool:
-    """Delete a mirror and what an interrupted sync has left; whether there was one."""
+    """Delete a mirror and the remains of interrupted syncs; return whether there was one."""
     was_there = path.exists()
     for one in (path, *path.parent.glob(f"{path.name}*")):
         one.unlink(missing_ok=True)
@@ -246,8 +412,84 @@ def remove_mirror(path: Path) -> bool:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """What SQLite says of a disk or a file as errors of ours."""
+    """Turn SQLite's errors about the disk or file into StorageError."""
     try:
         yield
     except sqlite3.Error as error:
         raise storage_error(error, path) or error from error
+
+
+Fingerprint = Mapping[str, Sequence[Any]]
+"""Slug, type, whether it is a list, and whether it is active, by attribute id."""
+
+
+def fingerprint_of(attributes: Iterable[Attribute]) -> dict[str, list[Any]]:
+    """Return the properties of attributes that decide what records hold."""
+    return {
+        attribute.id: [attribute.slug, attribute.type, bool(attribute.is_list), attribute.is_active is not False]
+        for attribute in attributes
+    }
+
+
+def why_anew(before: Fingerprint, now: Fingerprint) -> str | None:
+    """Return why records may have changed without a new time of change; None if no attribute was deleted, recreated or changed.
+
+    A new attribute changes no record until a client writes to it.
+    """
+    slugs = {facts[0]: attribute_id for attribute_id, facts in now.items()}
+    for attribute_id, facts in before.items():
+        slug = facts[0]
+        if attribute_id not in now:
+            return f"the attribute {slug} was made anew" if slug in slugs else f"the attribute {slug} was deleted"
+        if list(now[attribute_id]) != list(facts):
+            return f"the attribute {slug} has changed"
+    return None
+
+
+def needs_columns(before: Fingerprint, now: Fingerprint) -> bool:
+    """Whether the table's columns have changed."""
+    return {key: list(facts) for key, facts in before.items()} != {key: list(facts) for key, facts in now.items()}
+
+
+WAIT_SECONDS = 3600.0
+LOOK_SECONDS = 0.2
+
+
+@contextmanager
+def writing_turn(path: Path, clock: Clock, note: Callable[[str], None], patience: float = WAIT_SECONDS) -> Iterator[bool]:
+    """Hold the lock of the mirror's writer; yield whether another process held it first. The lock of a dead process is free.
+
+    Raises PendingError after `patience` seconds.
+    """
+    place = path.with_name(f"{path.name}.turn")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.touch(mode=0o600)
+    with closing(sqlite3.connect(place, isolation_level=None, timeout=0.0)) as base:
+        begun, waited = clock.monotonic(), False
+        while not _is_ours(base, path):
+            passed = clock.monotonic() - begun
+            if passed >= patience:
+                raise PendingError(
+                    "another process is bringing the mirror up to date",
+                    hint="try again when it is done; crmctl mirror status shows what there is",
+                    code="sync_running",
+                    retryable=True,
+                )
+            if not waited:
+                note("another process is bringing the mirror up to date; waiting for its end")
+            waited = True
+            clock.sleep(min(LOOK_SECONDS, patience - passed))
+        yield waited
+
+
+def _is_ours(base: sqlite3.Connection, path: Path) -> bool:
+    """Take the lock if it is free."""
+    try:
+        with storage_errors(path):
+            base.execute("BEGIN EXCLUSIVE")
+    except Exception as error:
+        name = getattr(error.__cause__ or error, "sqlite_errorname", "")
+        if str(name).startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return False
+        raise
+    return True

@@ -1,26 +1,26 @@
-"""What others ask a mirror: is there one, how old is it, what refers to them. Reads only, and sends nothing
-but for a sync that was asked for."""
-# ruff: noqa: S608 - names in statements are quoted, values are parameters
+"""Read the mirror for other commands: freshness, keys, references, lists."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, Unpack
 
-from crmctl.bulk.context import BulkContext
-from crmctl.mirror.columns import quoted
-from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, storage_errors
+from crmctl.bulk_context import BulkContext
+from crmctl.client.answers import ListQuery, Page
+from crmctl.errors import NotFoundError, RejectedError
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, fingerprint_of, quoted, storage_errors
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror
 from crmctl.models import jsontext
-from crmctl.models.attributes import Attribute
-from crmctl.models.records import Record
-from crmctl.models.timestamps import MICROS
+from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.values.conditions import value_test
+from crmctl.values.filters import Condition
+from crmctl.values.moments import MICROS
 
 MAX_AGE = 3600.0
-"""Seconds a mirror may be old where nobody says otherwise."""
+"""Default for the age in seconds at which a mirror is stale."""
 
 CHUNK = 500
 
@@ -28,7 +28,7 @@ Admits = Callable[[Record], bool]
 
 
 class Referring(NamedTuple):
-    """A record that refers to another one, the object it is of, and the attribute it does so by."""
+    """A record that refers to another, its object, and the attribute that refers."""
 
     object_id: str
     slug: str
@@ -36,7 +36,7 @@ class Referring(NamedTuple):
 
 
 class LocalCopy:
-    """An open mirror. Use as a context manager; what it says is of the last sync of each object, which `state` knows."""
+    """An open mirror, for use as a context manager. It shows the last sync of each object, described by `state`."""
 
     def __init__(self, file: MirrorFile) -> None:
         self._file = file
@@ -45,12 +45,12 @@ class LocalCopy:
 
     @classmethod
     def find(cls, context: BulkContext) -> Self | None:
-        """The mirror of the context's service, None where there is none."""
+        """Open the mirror of the context's service; None if there is none."""
         return cls.at(mirror_path(context.state, context.profile, context.origin))
 
     @classmethod
     def at(cls, path: Path, patience: float = 60.0) -> Self | None:
-        """The mirror in this file, None where there is none. Raises StorageError, also where it is locked for longer than `patience`."""
+        """Open the mirror in this file; None if there is none. Raises StorageError, also after `patience` seconds behind a lock."""
         file = MirrorFile.read(path, patience)
         return None if file is None else cls(file)
 
@@ -60,48 +60,44 @@ class LocalCopy:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    # -- what is in it ---------------------------------------------------------------------------------------------------------------
-
     def states(self) -> list[SyncState]:
-        """Of every object in it."""
+        """Return the states of all objects."""
         return [state for state in self._file.states() if state.object_id != ACTIVITIES]
 
     def state(self, object_id: str) -> SyncState | None:
-        """What is known of an object: `as_of` (microseconds of the service), `proven`, `records`, `excluded`; None where there is none."""
+        """Return an object's state; None if the mirror does not have it."""
         state = self._file.state(object_id)
         return state if state is not None and state.syncs else None
 
     def is_fresh(self, object_id: str, now: float, max_age: float = MAX_AGE) -> bool:
-        """Whether an object is in it, proven, and at most so many seconds old."""
+        """Whether the mirror has an object, proven, and at most so many seconds old."""
         state = self.state(object_id)
         return state is not None and state.proven and 0 <= now - state.taken / MICROS <= max_age
 
     def holds(self, object_id: str, slugs: Iterable[str]) -> bool:
-        """Whether the object is in it with the values of all these attributes."""
+        """Whether the mirror has the object with the values of all these attributes."""
         state = self.state(object_id)
         return state is not None and not set(slugs) & set(state.excluded)
 
     def attributes(self, object_id: str) -> list[Attribute]:
-        """As they were at the last sync."""
+        """Return the attributes as of the last sync."""
         rows = self._db.execute("SELECT _data FROM attributes WHERE object_id = ? ORDER BY display_order", (object_id,))
         return [Attribute.parse(jsontext.loads(row[0])) for row in rows]
 
-    # -- records ---------------------------------------------------------------------------------------------------------------------
-
     def pages(self, object_id: str) -> Iterator[list[Record]]:
-        """All records of an object, oldest first."""
+        """Yield all records of an object, oldest first."""
         with storage_errors(self.path):
             cursor = self._db.execute(f"SELECT _data FROM {self._table(object_id)} ORDER BY _created, _no")
             while rows := cursor.fetchmany(CHUNK):
                 yield [_record(row[0]) for row in rows]
 
     def hold_still(self) -> None:
-        """From here on all that is read is of one moment, whatever a sync does meanwhile."""
+        """Read as of this moment from now on, whatever a sync does."""
         with storage_errors(self.path):
             self._db.execute("BEGIN")
 
     def numbers(self, object_id: str, sort: str, *, is_descending: bool, admits: Admits | None = None) -> array[int]:
-        """The rows of the records that `admits` lets in (None: all), in order of their creation or change."""
+        """Return the row numbers of the records that pass `admits` (None: all), sorted by creation or change."""
         direction = "DESC" if is_descending else "ASC"
         column = {"created_at": "_created", "updated_at": "_updated"}[sort]
         what = "_no" if admits is None else "_no, _data"
@@ -110,7 +106,7 @@ class LocalCopy:
             return array("q", (row[0] for row in rows if admits is None or admits(_record(row[1]))))
 
     def numbered(self, object_id: str, numbers: Sequence[int]) -> list[Record]:
-        """The records of a few rows."""
+        """Return the records of a few row numbers."""
         marks = ", ".join("?" * len(numbers))
         with storage_errors(self.path):
             rows = self._db.execute(f"SELECT _no, _data FROM {self._table(object_id)} WHERE _no IN ({marks})", numbers)
@@ -123,17 +119,17 @@ class LocalCopy:
         return None if row is None else _record(row[0])
 
     def ids_with_capitals(self, object_id: str) -> list[str]:
-        """The ids that are not in lower case."""
+        """Return the ids that are not in lower case."""
         with storage_errors(self.path):
             return [row[0] for row in self._db.execute(f"SELECT id FROM {self._table(object_id)} WHERE id <> lower(id)")]
 
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
-        """The records of any object in the mirror that refer to these records of this object."""
+        """Yield the records of any object that refer to these records of this object."""
         with storage_errors(self.path):
             self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _referred (id TEXT PRIMARY KEY) WITHOUT ROWID")
             for other, table, column in references_to(self._file, object_id):
                 self._db.execute("DELETE FROM temp._referred")
-                self._db.executemany("INSERT OR IGNORE INTO temp._referred VALUES (?)", ((each,) for each in record_ids))
+                self._db.executemany("INSERT OR IGNORE INTO temp._referred VALUES (?)", ((record_id,) for record_id in record_ids))
                 statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT id FROM temp._referred)"
                 for row in self._db.execute(statement).fetchall():
                     yield Referring(other, column, _record(row[0]))
@@ -146,19 +142,18 @@ class LocalCopy:
 
 
 def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | None = MAX_AGE) -> tuple[LocalCopy, SyncReport | None] | None:
-    """The mirror where it has all these objects (by id), brought up to date first where one is older than `max_age`, by this machine's
-    clock (0: always; None: never). With the sync's report, None where none was needed. None altogether where there is no such mirror.
+    """Open the mirror if it has all these objects (by id). Objects older than `max_age` seconds (0: always; None: never) are synced first.
 
-    Raises what a sync raises.
+    Return the mirror and the report of the sync (None if none was needed), or None without such a mirror. Raises what a sync raises.
     """
     copy = LocalCopy.find(context)
     if copy is None:
         return None
     with copy:
-        if not all(copy.state(each) is not None for each in objects):
+        if not all(copy.state(object_id) is not None for object_id in objects):
             return None
         now = context.clock.now()
-        stale = [each for each in objects if max_age is not None and (max_age <= 0 or not copy.is_fresh(each, now, max_age))]
+        stale = [object_id for object_id in objects if max_age is not None and (max_age <= 0 or not copy.is_fresh(object_id, now, max_age))]
     report = sync_mirror(context, SyncRequest(stale, activities=False)) if stale else None
     again = LocalCopy.find(context)
     return None if again is None else (again, report)
@@ -166,3 +161,70 @@ def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | No
 
 def _record(wire: str) -> Record:
     return Record.parse(jsontext.loads(wire))
+
+
+_ID = Attribute(id="", slug="id", type=AttributeType.REFERENCE)
+
+Wanted = tuple[str, tuple[Condition, ...], str, bool]
+"""A list: object, conditions, sort field, and whether the latest come first."""
+
+
+class MirroredLists:
+    """Record lists from the mirror, as of one moment. Objects that are not in the mirror raise KeyError: call `state_of` first."""
+
+    def __init__(self, copy: LocalCopy) -> None:
+        self._copy = copy
+        self._lists: dict[Wanted, array[int]] = {}
+        self._spelled: dict[str, dict[str, str]] = {}
+        copy.hold_still()
+
+    def state_of(self, object_id: str, attributes: Iterable[Attribute]) -> SyncState | None:
+        """Return the state of an object that is proven and complete for exactly these active attributes; else None."""
+        state = self._copy.state(object_id)
+        if state is None or not state.proven or state.excluded:
+            return None
+        known = {attribute_id: list(facts) for attribute_id, facts in state.fingerprint.items() if facts[-1]}
+        return state if known == fingerprint_of(attributes) else None
+
+    def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
+        limit, offset = query.get("limit", 50), query.get("offset", 0)
+        wanted = (object_id, tuple(query.get("filters", ())), query.get("sort") or "created_at", query.get("order") != "asc")
+        if wanted not in self._lists:
+            self._lists[wanted] = self._numbers(*wanted)
+        numbers = self._lists[wanted]
+        return Page(self._copy.numbered(object_id, numbers[offset : offset + limit]), len(numbers), limit, offset)
+
+    search_records = list_records
+
+    def get_record(self, object_id: str, record_id: str) -> Record:
+        """Return a record, whatever the case of its id. Raises NotFoundError."""
+        found = self._copy.record(object_id, record_id) or self._copy.record(object_id, self._spelling(object_id, record_id))
+        if found is None:
+            raise NotFoundError(f"no record {record_id} in the mirror")
+        return found
+
+    def _spelling(self, object_id: str, record_id: str) -> str:
+        if object_id not in self._spelled:
+            self._spelled[object_id] = {one.lower(): one for one in self._copy.ids_with_capitals(object_id)}
+        return self._spelled[object_id].get(record_id.lower(), record_id)
+
+    def _numbers(self, object_id: str, conditions: Sequence[Condition], sort: str, is_descending: bool) -> array[int]:
+        attributes = {attribute.slug: attribute for attribute in self._copy.attributes(object_id)} if conditions else {}
+        tests = [_test(attributes, condition) for condition in conditions]
+
+        def admits(record: Record) -> bool:
+            return all(test(record) for test in tests)
+
+        return self._copy.numbers(object_id, sort, is_descending=is_descending, admits=admits if tests else None)
+
+
+def _test(attributes: dict[str, Attribute], condition: Condition) -> Callable[[Record], bool]:
+    """Return a test of one condition. Raises RejectedError for an attribute the object does not have."""
+    slug = condition.slug
+    if slug in attributes:
+        meets = value_test(attributes[slug], condition.operator, condition.value)
+        return lambda record: meets(record.data.get(slug))
+    if slug != "id":
+        raise RejectedError(f"the mirror has no attribute {slug}", code="unknown_attribute", status=400)
+    meets = value_test(_ID, condition.operator, condition.value)
+    return lambda record: meets(record.id)

@@ -1,7 +1,4 @@
-"""One object of the mirror brought up to date: by its changes where that proves everything, else by reading all of it anew.
-
-What changes: delta, join, count, locate, and one page compared again. Everything of one object becomes visible in one transaction.
-"""
+"""Bring one object of the mirror up to date."""
 
 from __future__ import annotations
 
@@ -9,37 +6,42 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from crmctl.bulk.export.collected_records import Staging
-from crmctl.bulk.export.passes import LOOKBACK, GatherMark
-from crmctl.bulk.progress import Progress
-from crmctl.bulk.read.counted_reads import CountedReads, ReadService
-from crmctl.client.shapes import Page
+from crmctl.bulk_context import Progress
+from crmctl.client.answers import Page
+from crmctl.client.directory import ReadService
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
-from crmctl.mirror.audit import compare, compare_page
-from crmctl.mirror.changes import CannotProve, ChangeReader, ChangesRead, most_asked_for, next_mark
-from crmctl.mirror.complete_scan import CompleteScan, ScanBegin, discard_scan, scan_into, staged
-from crmctl.mirror.deletions import DeletionSearch, ListMoved
-from crmctl.mirror.file import MirrorFile, SyncState
-from crmctl.mirror.lookback_check import stands_still
-from crmctl.mirror.object_table import ObjectTable, Written, without_values
-from crmctl.mirror.schema_fingerprint import fingerprint_of, needs_columns, why_anew
+from crmctl.mirror.file import MirrorFile, SyncState, fingerprint_of, needs_columns, why_anew
+from crmctl.mirror.mirror_tables import CompleteScan, ObjectTable, ScanBegin, Written, discard_scan, scan_into, staged, without_values
+from crmctl.mirror.proof import (
+    CannotProve,
+    ChangeReader,
+    ChangesRead,
+    DeletionSearch,
+    ListMoved,
+    compare,
+    compare_page,
+    most_asked_for,
+    next_mark,
+    stands_still,
+)
 from crmctl.models import jsontext
-from crmctl.models.attributes import Attribute
-from crmctl.models.records import PAGE_LIMIT, Record
-from crmctl.models.timestamps import MICROS, micros_of, micros_of_date
+from crmctl.models.resources import PAGE_LIMIT, Attribute, Record
+from crmctl.read.export_passes import LOOKBACK, GatherMark, Staging
+from crmctl.read.records import CountedReads
+from crmctl.values.moments import MICROS, micros_of, micros_of_date
 
 RETRIES = 3
-"""So often the search for deletions begins anew when others write meanwhile."""
+"""How often the search for deletions restarts because other clients write."""
 
 
 SORTS = "sorts_by_change"
-"""The note that says how it is known that the service's list of changes is one."""
+"""The note that records how crmctl knows that the service sorts by time of change."""
 
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What a sync works with. `lookback` in seconds."""
+    """The dependencies of a sync. `lookback` in seconds."""
 
     service: ReadService
     clock: Clock
@@ -49,8 +51,7 @@ class SyncPlan:
 
 @dataclass(frozen=True)
 class JustRead:
-    """What a command has read of an object before it wants it synced: all its attributes, `asked` for at this moment by this machine's
-    clock (microseconds)."""
+    """All attributes of an object that a command has just read, and when it `asked` for them (microseconds of this machine's clock)."""
 
     attributes: Sequence[Attribute]
     asked: int
@@ -58,7 +59,7 @@ class JustRead:
 
 @dataclass
 class ObjectResult:
-    """What a sync of one object did. `how`: `changes` or `everything`; `reason`: why everything was read."""
+    """The outcome of one object's sync. `how`: `changes` or `everything`; `reason`: why everything was read."""
 
     state: SyncState
     written: Written = field(default_factory=Written)
@@ -68,7 +69,7 @@ class ObjectResult:
 
 
 class ObjectSync:
-    """Of the object and table that `state` names, with the attributes the object has now; `lister` counts its requests."""
+    """Sync the object and table in `state`, with the object's present attributes. `lister` counts requests."""
 
     def __init__(
         self, plan: SyncPlan, file: MirrorFile, state: SyncState, attributes: Sequence[Attribute], just_read: JustRead | None = None
@@ -78,13 +79,13 @@ class ObjectSync:
         self._audited: int | None = None
         self.file = file
         self.state = state
-        self._kept = [each for each in attributes if each.slug not in state.excluded]
+        self._kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
         self._fingerprint = fingerprint_of(attributes)
         self.table = ObjectTable(file.db, state.table_name, self._kept, state.loose)
         self.lister = CountedReads(plan.service, lambda record: without_values(record, state.excluded))
 
     def run(self, why: str | None = None) -> ObjectResult:
-        """Bring it up to date. `why`: read everything, for this reason. Raises what requests raise; then nothing has changed."""
+        """Bring the object up to date. `why` forces a full read. Raises what requests raise; then nothing has changed."""
         why = why or self.why_anew()
         if why is None:
             try:
@@ -97,7 +98,7 @@ class ObjectSync:
         return self._read_everything(why)
 
     def read_again(self, written: Written) -> int:
-        """Only the records that referred to deleted ones; how many requests it took. Raises CannotProve where they are too many."""
+        """Read only the records that referred to deleted ones; return the requests. Raises CannotProve if they are too many."""
         with self.file.transaction():
             self._reread(written)
             self.state.requests += self.lister.requests
@@ -106,7 +107,7 @@ class ObjectSync:
         return self.lister.requests
 
     def why_anew(self) -> str | None:
-        """Why changes alone cannot prove anything, None where they may."""
+        """Return why changes alone cannot prove anything; None if they may."""
         state = self.state
         if state.since is None:
             return "it was never read" if not state.syncs else "the service does not list it by time of change"
@@ -114,10 +115,8 @@ class ObjectSync:
             return "the last reading could not be proven"
         return why_anew(state.fingerprint, self._fingerprint)
 
-    # -- by changes ------------------------------------------------------------------------------------------------------------------
-
     def by_changes(self) -> ObjectResult:
-        """Bring it up to date by its changes. Raises CannotProve, after which everything is as it was."""
+        """Bring the object up to date by its changes. Raises CannotProve and then leaves everything unchanged."""
         state = self.state
         assert state.since is not None
         with self.file.transaction():
@@ -134,7 +133,7 @@ class ObjectSync:
         return ObjectResult(state, read.written, "changes", "", self.lister.requests)
 
     def _proof(self, read: ChangesRead, before: int, located: int) -> str:
-        """How it is known that nothing is missing or stale, in one sentence."""
+        """Return one sentence that says how crmctl knows that nothing is missing or stale."""
         how = "the whole list was read" if read.is_whole else f"changes were read until {read.joined:,} records stood where they did"
         if read.total is None:
             return how
@@ -143,8 +142,11 @@ class ObjectSync:
         return f"{how}; {before:,} known, {written.created:,} new and {deleted} make the {read.total:,} that are counted"
 
     def _settle(self, mark: GatherMark, newest: int | None, *, must_sort: bool = False) -> tuple[ChangesRead, int]:
-        """Changes, then the count, then the deletions it tells of, until nothing is left; at last what may be visible late. And how
-        many deletions were found by their place. `must_sort`: it must show that the service sorts by time of change."""
+        """Read changes, compare the count and find deletions until both agree. Then check for changes that became visible late.
+
+        Also return how many deletions were found by position. With `must_sort`, the list must show that the service sorts by time of
+        change.
+        """
         reader, located, moved, looked_back = self._reader(), 0, 0, False
         read = reader.read(mark, newest, self._plan.lookback)
         self._learn_order(reader)
@@ -168,7 +170,7 @@ class ObjectSync:
             read = replace(again, joined=max(read.joined, again.joined))
 
     def _learn_order(self, reader: ChangeReader) -> None:
-        """Records that were never changed come in one order by either time: then it shows in what the service says to another one."""
+        """Learn whether the service sorts by time of change. If no record shows it, see whether the service refuses an unknown order."""
         if reader.sorts or self.table.count() <= PAGE_LIMIT:
             return
         how = "seen"
@@ -182,7 +184,7 @@ class ObjectSync:
         reader.sorts = True
 
     def _find_deleted(self, read: ChangesRead) -> int | None:
-        """How many deletions were found; None where the count is right, 0 where others wrote meanwhile. Raises CannotProve."""
+        """Return the number of deletions found; None if the count agrees, 0 if other clients wrote meanwhile. Raises CannotProve."""
         if read.total is None:
             if read.is_whole:
                 return None
@@ -212,7 +214,7 @@ class ObjectSync:
         return reader
 
     def _reread(self, written: Written) -> None:
-        """Records that referred to deleted ones may have been cleaned up without a new time of change."""
+        """Read records again that referred to deleted ones: the service may have changed them without a new time of change."""
         db, object_id = self.file.db, self.state.object_id
         rows = db.execute("SELECT record_id FROM _reread WHERE object_id = ?", (object_id,)).fetchall()
         if len(rows) > most_asked_for(self.table.count()):
@@ -226,8 +228,6 @@ class ObjectSync:
                 written.updated += self.table.write([record]).updated
         db.execute("DELETE FROM _reread WHERE object_id = ?", (object_id,))
 
-    # -- everything anew -------------------------------------------------------------------------------------------------------------
-
     def _read_everything(self, why: str) -> ObjectResult:
         page = self._head()
         at_once = self._at_once(page, why)
@@ -239,7 +239,7 @@ class ObjectSync:
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
     def staged(self, *, resumes: bool = True) -> AbstractContextManager[Staging]:
-        """Where a complete reading is kept until it is whole. One of other attributes is not gone on with: they leave records unseen."""
+        """Open the file that keeps an unfinished full read. A read with other attributes is not resumed."""
         request = {"object": self.state.object_id, "excluded": sorted(self.state.excluded), "attributes": self._fingerprint}
         return staged(self.file.path, self.state.object_id, request, self._plan.clock, resumes=resumes)
 
@@ -260,19 +260,19 @@ class ObjectSync:
             plan.progress.finish()
 
     def take(self, staging: Staging, scan: CompleteScan) -> Written:
-        """What was read takes the place of what was there."""
+        """Replace the table's records by those that were read."""
         with self.file.transaction():
             written = self._replace(staging)
             self._prove(scan, written)
         return written
 
     def _at_once(self, page: Page[Record], why: str) -> ObjectResult | None:
-        """An object that one page holds, which the service counts: nothing can be missing."""
+        """Take an object that fits one page and whose count agrees: nothing can be missing."""
         moments = [micros_of(record.updated_at) for record in page.items]
-        if page.total is None or len(page.items) != page.total or None in moments or len({each.id for each in page.items}) != page.total:
+        if page.total is None or len(page.items) != page.total or None in moments or len({item.id for item in page.items}) != page.total:
             return None
         with self.file.transaction():
-            self._prepare_table()
+            self.prepare_table()
             there = {record.id for record in page.items}
             gone = [record_id for record_id in self.table.ids() if record_id not in there]
             written = self.table.write(page.items)
@@ -282,8 +282,8 @@ class ObjectSync:
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
     def _replace(self, staging: Staging) -> Written:
-        """The records that were read take the place of what was there."""
-        self._prepare_table()
+        """Replace the table's records by those that were read."""
+        self.prepare_table()
         db = self.file.db
         db.execute("CREATE TEMP TABLE IF NOT EXISTS _present (id TEXT PRIMARY KEY) WITHOUT ROWID")
         db.execute("DELETE FROM temp._present")
@@ -294,16 +294,14 @@ class ObjectSync:
             done = self.table.write([record])
             written.created += done.created
             written.updated += done.updated
-        gone = db.execute(
-            f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._present)"  # noqa: S608 - quoted
-        ).fetchall()
+        gone = db.execute(f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._present)").fetchall()
         written.deleted_ids = [row[0] for row in gone]
         written.deleted = self.table.delete(written.deleted_ids)
         db.execute("DELETE FROM _reread WHERE object_id = ?", (self.state.object_id,))
         return written
 
     def _prove(self, scan: CompleteScan, written: Written) -> None:
-        """What is known of a complete reading: at least that it holds as of its beginning; with changes and count, as of now."""
+        """Record what a full read proves: its start at least, and with changes and count the present."""
         begin = scan.begin
         whole = ChangesRead(next_mark((begin.started, begin.taken), begin.newest, self._plan.lookback), begin.newest, None)
         if not scan.is_stable:
@@ -314,7 +312,7 @@ class ObjectSync:
             read, _ = self._settle(whole.mark, begin.newest, must_sort=self.table.count() > PAGE_LIMIT)
         except CannotProve as doubt:
             sorts = self.file.noted(SORTS)
-            self.file.db.execute("ROLLBACK TO begun")  # with what changes that prove nothing seemed to tell
+            self.file.db.execute("ROLLBACK TO begun")  # together with changes that prove nothing
             if sorts is not None:
                 self.file.note(SORTS, sorts)
             self._take_as_begun(whole, doubt)
@@ -324,7 +322,7 @@ class ObjectSync:
         self._save(read, f"everything was read{counted}", "everything")
 
     def _take_as_begun(self, whole: ChangesRead, doubt: CannotProve) -> None:
-        """Everything was read after the scan began, and holds as of then, unless the service counts more than it lists."""
+        """Accept a full read as of its start, unless the service counts more records than it lists."""
         count, total = self.table.count(), self.lister.total
         if doubt.contradicts and self.file.noted(SORTS) is not None:
             self._save(whole, f"not proven: {doubt.reason}", "everything", proven=False)
@@ -337,10 +335,8 @@ class ObjectSync:
             self.state.since = None
             self.file.save(self.state)
 
-    # -- what is kept ----------------------------------------------------------------------------------------------------------------
-
-    def _prepare_table(self) -> None:
-        """The table as the attributes are now; what other objects' records it held goes with it."""
+    def prepare_table(self) -> None:
+        """Create the table, or fit its columns to the present attributes."""
         there = self.file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.table.name,)).fetchone()
         if not there:
             self.table.create()
@@ -358,7 +354,7 @@ class ObjectSync:
         state.records, state.proven, state.proof, state.how = self.table.count(), proven, proof, how
         state.since, state.as_of, state.taken, state.newest = read.mark.since, read.mark.as_of, read.mark.taken, read.newest
         if self._just_read is not None:
-            # What is known of the attributes is as old as they are.
+            # Records are only as fresh as the attributes they were read with.
             age = max(0, state.taken - self._just_read.asked)
             state.as_of, state.taken = state.as_of - age, state.taken - age
         state.requests = self.lister.requests

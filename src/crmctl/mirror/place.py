@@ -1,4 +1,4 @@
-"""Where a mirror is: all that is imported of it where there is none."""
+"""The path of a mirror. Commands without a mirror import only this."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOLDER = "mirror"
 
 
 def mirror_path(state: Path, profile: str, origin: str) -> Path:
-    """Where the mirror of a profile's service is, or would be."""
+    """Return the path of the mirror of a profile's service."""
     digest = hashlib.sha256(f"{profile} {origin}".encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", f"{profile} {origin.partition('://')[2]}")[:60].strip("-")
     return state / FOLDER / f"{readable}-{digest}.sqlite"

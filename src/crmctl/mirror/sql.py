@@ -1,44 +1,60 @@
-"""Questions in SQL about a mirror: read only, one statement, no other file, no longer than allowed."""
+"""Read-only SQL and full-text search over a mirror."""
 
 from __future__ import annotations
 
+import heapq
 import math
+import re
 import sqlite3
 import threading
-from collections.abc import Generator, Iterator, Mapping
+import unicodedata
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any
 
 from crmctl.clock import Clock
-from crmctl.errors import PendingError, UsageError, reason, storage_error
-from crmctl.mirror.columns import clean_text, quoted
-from crmctl.mirror.file import connect_to_read, storage_errors
+from crmctl.errors import NotFoundError, PendingError, UsageError, reason, storage_error
+from crmctl.mirror.file import (
+    ACTIVITIES,
+    MirrorFile,
+    SyncState,
+    clean_text,
+    connect_to_read,
+    quoted,
+    search_table,
+    searched_text,
+    storage_errors,
+)
+from crmctl.mirror.mirror_tables import activity_texts, has_full_text
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Record
 
 STEPS = 2_000
-"""Instructions of SQLite between two looks at the clock."""
+"""SQLite instructions between two checks of the clock."""
 
 GRACE_SECONDS = 1.0
-"""So much longer than its limit a question may take to heed it."""
+"""Seconds beyond its limit that a query gets to stop."""
 
 TICK_SECONDS = 0.1
 ROWS_AT_ONCE = 500
 PARTS = 4
-"""Parts of an answer that wait for whoever reads it: memory is flat."""
+"""Parts of an answer that wait for the reader, so that memory stays flat."""
 
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 _LARGEST_VALUE = 100_000_000
 
-Row = dict[str, Any]
+Row = Json
 
 
 def ask(path: Path, statement: str, parameters: Mapping[str, Any], clock: Clock, seconds: float | None) -> Iterator[Row]:
-    """The rows of one SELECT, as they come. Raises UsageError for anything else and for what SQLite refuses; PendingError when it takes
-    longer than `seconds`.
+    """Yield the rows of one SELECT. Raises UsageError for anything else and for bad SQL, PendingError after `seconds`.
 
-    SQLite works in a thread of its own: one function of two large values can take hours, and it looks at no clock meanwhile.
+    SQLite runs in its own thread: one function of two large values can take hours without checking the clock.
     """
     limit = _Limit(clock, seconds)
     handed: Queue[list[Row] | Exception | None] = Queue(PARTS)
@@ -72,7 +88,7 @@ def ask(path: Path, statement: str, parameters: Mapping[str, Any], clock: Clock,
 
 
 def _next(handed: Queue[list[Row] | Exception | None], limit: _Limit) -> list[Row] | None:
-    """The next rows, None after the last. Raises what the question has raised, and PendingError where it does not heed its limit."""
+    """Return the next rows, None after the last. Raises the query's error, or PendingError if it ignores its limit."""
     while True:
         try:
             part = handed.get(timeout=TICK_SECONDS)
@@ -86,7 +102,7 @@ def _next(handed: Queue[list[Row] | Exception | None], limit: _Limit) -> list[Ro
 
 
 def _parts(rows: Generator[Row], clock: Clock) -> Iterator[list[Row]]:
-    """Rows together, none of which waits for long."""
+    """Yield rows in parts, so that no row waits long."""
     with closing(rows):
         part: list[Row] = []
         since = clock.monotonic()
@@ -115,7 +131,7 @@ def _answer(path: Path, statement: str, parameters: Mapping[str, Any], limit: _L
 
 
 class _Limit:
-    """How long a question may take: `seconds` from now, None for as long as it likes."""
+    """The time limit of a query: `seconds` from now, or None for no limit."""
 
     def __init__(self, clock: Clock, seconds: float | None) -> None:
         self._clock, self._seconds = clock, seconds
@@ -141,9 +157,11 @@ def _open(path: Path, limit: _Limit) -> sqlite3.Connection:
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
     db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    # Full-text tables are opened before questions are watched: opening one declares it to SQLite, which looks like making it.
+    # Opening a virtual table declares it, which the authorizer would take for CREATE TABLE. So all are opened first.
     for (name,) in db.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall():
-        db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 0")  # noqa: S608 - quoted
+        db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 0")
+    for function in ("json_each", "json_tree"):
+        db.execute(f"SELECT 1 FROM {function}('[]') LIMIT 0")
     db.set_authorizer(_authorize)
     db.set_progress_handler(lambda: int(limit.is_over()), STEPS)
     return db
@@ -151,7 +169,7 @@ def _open(path: Path, limit: _Limit) -> sqlite3.Connection:
 
 def _authorize(action: int, first: str | None, second: str | None, *_where: str | None) -> int:
     if action == sqlite3.SQLITE_PRAGMA and first == "data_version":
-        return sqlite3.SQLITE_OK  # full text asks for it
+        return sqlite3.SQLITE_OK  # full-text search needs it
     if action not in _ALLOWED:
         return sqlite3.SQLITE_DENY
     if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FORBIDDEN_FUNCTIONS:
@@ -173,7 +191,7 @@ def _explained(error: sqlite3.Error, path: Path, limit: _Limit) -> Exception:
 
 
 def _unique(names: list[str]) -> list[str]:
-    """Column names, each once: a second `id` becomes `id:2`."""
+    """Return unique column names: a second `id` becomes `id:2`."""
     seen: dict[str, int] = {}
     unique = []
     for name in names:
@@ -188,3 +206,82 @@ def _shown(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return clean_text(value) if isinstance(value, str) else value
+
+
+LIMIT = 20
+_EXCERPT = 120
+_WORD = re.compile(r"[\w\u0300-\u036f]+")
+"""Includes combining accents."""
+
+
+@dataclass(frozen=True)
+class SearchHit:
+    """A matching record or activity. Higher scores are better; `excerpt` is a text of it that holds one of the words."""
+
+    object: str
+    record: Record
+    score: float
+    excerpt: str
+
+    def to_document(self) -> Json:
+        return {
+            "object": self.object,
+            "id": self.record.id,
+            "excerpt": self.excerpt,
+            "score": round(self.score, 3),
+            "data": self.record.data,
+        }
+
+
+def search(file: MirrorFile, text: str, objects: Sequence[str] = (), limit: int = LIMIT) -> list[SearchHit]:
+    """Return the best matches.
+
+    Raises UsageError for a text without words or an SQLite without full text, NotFoundError for an object that is not in the mirror.
+    """
+    words = _WORD.findall(unicodedata.normalize("NFC", text))
+    if not words:
+        raise UsageError("the text to look for has no word in it", hint="crmctl mirror search Hopper")
+    if not has_full_text(file.db):
+        raise UsageError("this Python's SQLite has no full-text search (FTS5)", hint="crmctl mirror sql \"SELECT ... LIKE '%text%'\"")
+    asked = " AND ".join(f'"{word}"*' for word in words)
+    found: list[tuple[float, str, SyncState, int]] = []
+    with storage_errors(file.path), file.snapshot():
+        for state in _chosen(file, objects):
+            index = quoted(search_table(state.table_name))
+            statement = f"SELECT rowid, bm25({index}) FROM {index} WHERE {index} MATCH ? ORDER BY bm25({index}) LIMIT ?"
+            found += [(score, state.slug, state, number) for number, score in file.db.execute(statement, (asked, limit))]
+        best = heapq.nsmallest(limit, found, key=lambda hit: (hit[0], hit[1], hit[3]))
+        return [_hit(file, state, number, -score, words) for score, _, state, number in best]
+
+
+def _chosen(file: MirrorFile, objects: Sequence[str]) -> list[SyncState]:
+    there = {row[0] for row in file.db.execute("SELECT name FROM sqlite_master")}
+    states = [state for state in file.states() if state.syncs and search_table(state.table_name) in there]
+    if not objects:
+        return states
+    known = {name: state for state in reversed(states) for name in (state.slug, state.object_id)}
+    for name in objects:
+        if name not in known:
+            slugs = ", ".join(state.slug for state in states)
+            raise NotFoundError(f"{name} is not in the mirror", hint=f"it has: {slugs}; crmctl mirror sync {name} adds it")
+    return [known[name] for name in dict.fromkeys(objects)]
+
+
+def _hit(file: MirrorFile, state: SyncState, number: int, score: float, words: Sequence[str]) -> SearchHit:
+    place = "rowid" if state.object_id == ACTIVITIES else "_no"
+    row = file.db.execute(f"SELECT _data FROM {quoted(state.table_name)} WHERE {place} = ?", (number,)).fetchone()
+    wire = jsontext.loads(row[0])
+    record = Record.parse({"id": wire["id"], "data": activity_texts(wire)} if state.object_id == ACTIVITIES else wire)
+    return SearchHit(state.slug, record, score, _excerpt(searched_text(record.data), words))
+
+
+def _excerpt(text: str, words: Sequence[str]) -> str:
+    """Return the line that holds a word, shortened around it; the first line if none does."""
+    lines = text.split("\n")
+    for word in words:
+        for line in lines:
+            place = line.casefold().find(word.casefold())
+            if place >= 0:
+                start = max(0, place - _EXCERPT // 3)
+                return ("…" if start else "") + line[start : start + _EXCERPT] + ("…" if len(line) > start + _EXCERPT else "")
+    return lines[0][:_EXCERPT]

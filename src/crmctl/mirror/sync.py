@@ -1,38 +1,200 @@
-"""The whole mirror brought up to date: which objects, their tables and attributes, members, and what deletions mean to other objects."""
+"""Bring the whole mirror up to date."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
-from crmctl.bulk.context import BulkContext
+from crmctl.bulk_context import BulkContext
+from crmctl.client.answers import ListQuery, Page
+from crmctl.client.crm import Crm
 from crmctl.errors import DeniedError, NotFoundError, UsageError
-from crmctl.mirror.activity_sync import sync_activities
-from crmctl.mirror.changes import CannotProve, most_asked_for
-from crmctl.mirror.columns import can_be_named, quoted
-from crmctl.mirror.file import ACTIVITIES, FIXED_TABLES, MirrorFile, SyncState, remove_mirror
-from crmctl.mirror.noun_tables import write_attributes, write_members, write_objects
+from crmctl.mirror.file import (
+    ACTIVITIES,
+    FIXED_TABLES,
+    WAIT_SECONDS,
+    MirrorFile,
+    SyncState,
+    can_be_named,
+    quoted,
+    remove_mirror,
+    search_table,
+    searched_text,
+    wire_text,
+    writing_turn,
+)
+from crmctl.mirror.mirror_tables import (
+    ObjectTable,
+    Written,
+    activity_texts,
+    create_search,
+    has_full_text,
+    holds_activity,
+    write_activity,
+    write_attributes,
+    write_members,
+    write_objects,
+)
 from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan
-from crmctl.mirror.object_table import ObjectTable
 from crmctl.mirror.place import mirror_path
-from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
+from crmctl.mirror.proof import CannotProve, most_asked_for
 from crmctl.models import jsontext
-from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.nearest import suggestion
-from crmctl.models.objects import Object
-from crmctl.models.timestamps import to_timestamp
+from crmctl.models.ids import suggestion
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import PAGE_LIMIT, Activity, Attribute, AttributeType, Object, Record
+from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Unsorted
+from crmctl.values.moments import MICROS, micros_of_date, to_timestamp
+
+_ORDERS = (("created_at", True), ("created_at", False))
+"""Orders in which a service may list activities; without one they are read as one group."""
+
+READINGS = 3
+"""How often activities are read if some may be missing."""
+
+
+class ActivityLister:
+    """The list of activities as a list of records, for the reader of lists. `date`: of the first answer; `total`: of the last answer."""
+
+    def __init__(self, crm: Crm) -> None:
+        self.date: str | None = None
+        self.total: int | None = None
+        self._crm = crm
+
+    def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
+        page = self._crm.list_activities(limit=query.get("limit", 50), offset=query.get("offset", 0))
+        self.date, self.total = self.date or page.date, page.total
+        return Page([Record.parse(item.wire) for item in page.items], page.total, page.limit, page.offset, page.date)
+
+
+@dataclass(frozen=True)
+class ActivityReading:
+    """All activities that were read, in `temp._listed`.
+
+    `begun`: when, by the service's clock and this machine's; `doubt`: why some may be missing.
+    """
+
+    begun: tuple[int, int]
+    doubt: str
+    requests: int
+
+
+def read_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ActivityReading:
+    lister, requests = ActivityLister(crm), 0
+    taken = int(plan.clock.now() * MICROS)
+    plan.progress.start("reading activities", None, PAGE_LIMIT)
+    db = file.db
+    try:
+        db.execute("CREATE TEMP TABLE IF NOT EXISTS _listed (id TEXT PRIMARY KEY, wire TEXT NOT NULL) WITHOUT ROWID")
+        db.execute("DELETE FROM temp._listed")
+        for reading in range(READINGS):
+            statistics, before = PassStatistics(), _listed(file)
+            for page in _pages(lister, statistics):
+                rows = [(record.id, wire_text(record.wire)) for record in page]
+                db.executemany("INSERT OR REPLACE INTO temp._listed VALUES (?, ?)", rows)
+                plan.progress.advance(len(page))
+            requests += statistics.requests
+            doubt = _doubt(statistics, lister.total, _listed(file), before if reading else -1)
+            if not doubt or statistics.unstable:
+                break
+    finally:
+        plan.progress.finish()
+    told = micros_of_date(lister.date)
+    return ActivityReading((taken if told is None else told, taken), doubt, requests)
+
+
+def _listed(file: MirrorFile) -> int:
+    return int(file.db.execute("SELECT count(*) FROM temp._listed").fetchone()[0])
+
+
+def _doubt(statistics: PassStatistics, total: int | None, listed: int, before: int) -> str:
+    """Return why some activities may be missing, or "". `before`: how many the reading before listed; -1 for the first reading."""
+    if statistics.unstable:
+        return "they came in another order every time"
+    if statistics.walks and listed != before:
+        # Without an order only counts tell, and a new activity would stand for a missed one.
+        return "others kept writing, and no order shows what came"
+    return "" if total is None or listed >= total else f"{total:,} are counted, {listed:,} are listed"
+
+
+def take_activities(file: MirrorFile, reading: ActivityReading) -> ObjectResult:
+    """Replace the mirror's activities by those that were read."""
+    state = file.state(ACTIVITIES) or SyncState(ACTIVITIES, ACTIVITIES, ACTIVITIES)
+    with file.transaction():
+        written = _replace(file)
+        index_activities(file, changed=bool(written.created or written.updated or written.deleted))
+        state.as_of, state.taken = reading.begun
+        state.records = int(file.db.execute("SELECT count(*) FROM activities").fetchone()[0])
+        state.proven = not reading.doubt
+        state.proof = f"not proven: {reading.doubt}" if reading.doubt else "all of them were read"
+        state.how, state.requests = "everything", reading.requests
+        state.total_requests += reading.requests
+        state.syncs += 1
+        file.save(state)
+    reason = "activities have no list of changes"
+    return ObjectResult(state, written, "everything", reason, reading.requests)
+
+
+def wrong_activities(file: MirrorFile) -> Iterator[tuple[str, str | None, str | None]]:
+    """Yield the activities that differ from those just read: id, what the mirror holds, what the service listed."""
+    for row in file.db.execute("SELECT l.id, a._data, l.wire FROM temp._listed l LEFT JOIN activities a USING (id)"):
+        if row[1] is None or not holds_activity(file, Activity.parse(jsontext.loads(row[2]))):
+            yield row
+    yield from file.db.execute("SELECT id, _data, NULL FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)")
+
+
+def index_activities(file: MirrorFile, *, changed: bool) -> None:
+    """Rebuild the full-text index of activities if something changed."""
+    index = search_table(ACTIVITIES)
+    is_there = file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (index,)).fetchone()
+    if not has_full_text(file.db) or (is_there and not changed):
+        return
+    if not is_there:
+        create_search(file.db, index)
+    file.db.execute(f"INSERT INTO {index} ({index}) VALUES ('delete-all')")
+    rows = file.db.execute("SELECT rowid, _data FROM activities")
+    texts = ((number, searched_text(activity_texts(jsontext.loads(wire)))) for number, wire in rows)
+    file.db.executemany(f"INSERT INTO {index} (rowid, text) VALUES (?, ?)", texts)
+
+
+def _pages(lister: ActivityLister, statistics: PassStatistics) -> Iterator[list[Record]]:
+    for order, descending in _ORDERS:
+        try:
+            yield from AnchoredPass(lister, Listing(ACTIVITIES, field=order, descending=descending), statistics).pages()
+        except (Unsorted, NoProgress):
+            continue
+        return
+    yield from AnchoredPass(lister, Listing(ACTIVITIES, by_time=False), statistics).pages()
+
+
+def _replace(file: MirrorFile) -> Written:
+    db, written = file.db, Written()
+    for wire, known in db.execute("SELECT l.wire, a._data FROM temp._listed l LEFT JOIN activities a USING (id)"):
+        activity = Activity.parse(jsontext.loads(wire))
+        if known is None or not holds_activity(file, activity):
+            write_activity(file, activity)
+            written.updated += known is not None
+            written.created += known is None
+    gone = db.execute("SELECT id FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)").fetchall()
+    for table, column in (("activities", "id"), ("activity_links", "activity_id")):
+        db.executemany(f"DELETE FROM {table} WHERE {column} = ?", gone)
+    written.deleted, written.deleted_ids = len(gone), [row[0] for row in gone]
+    return written
+
 
 SAMPLE = 10
-"""So many of the records that refer to what is not there are read again where they are too many."""
+"""Records with dangling references that are read again if there are too many."""
 
 
 @dataclass(frozen=True)
 class SyncRequest:
-    """`objects` by slug or id: those the mirror has, at first all, where none is named. `activities` None: where the mirror has them.
-    `excluded` holds attributes by object; it is remembered. `full`: read everything anew. `patience`: most seconds to wait for others.
-    `just_read` is by the object's id: it is not read again."""
+    """What to sync. `objects` by slug or id; without any, those in the mirror, or all for a new mirror. `activities` None: if the mirror
+    has them.
+
+    `excluded` maps objects to attributes and is remembered. `full`: read everything again. `patience`: seconds to wait for another sync.
+    `just_read` maps object ids to attributes that need not be read again.
+    """
 
     objects: Sequence[str] = ()
     activities: bool | None = None
@@ -44,7 +206,7 @@ class SyncRequest:
 
 @dataclass
 class SyncReport:
-    """What a sync did, by object. `requests` counts all of them, those about the schema too; `gone`: objects that are there no more."""
+    """The results of a sync by object. `requests` includes those about the schema; `gone`: objects that no longer exist."""
 
     results: list[ObjectResult] = field(default_factory=list)
     requests: int = 0
@@ -57,8 +219,11 @@ class SyncReport:
 
 
 def sync_mirror(context: BulkContext, request: SyncRequest) -> SyncReport:
-    """Make the mirror of the context's service, or bring it up to date. Raises UsageError for objects and attributes that are not there,
-    PendingError when another sync takes too long, and what requests raise; what was synced before that stays."""
+    """Create or update the mirror of the context's service.
+
+    Raises UsageError for unknown objects and attributes, PendingError if another sync takes too long, and what requests raise; objects
+    synced before the error stay.
+    """
     path = mirror_path(context.state, context.profile, context.origin)
     with writing_turn(path, context.clock, context.listener.note, request.patience):
         is_new = not path.exists() or not path.stat().st_size
@@ -72,7 +237,7 @@ def sync_mirror(context: BulkContext, request: SyncRequest) -> SyncReport:
 
 
 class MirrorSync:
-    """One sync of an open mirror, which nobody else writes meanwhile."""
+    """One sync of an open mirror. The caller holds the writer's lock."""
 
     def __init__(self, context: BulkContext, file: MirrorFile) -> None:
         self._context = context
@@ -94,26 +259,23 @@ class MirrorSync:
         self._clean_up(objects)
         has_them = self._file.state(ACTIVITIES) is not None
         if request.activities or (request.activities is None and has_them):
-            self._report.results.append(sync_activities(self.plan, self._crm, self._file))
+            self._report.results.append(take_activities(self._file, read_activities(self.plan, self._crm, self._file)))
         self._report.requests += sum(result.requests for result in self._report.results)
         return self._report
 
     def object_syncs(self, names: Sequence[str]) -> list[ObjectSync]:
-        """What can read objects of the mirror, all of them where none is named. Raises NotFoundError for one that is not in it."""
+        """Return syncs of the named objects, or of all in the mirror. Raises NotFoundError for one that is not in it."""
         states = {state.object_id: state for state in self._file.states() if state.object_id != ACTIVITIES}
-        objects = [each for each in self._objects() if each.id in states]
+        objects = [crm_object for crm_object in self._objects() if crm_object.id in states]
         chosen = [_named(name, objects) for name in dict.fromkeys(names)] if names else objects
         return [ObjectSync(self.plan, self._file, states[each.id], self._attributes(each)) for each in chosen]
 
     @property
     def plan(self) -> SyncPlan:
-        """What its syncs work with."""
         return SyncPlan(self._crm, self._context.clock, self._context.listener.progress)
 
-    # -- which objects ---------------------------------------------------------------------------------------------------------------
-
     def _known(self, request: SyncRequest) -> list[Object]:
-        """The objects that are asked for, where the attributes of all were read since the last sync: so they are there."""
+        """Return the requested objects if the attributes of all were read since the last sync, which shows that they exist; else none."""
         found = []
         for object_id in request.objects:
             state, read = self._file.state(object_id), request.just_read.get(object_id)
@@ -125,10 +287,10 @@ class MirrorSync:
         return found
 
     def _objects(self) -> list[Object]:
-        """The objects of the service; those the mirror has and that went are dropped."""
+        """Return the service's objects and drop those of the mirror that no longer exist."""
         self._report.requests += 1
         objects = self._crm.list_objects()
-        there = {each.id for each in objects}
+        there = {crm_object.id for crm_object in objects}
         for state in self._file.states():
             if state.object_id in there or state.object_id == ACTIVITIES:
                 continue
@@ -145,20 +307,18 @@ class MirrorSync:
         if request.objects:
             return [_named(name, objects) for name in dict.fromkeys(request.objects)]
         known = {state.object_id for state in self._file.states()} - {ACTIVITIES}
-        return [each for each in objects if each.id in known] if known else list(objects)
+        return [crm_object for crm_object in objects if crm_object.id in known] if known else list(objects)
 
     def _excluded(self, request: SyncRequest, objects: Sequence[Object]) -> dict[str, list[str]]:
         return {_named(name, objects).id: list(slugs) for name, slugs in request.excluded.items()}
 
-    # -- one object ------------------------------------------------------------------------------------------------------------------
-
     def _sync_object(self, found: Object, request: SyncRequest, excluded: Sequence[str]) -> None:
         attributes = self._attributes(found)
-        unknown = set(excluded) - {each.slug for each in attributes}
+        unknown = set(excluded) - {attribute.slug for attribute in attributes}
         if unknown:
             raise UsageError(
                 f"--exclude: {found.slug} has no attribute {min(unknown)}",
-                hint=f"its attributes are: {', '.join(each.slug for each in attributes)}",
+                hint=f"its attributes are: {', '.join(attribute.slug for attribute in attributes)}",
                 code="unknown_attribute",
             )
         state = self._file.state(found.id) or self._new_state(found)
@@ -176,8 +336,8 @@ class MirrorSync:
         self._report.results.append(result)
 
     def _leave_out(self, state: SyncState, attributes: Sequence[Attribute], slugs: Sequence[str]) -> None:
-        """Take values out of what the mirror has already."""
-        kept = [each for each in attributes if each.slug not in state.excluded]
+        """Remove values from the records in the mirror."""
+        kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
         with self._file.transaction():
             ObjectTable(self._file.db, state.table_name, kept, state.loose).rebuild(slugs)
             self._file.save(state)
@@ -194,7 +354,7 @@ class MirrorSync:
         try:
             return self._crm.list_attributes(found.id, include_inactive=True)
         except DeniedError:
-            # A key without attributes:read may still see them inside the object itself.
+            # A key without attributes:read may still see them inside the object.
             self._report.requests += 1
             inside = self._crm.get_object(found.id)[1]
             if inside is None:
@@ -202,43 +362,40 @@ class MirrorSync:
             return inside
 
     def _new_state(self, found: Object) -> SyncState:
-        """Of an object the mirror has not yet. Its table has its slug's name, unless that is taken or impossible: then that of its id."""
+        """Return the state of a new object. Its table is named by its slug, or by its id if the slug is taken or impossible."""
         slug = found.slug or found.id
         taken = {name.lower() for name in FIXED_TABLES} | {state.table_name.lower() for state in self._file.states()}
         free = can_be_named(slug) and slug.lower() not in taken and not slug.lower().startswith(("sqlite_", "_"))
         return SyncState(found.id, slug, slug if free else found.id)
 
-    # -- what an object means to others ----------------------------------------------------------------------------------------------
-
     def _remember_deleted(self, found: Object, result: ObjectResult) -> None:
-        """Note the records that refer to deleted ones: the service may clean them up."""
+        """Note the records that refer to deleted ones: the service may change them without a new time of change."""
         deleted = result.written.deleted_ids
         if not deleted or result.state.syncs == 1:
             return
         db = self._file.db
         db.execute("CREATE TEMP TABLE IF NOT EXISTS _deleted (id TEXT PRIMARY KEY) WITHOUT ROWID")
         db.execute("DELETE FROM temp._deleted")
-        db.executemany("INSERT OR IGNORE INTO temp._deleted VALUES (?)", ((each,) for each in deleted))
+        db.executemany("INSERT OR IGNORE INTO temp._deleted VALUES (?)", ((record_id,) for record_id in deleted))
         for object_id, table, column in references_to(self._file, found.id):
             db.execute(
-                f"INSERT OR IGNORE INTO _reread SELECT ?, id FROM {quoted(table)} "  # noqa: S608 - quoted
-                f"WHERE {quoted(column)} IN (SELECT id FROM temp._deleted)",
+                f"INSERT OR IGNORE INTO _reread SELECT ?, id FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT id FROM temp._deleted)",
                 (object_id,),
             )
 
     def _clean_up(self, objects: Sequence[Object]) -> None:
-        """Read again what referred to records that this sync found deleted, in objects that were synced before."""
+        """Read again the records that referred to deleted ones, in objects that were synced before."""
         synced = {result.state.object_id: result for result in self._report.results}
         sampled = self._doubt_references(synced)
         waiting = {row[0] for row in self._file.db.execute("SELECT DISTINCT object_id FROM _reread")}
-        for found in objects:
-            result = synced.get(found.id)
-            if found.id in waiting and result is not None:
-                sync = ObjectSync(self.plan, self._file, result.state, self._attributes(found), self._just_read.get(found.id))
+        for crm_object in objects:
+            result = synced.get(crm_object.id)
+            if crm_object.id in waiting and result is not None:
+                sync = ObjectSync(self.plan, self._file, result.state, self._attributes(crm_object), self._just_read.get(crm_object.id))
                 before = result.written.updated
                 try:
                     result.requests += sync.read_again(result.written)
-                    if found.id in sampled and result.written.updated > before:
+                    if crm_object.id in sampled and result.written.updated > before:
                         raise CannotProve("records referred to others that were deleted meanwhile")
                 except CannotProve as doubt:
                     anew = sync.run(doubt.reason)
@@ -247,8 +404,10 @@ class MirrorSync:
                     self._report.results[self._report.results.index(result)] = anew
 
     def _doubt_references(self, synced: Mapping[str, ObjectResult]) -> set[str]:
-        """Note records of late that refer to what is not there: it may have been deleted before the mirror ever saw it. Of many a sample,
-        and of which objects: a service may well keep references that lead nowhere."""
+        """Note recent records with dangling references: their targets may have been deleted before the mirror saw them.
+
+        Note only a sample of many, because a service may keep such references; return the sampled objects.
+        """
         sampled = set()
         for target, found in synced.items():
             for object_id, table, column in references_to(self._file, target):
@@ -256,7 +415,7 @@ class MirrorSync:
                     continue
                 most = most_asked_for(synced[object_id].state.records)
                 rows = self._file.db.execute(
-                    f"SELECT ?, id FROM {quoted(table)} WHERE _updated >= ? AND {quoted(column)} NOT IN "  # noqa: S608 - quoted
+                    f"SELECT ?, id FROM {quoted(table)} WHERE _updated >= ? AND {quoted(column)} NOT IN "
                     f"(SELECT id FROM {quoted(found.state.table_name)}) LIMIT ?",
                     (object_id, self._since.get(object_id) or 0, most + 1),
                 ).fetchall()
@@ -278,7 +437,7 @@ class MirrorSync:
 
 
 def references_to(file: MirrorFile, object_id: str) -> list[tuple[str, str, str]]:
-    """The columns whose values are ids of this object's records: their object, table and name."""
+    """Return the columns that refer to this object: their object, table and name."""
     rows = file.db.execute(
         "SELECT a.object_id, s.table_name, a.column_name FROM attributes a JOIN _sync s ON s.object_id = a.object_id "
         "WHERE a.type = ? AND a.column_name IS NOT NULL AND json_extract(a.config, '$.allowed_object_id') = ?",
@@ -287,8 +446,8 @@ def references_to(file: MirrorFile, object_id: str) -> list[tuple[str, str, str]
     return rows.fetchall()
 
 
-def result_document(result: ObjectResult) -> dict[str, Any]:
-    """What a sync tells of one object."""
+def result_document(result: ObjectResult) -> Json:
+    """Return the report on one object's sync."""
     state, written = result.state, result.written
     return {
         "object": state.slug, "records": state.records, "created": written.created, "updated": written.updated, "deleted": written.deleted,
@@ -297,8 +456,8 @@ def result_document(result: ObjectResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def state_document(state: SyncState) -> dict[str, Any]:
-    """What the mirror tells of one object."""
+def state_document(state: SyncState) -> Json:
+    """Return the mirror's status of one object."""
     return {
         "object": state.slug, "records": state.records, "asOf": to_timestamp(state.as_of), "proven": state.proven, "proof": state.proof,
         "excluded": state.excluded, "syncs": state.syncs, "requests": state.requests, "totalRequests": state.total_requests,
@@ -307,9 +466,9 @@ def state_document(state: SyncState) -> dict[str, Any]:
 
 
 def _named(name: str, objects: Sequence[Object]) -> Object:
-    found = next((each for each in objects if name in (each.slug, each.id)), None)
+    found = next((crm_object for crm_object in objects if name in (crm_object.slug, crm_object.id)), None)
     if found is None:
-        valid = sorted(each.slug for each in objects if each.slug)
+        valid = sorted(crm_object.slug for crm_object in objects if crm_object.slug)
         raise NotFoundError(
             f"there is no object {name!r}", hint=suggestion(name, valid, f"valid slugs: {', '.join(valid)}"), details={"valid": valid}
         )

@@ -1,30 +1,27 @@
-"""A mirror compared with everything the service has, read anew: names every record that the mirror had wrong, and puts it right."""
+"""Compare a mirror with a full read of the service, name every wrong record, and repair it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from crmctl.bulk.context import BulkContext
-from crmctl.bulk.export.collected_records import Staging
-from crmctl.bulk.export.passes import UNEVEN
-from crmctl.bulk.read.seen_ids import SeenIds
-from crmctl.mirror.activity_sync import read_activities, take_activities, wrong_activities
-from crmctl.mirror.columns import wire_text
-from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState
+from crmctl.bulk_context import BulkContext
+from crmctl.mirror.file import ACTIVITIES, WAIT_SECONDS, MirrorFile, SyncState, wire_text, writing_turn
 from crmctl.mirror.object_sync import ObjectSync
 from crmctl.mirror.place import mirror_path
-from crmctl.mirror.sync import MirrorSync
-from crmctl.mirror.turn import WAIT_SECONDS, writing_turn
+from crmctl.mirror.sync import MirrorSync, read_activities, take_activities, wrong_activities
 from crmctl.models import jsontext
-from crmctl.models.records import Record
-from crmctl.models.timestamps import micros_of
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Record
+from crmctl.read.export_passes import UNEVEN, Staging
+from crmctl.read.stable_pages import SeenIds
+from crmctl.values.moments import micros_of
 
 
 class Wrong(StrEnum):
-    """What the mirror had wrong about a record: it had none, another content, or one that the service has not."""
+    """Problems of a record in the mirror: missing, different, or unknown to the service."""
 
     MISSING = "missing"
     STALE = "stale"
@@ -32,13 +29,13 @@ class Wrong(StrEnum):
 
 
 class WrongRecord(NamedTuple):
-    """A record that the mirror did not have as the service had it."""
+    """A record that differed between mirror and service."""
 
     object: str
     id: str
     problem: Wrong
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self) -> Json:
         return {"object": self.object, "id": self.id, "problem": str(self.problem)}
 
 
@@ -49,13 +46,13 @@ class _Difference(NamedTuple):
 
     @property
     def is_one_version(self) -> bool:
-        """Whether both say that it changed last at the same moment."""
+        """Whether both versions have the same time of change."""
         return None not in (self.held, self.listed) and _changed_at(self.held) == _changed_at(self.listed)
 
 
 @dataclass
 class Verification:
-    """Of a mirror: the records it had wrong, and what reading everything took."""
+    """The wrong records of a mirror, and what the full read took."""
 
     wrong: list[WrongRecord]
     records: int = 0
@@ -63,8 +60,10 @@ class Verification:
 
 
 def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
-    """Compare objects of the mirror, all of them where none is named. Raises NotFoundError for one that is not in it, and what requests
-    raise."""
+    """Compare the named objects of the mirror, or all of them.
+
+    Raises NotFoundError for an object that is not in it, and what requests raise.
+    """
     path = mirror_path(context.state, context.profile, context.origin)
     with (
         writing_turn(path, context.clock, context.listener.note, WAIT_SECONDS),
@@ -90,7 +89,7 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
 
 
 def _verify_activities(file: MirrorFile, state: SyncState) -> list[WrongRecord]:
-    """Those that were read and have not changed since the last sync must be as the mirror has them."""
+    """Return the wrong activities. Activities that have not changed since the last sync must equal those in the mirror."""
     [held] = file.db.execute("SELECT count(*) FROM activities").fetchone()
     differences = [_Difference(*row) for row in wrong_activities(file)]
     problems = {each.id: Wrong.STALE if each.is_one_version else _problem(each, state.as_of - UNEVEN) for each in differences}
@@ -98,15 +97,17 @@ def _verify_activities(file: MirrorFile, state: SyncState) -> list[WrongRecord]:
 
 
 def _verify(sync: ObjectSync) -> list[WrongRecord]:
-    """What the service has not changed since the last sync must be as the mirror has it.
+    """Return the wrong records. Records that the service has not changed since the last sync must equal those in the mirror.
 
-    Records that are there no more may have been deleted since. As the count was right at the last sync, they were, unless the mirror also
-    lacks records or holds another number than then: in that case nobody can tell, and they are named.
+    Records that are gone may have been deleted since. The count was right at the last sync, so they were deleted, unless the mirror lacks
+    other records or its count has changed: then they are reported.
     """
     state = sync.state
     newest, is_intact = state.newest, sync.table.count() == state.records
     with sync.staged(resumes=False) as staging:
         scan = sync.scan(staging)
+        with sync.file.transaction():
+            sync.prepare_table()
         differences = list(_differences(sync, staging))
         sync.take(staging, scan)
     return _told(state, {each.id: _problem(each, newest) for each in differences}, is_intact=is_intact)
@@ -119,23 +120,25 @@ def _told(state: SyncState, problems: dict[str, Wrong | None], *, is_intact: boo
 
 
 def _differences(sync: ObjectSync, staging: Staging) -> Iterator[_Difference]:
-    """Between what the mirror holds and what was listed."""
+    """Yield the records that differ between the mirror and the list."""
     with SeenIds() as listed:
         for wire in staging.wires():
             record = Record.parse(jsontext.loads(wire))
             listed.add(record.id)
-            known, text = sync.table.known(record.id), wire_text(record.wire)
-            if known is None or known.wire != text:
-                yield _Difference(record.id, None if known is None else known.wire, text)
+            if not sync.table.holds(record):
+                known = sync.table.known(record.id)
+                yield _Difference(record.id, None if known is None else known.wire, wire_text(record.wire))
         for record_id in sync.table.ids():
             if record_id not in listed and (known := sync.table.known(record_id)) is not None:
                 yield _Difference(record_id, known.wire, None)
 
 
 def _problem(found: _Difference, newest: int | None) -> Wrong | None:
-    """What is wrong, if it is. What was changed after the newest change of the last sync is newer than the mirror, and no mistake of it."""
+    """Return what is wrong with a record, or None. A change after the last sync's newest change is not the mirror's mistake."""
     if found.listed is None:
         return Wrong.GHOST
+    if found.held == found.listed:
+        return Wrong.STALE
     changed = _changed_at(found.listed) or 0
     if newest is None or changed > newest:
         return None

@@ -1,8 +1,9 @@
-"""Identifiers: what an id of the service looks like. Whether it belongs to anything is for the service to say."""
+"""Identifiers, and the nearest known word to a misspelt one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
@@ -10,3 +11,31 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 def is_uuid(text: str) -> bool:
     """Whether a text is a UUID in its usual spelling, in letters of either case."""
     return _UUID.fullmatch(text) is not None
+
+
+CUTOFF = 0.6
+"""Least similarity of two words, of 1, for a useful guess."""
+
+
+def nearest(word: str, candidates: Iterable[str], cutoff: float = CUTOFF) -> str | None:
+    """Return the candidate most similar to the word, the first of equals; None without a similar one."""
+    from difflib import SequenceMatcher  # only an error pays for it
+
+    best, best_ratio = None, cutoff
+    folded = word.casefold()
+    for candidate in candidates:
+        ratio = SequenceMatcher(None, folded, candidate.casefold()).ratio()
+        if ratio > best_ratio or (best is None and ratio >= cutoff):
+            best, best_ratio = candidate, ratio
+    return best
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return `did you mean people?`, or an empty text."""
+    found = nearest(word, candidates)
+    return f"did you mean {found}?" if found is not None else ""
+
+
+def suggestion(word: str, candidates: Iterable[str], listing: str = "") -> str | None:
+    """Return a hint: the nearest candidate if there is one, then the listing."""
+    return f"{did_you_mean(word, candidates)} {listing}".strip() or None

@@ -17,6 +17,9 @@ from typing import Any
 
 from crmctl.models.numbers import plain_decimal
 
+Json = dict[str, Any]
+"""A JSON object."""
+
 # A Decimal leaves the encoder as a string with this marker and is unquoted afterwards; random, so that no data can hold it.
 _MARK = f"decimal-{secrets.token_hex(8)}:"
 _HALF = re.compile("[\ud800-\udfff]")
@@ -24,7 +27,7 @@ _MARKED = re.compile(f'"{_MARK}([^"]*)"')
 
 
 class NotJsonError(ValueError):
-    """What is no JSON for another reason than its syntax; the text says which."""
+    """A text that is no JSON for a reason other than its syntax. The message names it."""
 
 
 def _exact_number(text: str) -> float | Decimal:
@@ -80,7 +83,7 @@ _UNIQUE = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_con
 
 
 _DOUBLE_DIGITS = 308
-"""What is beyond the range of a double stays as it was written."""
+"""Numbers beyond the range of a double keep their spelling."""
 
 
 def _encode(value: Any) -> Any:
@@ -105,7 +108,7 @@ def _encoder(indent: int | None, sort_keys: bool) -> Callable[[Any], str]:
 
 
 quote: Callable[[str], str] = json.encoder.encode_basestring
-"""Write one string as JSON: what `dumps` gives for it, faster."""
+"""Write one string as JSON, faster than `dumps`."""
 
 
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
@@ -117,5 +120,5 @@ def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> 
 
 
 def holds_half(value: Any) -> bool:
-    """Whether half of a surrogate pair, which is no text, stands anywhere in a value."""
+    """Whether a value contains half of a surrogate pair, which is no text."""
     return _HALF.search(_encoder(None, False)(value)) is not None

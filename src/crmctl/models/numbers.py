@@ -1,4 +1,4 @@
-"""Numbers to the last digit: text to the number it says, which numbers can be sent, and one form for all spellings of a number."""
+"""Exact numbers: read them from text, check that they can be sent, and write all spellings in one form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 _COMMA_NUMBER = r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:\.[0-9]{3})+)(?:,[0-9]+)?"
 _COMMA_AS_DECIMAL = r"[+-]?[0-9.]*,(?:[0-9]{1,2}|[0-9]{4,})|[+-]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+"
 _EXACT_TEXT = 16
-"""A text of so many characters with a sign or a point among them has 15 digits at most, which a float always holds."""
+"""A text of this length with a sign or a point has at most 15 digits, which a float always holds."""
 
 _LARGEST_INT = 10**MAX_DIGITS
 
@@ -87,7 +87,7 @@ def check_number(number: Number) -> None:
 
 
 def check_numbers(value: Any) -> None:
-    """`check_number` for every number inside a JSON value."""
+    """Check every number inside a JSON value."""
     if isinstance(value, dict):
         for item in value.values():
             check_numbers(item)
@@ -99,7 +99,7 @@ def check_numbers(value: Any) -> None:
 
 
 def canonical_number(number: Number) -> str:
-    """One text for all spellings of a number (1, 1.0, 1e0, and -0 for 0), another one for every other number."""
+    """Return one text for all spellings of a number (1, 1.0, 1e0, and -0 for 0)."""
     exact = Decimal(number) if isinstance(number, int) else Decimal(str(number))
     if not exact:
         return "0"
@@ -107,7 +107,7 @@ def canonical_number(number: Number) -> str:
 
 
 def plain_decimal(number: Decimal) -> str:
-    """A decimal in plain digits; one of more than 1,000 with its exponent, so that no text grows beyond reason."""
+    """Return a decimal in plain digits; beyond 1,000 digits with an exponent."""
     return f"{number:f}" if abs(number.adjusted()) <= MAX_DIGITS else str(number)
 
 
@@ -134,7 +134,7 @@ def _beyond_range() -> RejectedError:
 
 
 def size_text(count: int) -> str:
-    """`312 bytes`, `1.5 KB`, `10 GB`: each unit is 1,024 of the one before, as the options mean them."""
+    """Return a size such as `312 bytes`, `1.5 KB` or `10 GB`. Each unit is 1,024 times the one before."""
     if count < 1024:
         return f"{count:,} byte{'' if count == 1 else 's'}"
     size, units = count / 1024, ["KB", "MB", "GB"]

@@ -21,12 +21,12 @@ HEADER_FAMILIES = ("webhook", "svix")
 
 
 class SignatureError(ValueError):
-    """A secret, a set of headers or a signature that does not verify; the text says which."""
+    """A secret, headers or a signature that does not verify. The message names the reason."""
 
 
 @dataclass(frozen=True)
 class SignedHeaders:
-    """What a delivery carries besides its body."""
+    """The signed headers of a delivery."""
 
     id: str
     timestamp: str
@@ -37,12 +37,12 @@ class SignedHeaders:
 
 
 def new_secret() -> str:
-    """A signing secret of 192 random bits, the size the standard recommends."""
+    """Return a signing secret of 192 random bits, the size the standard recommends."""
     return PREFIX + base64.b64encode(secrets.token_bytes(24)).decode("ascii")
 
 
 def key_of(secret: str) -> bytes:
-    """The key inside a secret, with or without its `whsec_`. Raises SignatureError when it is not base64."""
+    """Return the key inside a secret, with or without its `whsec_`. Raises SignatureError when it is not base64."""
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError) as error:

@@ -1,39 +1,118 @@
-"""Data on its way to stdout: the only dispatch on the output format. Which part is wanted is selection.py's, how it looks the formats'."""
+"""Data on its way to stdout: format, --fields and --query."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from crmctl.clock import Clock, SystemClock
+from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import UsageError
-from crmctl.models.fieldpaths import narrow
+from crmctl.models import jsontext
+from crmctl.models.field_paths import Path, narrow
+from crmctl.models.ids import suggestion
+from crmctl.output import formats
 from crmctl.output.messages import Messages
-from crmctl.output.pager import paged
-from crmctl.output.selection import choose_fields, compile_query
-from crmctl.output.streams import ClosedPipe, Streams
+from crmctl.output.streams import ClosedPipe, Streams, paged
 from crmctl.output.value_text import Rendering
 from crmctl.output.views import View
 
-FORMATS = {
-    "table": "crmctl.output.table",
-    "json": "crmctl.output.json_document",
-    "jsonl": "crmctl.output.json_lines",
-    "csv": "crmctl.output.delimited",
-    "tsv": "crmctl.output.delimited",
-    "yaml": "crmctl.output.yaml_document",
-    "ids": "crmctl.output.ids",
-}
-_KEEPS_SHAPE = frozenset({"json", "jsonl", "yaml"})
-"""Formats in which --fields leaves the item's own shape; in the others the fields are columns."""
+SHOWN_EXPRESSION = 200
+SHOWN_VALUE = 60
+"""Most characters of an expression and of a value in a message."""
 
-_ONE_DOCUMENT = frozenset({"json", "yaml"})
+_TYPES = {"str": "string", "dict": "object", "list": "array", "int": "number", "float": "number", "bool": "boolean", "NoneType": "null"}
+
+
+def choose_fields(names: Sequence[str], view: View, sample: Mapping[str, Any] | None = None) -> dict[str, Path]:
+    """Return the path of every field, in order. A name may go deeper with dots (`user.email`).
+
+    A field that the service sent beyond its specification counts when the sample item has it. Raises UsageError listing the valid names.
+    """
+    valid = {**{name: (name,) for name in sample or {}}, **view.fields}
+    chosen: dict[str, Path] = {}
+    unknown = []
+    for name in names:
+        head, *rest = name.split(".")
+        if name in valid:
+            chosen[name] = valid[name]
+        elif head in valid:
+            chosen[name] = (*valid[head], *rest)
+        else:
+            unknown.append(name)
+    if unknown:
+        every = list(dict.fromkeys([*view.fields, *valid]))
+        raise UsageError(
+            f"unknown field{'s' if len(unknown) > 1 else ''} for {view.noun}: {', '.join(unknown)}",
+            hint=suggestion(unknown[0], every, f"valid fields: {', '.join(every)}"),
+            code="unknown_field",
+            details={"unknown": unknown, "valid": every},
+        )
+    return chosen
+
+
+def compile_query(expression: str) -> Callable[[Any], Any]:
+    """Return a JMESPath expression as a function. Both compiling and applying raise UsageError for a wrong expression."""
+    import jmespath  # only --query pays for it
+    from jmespath.exceptions import JMESPathError
+
+    def wrong(error: Exception) -> UsageError:
+        shown = repr(_cut(expression, SHOWN_EXPRESSION))
+        return UsageError(f"--query {shown}: {_why(error)}", hint="the language is described at https://jmespath.org", code="bad_query")
+
+    try:
+        compiled = jmespath.compile(expression)
+    except (JMESPathError, ValueError) as error:
+        raise wrong(error) from error
+
+    from crmctl.output.query_functions import ExactFunctions
+
+    options = jmespath.Options(custom_functions=ExactFunctions())
+
+    def apply(document: Any) -> Any:
+        try:
+            return compiled.search(document, options)
+        except (JMESPathError, ValueError, TypeError, ArithmeticError) as error:
+            raise wrong(error) from error
+
+    return apply
+
+
+def _why(error: Exception) -> str:
+    """Return the error in an expression and its position. The library's own texts repeat it and print whole values."""
+    from jmespath.exceptions import ArityError, IncompleteExpressionError, JMESPathError, JMESPathTypeError, LexerError, ParseError
+
+    if isinstance(error, JMESPathTypeError):
+        wanted = " or ".join(error.expected_types)
+        actual = _TYPES.get(error.actual_type, error.actual_type)
+        return f"{error.function_name}() takes {wanted}, not {actual}: {_cut(_as_json(error.current_value), SHOWN_VALUE)}"
+    if isinstance(error, IncompleteExpressionError):
+        return "the expression is not complete"
+    if isinstance(error, LexerError):
+        return f"{_cut(str(error.message), SHOWN_VALUE)}, at character {error.lexer_position + 1}"
+    if isinstance(error, ParseError) and not isinstance(error, ArityError):
+        return f"unexpected {_cut(str(error.token_value), SHOWN_VALUE)!r} at character {error.lex_position + 1}"
+    if isinstance(error, JMESPathError):
+        return _cut(" ".join(str(error).split()), SHOWN_EXPRESSION)
+    return "values of different kinds are compared" if isinstance(error, TypeError) else "a number that nothing can be done with"
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return jsontext.dumps(value)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "…"
+
+
 _BATCH = 100
-"""Items written at a time where nobody says what a page is."""
+"""Items written at a time if the caller has no pages."""
 _IN_MEMORY = 8 * 1024 * 1024
 
 Item = Any
@@ -41,9 +120,9 @@ Item = Any
 
 
 class Emitter:
-    """Prints what a command found, in one format. Build it before the first request: a bad --query is refused here.
+    """Prints results in one format. Build it before the first request: it refuses a bad --query.
 
-    After an error stdout is empty in `json`, `yaml` and `table`; `jsonl`, `csv`, `tsv` and `ids` stream, and end where the error came.
+    After an error stdout is empty in `json`, `yaml` and `table`; `jsonl`, `csv`, `tsv` and `ids` stream, and stop at the error.
     """
 
     def __init__(
@@ -59,8 +138,10 @@ class Emitter:
         messages: Messages | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if format not in FORMATS:
-            raise UsageError(f"unknown output format {format!r}", hint=f"valid formats: {', '.join(FORMATS)}")
+        row = OUTPUT_FORMATS.get(format)
+        if row is None:
+            raise UsageError(f"unknown output format {format!r}", hint=f"valid formats: {', '.join(OUTPUT_FORMATS)}")
+        self._writer: formats.FormatWriter = getattr(formats, row.writer)(row)
         self.streams = streams
         self.format = format
         self.fields = list(fields) if fields is not None else None
@@ -73,29 +154,26 @@ class Emitter:
         self._remarks: list[str] = []
 
     def check_fields(self, view: View) -> None:
-        """Refuse an unknown --fields now. For commands that write: their answer would be too late. Raises UsageError."""
+        """Raise UsageError for an unknown field, for commands that must not write first."""
         if self.fields is not None:
             choose_fields(self.fields, view)
 
     def check_result(self, document: Mapping[str, Any]) -> None:
-        """Refuse a --fields or --query that does not fit the result of an action, before it is done; the document has its shape.
-
-        Raises UsageError.
-        """
+        """Raise UsageError for --fields or --query that does not fit the result of an action, before it; the document has its shape."""
         if self.fields is not None:
             choose_fields(self.fields, View("the result", (), {}), document)
         if self._query is not None:
             self._query(document)
 
     def emit_items(self, items: Iterable[Item], view: View | None = None) -> int:
-        """A list that does not come in pages; returns how many items there were."""
+        """Print a list without pages, and return the number of items."""
         rest = iter(items)
         return self.emit_pages(iter(lambda: list(islice(rest, _BATCH)), []), view)
 
     def emit_pages(self, pages: Iterable[Iterable[Item]], view: View | None = None) -> int:
-        """A list that arrives in pages, each handed on before the next is fetched where the format allows it; returns how many items.
+        """Print a list page by page where the format allows it, and return the number of items.
 
-        An empty list is said so on stderr. Raises UsageError for an unknown field, before any output.
+        An empty list gets a note on stderr. Raises UsageError for an unknown field, before any output.
         """
         counted = _Counted(pages)
         items = iter(counted)
@@ -116,23 +194,23 @@ class Emitter:
             whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
             self._write([self._value(self._query(whole))])
         else:
-            narrowed = (self._narrowed(page, chosen, keep=self.format in _KEEPS_SHAPE) for page in everything)
-            chunks = self._format_module().items(narrowed, view, self.rendering())
-            self._write(self._spooled(chunks) if self.format in _ONE_DOCUMENT else chunks)
+            narrowed = (self._narrowed(page, chosen, keep=self._writer.row.keeps_shape) for page in everything)
+            chunks = self._writer.items(narrowed, view, self.rendering())
+            self._write(self._spooled(chunks) if self._writer.row.is_document else chunks)
 
     def emit_item(self, item: Item, view: View | None = None) -> None:
-        """One resource. Raises UsageError for an unknown field."""
+        """Print one resource. Raises UsageError for an unknown field."""
         mapping = _mapping(item)
         chosen, view = self._narrow_view(view, mapping)
-        keep = self._query is not None or self.format in _KEEPS_SHAPE
+        keep = self._query is not None or self._writer.row.keeps_shape
         mapping = self._narrowed([mapping], chosen, keep=keep)[0]
         if self._query is not None:
             self._last(self._value(self._query(mapping)))
         else:
-            self._last(self._format_module().item(mapping, view, self.rendering()))
+            self._last(self._writer.item(mapping, view, self.rendering()))
 
     def emit_result(self, document: Any, text: str | None = None) -> None:
-        """The result of an action, any JSON value. `text` is what a table shows instead."""
+        """Print the result of an action, any JSON value. A table shows `text` instead."""
         if self.format == "table" and text is not None and self._query is None and self.fields is None:
             self._last(f"{text}\n")
         elif isinstance(document, Mapping):
@@ -141,15 +219,15 @@ class Emitter:
             self._last(self._value(self._query(document) if self._query else document))
 
     def _value(self, value: Any) -> str:
-        """Any JSON value; with `raw` a text without its quotes, as jq prints it."""
-        return f"{value}\n" if self.raw and isinstance(value, str) else str(self._format_module().value(value, self.rendering()))
+        """Return any JSON value as output; with `raw` a text without its quotes, as jq prints it."""
+        return f"{value}\n" if self.raw and isinstance(value, str) else self._writer.value(value, self.rendering())
 
     def _narrow_view(self, view: View | None, sample: Mapping[str, Any] | None) -> tuple[dict[str, tuple[str, ...]] | None, View | None]:
         if self.fields is None:
             return None, view
         known = view or View("results", (), {})
         if view is None and sample is None:
-            return None, None  # nothing came and nothing is known about it: no name can be wrong
+            return None, None  # without items and a view any name may be right
         chosen = choose_fields(self.fields, known, sample)
         return chosen, known.narrowed(chosen)
 
@@ -158,13 +236,9 @@ class Emitter:
     ) -> list[Mapping[str, Any]]:
         return [narrow(item, chosen.values()) for item in page] if chosen is not None and keep else page
 
-    def _format_module(self) -> Any:
-        return importlib.import_module(FORMATS[self.format])
-
     def rendering(self) -> Rendering:
-        """How values are shown in this run."""
+        """Return the rendering of this run."""
         return Rendering(
-            format=self.format,
             width=self.streams.width,
             terminal=self.streams.stdout_is_terminal,
             now=self.clock.now(),
@@ -181,19 +255,19 @@ class Emitter:
             self._tell_remarks()
 
     def _tell_remarks(self) -> None:
-        """Under the data they are about."""
+        """Print remarks below their data."""
         for remark in self._remarks:
             self.messages.note(remark)
         self._remarks.clear()
 
     def _last(self, text: str) -> None:
-        """Output after which only the end comes: that nobody reads it must not change how the run ends."""
+        """Write the last output. A reader that has gone must not change how the run ends."""
         with contextlib.suppress(ClosedPipe):
             self._write([text])
 
     @staticmethod
     def _spooled(chunks: Iterable[str]) -> Iterator[str]:
-        """The chunks once all of them exist, held on disk where they are many: a document is whole or not there at all."""
+        """Hold chunks back until all exist, on disk if they are large, so that a document is complete or absent."""
         with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", errors="surrogatepass", newline="") as spool:
             for chunk in chunks:
                 spool.write(chunk)
@@ -203,7 +277,7 @@ class Emitter:
 
 
 class _Counted:
-    """Pages as lists of mappings, counting the items that went by."""
+    """Pages as lists of mappings, with a count of the items."""
 
     def __init__(self, pages: Iterable[Iterable[Item]]) -> None:
         self.pages = pages

@@ -1,26 +1,30 @@
-"""How far a long run is: a bar on a terminal, a plain line now and then elsewhere, always on stderr. Knows nothing of what is counted."""
+"""Progress on stderr: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
+
 from crmctl.clock import Clock, SystemClock
-from crmctl.output.control_characters import clean
-from crmctl.output.streams import Streams
+from crmctl.output.streams import Streams, clean
 
 _FIRST_LINE = 5.0
 _LONGEST_GAP = 30.0
 
 
 class ProgressDisplay:
-    """Use as a context manager, or call `finish` in any case. May be advanced from several threads.
+    """A context manager; several threads may call `advance`.
 
-    Plain lines come after 5 seconds, then 10, 20 and 30 seconds apart, through `say`. `time_for` knows how many seconds so many requests
-    take at least. A `still` one only says notes.
+    Without a terminal it prints lines through `say`, after 5 seconds and then 10, 20 and 30 seconds apart. `time_for` returns the minimum
+    duration of a number of requests. With `still` it prints only notes.
     """
 
     def __init__(
@@ -59,9 +63,9 @@ class ProgressDisplay:
         self.finish()
 
     def start(self, label: str, total: int | None = None, per_request: int = 0, /) -> None:
-        """Begin counting from zero; `total` None means that the end is not known. A running count ends.
+        """Start counting from zero, without a known end if `total` is None.
 
-        `per_request`: how many one request brings, where the rate limit decides how long it takes.
+        `per_request`: items per request, to estimate the time under the rate limit.
         """
         self.finish()
         with self._lock:
@@ -72,13 +76,10 @@ class ProgressDisplay:
             self._due = self._started + self._gap
             self._ends, self._reckoned = None, self._started
             if self._draws_bar:
-                from crmctl.output.bar import Bar
-
                 self._reckon()
                 self._bar = Bar(self.streams, self._label, total, self.clock.monotonic, (self._left, self._told))
 
     def advance(self, count: int = 1) -> None:
-        """That many more are done."""
         with self._lock:
             self._done += count
             if self._bar is not None:
@@ -92,18 +93,18 @@ class ProgressDisplay:
                 self._due = self.clock.monotonic() + self._gap
 
     def tally(self, counts: Mapping[str, int], /) -> None:
-        """What became of some of them, in words."""
+        """Add counts by outcome, shown beside the total."""
         with self._lock:
             self._counts.update(counts)
 
     def note(self, text: str) -> None:
-        """A remark that does not disturb the bar: why a run waits, until when."""
+        """Print a remark above the bar, such as why a run waits."""
         if self.quiet:
             return
         self._say(clean(text))
 
     def finish(self) -> None:
-        """Take the bar away. Calling it twice does no harm."""
+        """Remove the bar, if there is one."""
         with self._lock:
             if self._bar is not None:
                 self._bar.close()
@@ -129,7 +130,7 @@ class ProgressDisplay:
         return ", ".join(f"{count:,} {word}" for word, count in self._counts.items() if count)
 
     def _reckon(self) -> None:
-        """When it will be done: at the speed so far, but no sooner than the rate limit allows."""
+        """Estimate the end from the speed so far and the rate limit."""
         now = self.clock.monotonic()
         self._reckoned, self._ends = now, None
         if self._total is None or self._done >= self._total:
@@ -152,3 +153,114 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+_LEAST_FOR_RATE, _LEAST_FOR_COUNT = 70, 50
+"""Columns of a terminal; a narrower one shows only the share and the time left."""
+
+
+class _Share(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{int(task.percentage)}%".rjust(4) if task.total else "")
+
+
+class _Count(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        total = "" if task.total is None else f" of {int(task.total):,}"
+        return Text(f"{int(task.completed):,}{total}")
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f}/s" if speed else "", style="dim")
+
+
+class _Said(ProgressColumn):
+    def __init__(self, say: Callable[[], str], column: Column) -> None:
+        super().__init__(column)
+        self._say = say
+
+    def render(self, task: Task) -> Text:
+        return Text(self._say())
+
+
+def _whole() -> Column:
+    """Return a column that does not wrap; the bar shrinks instead."""
+    return Column(no_wrap=True)
+
+
+class Bar:
+    """A bar that follows the terminal's width and disappears when closed. Other lines on stderr appear above it.
+
+    `said` returns the time left, and the counts by outcome, which are cut if there is no room.
+    """
+
+    def __init__(
+        self, streams: Streams, label: str, total: int | None, monotonic: Callable[[], float], said: Sequence[Callable[[], str]]
+    ) -> None:
+        colored = streams.color("stderr")
+        self._streams = streams
+        self._console = Console(
+            file=streams.stderr,
+            force_terminal=True,
+            color_system="auto" if colored else None,
+            no_color=not colored,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        has_count = total is None or self._console.width >= _LEAST_FOR_COUNT
+        columns = (
+            TextColumn("{task.description}", markup=False, table_column=_whole()),
+            *([BarColumn(bar_width=None, table_column=Column(ratio=1))] if has_count else []),
+            _Share(_whole()),
+            *([_Count(_whole())] if has_count else []),
+            *([_Rate(_whole())] if self._console.width >= _LEAST_FOR_RATE else []),
+            _Said(said[0], _whole()),
+            *([_Said(said[1], Column(no_wrap=True, overflow="ellipsis"))] if has_count else []),
+        )
+        self._progress = Progress(*columns, console=self._console, transient=True, expand=True, get_time=monotonic)
+        self._task = self._progress.add_task(label, total=total)
+        self._progress.start()
+        streams.above = self._print
+
+    def show(self, done: int) -> None:
+        self._progress.update(self._task, completed=done)
+
+    def close(self) -> None:
+        self._streams.above = None
+        self._progress.stop()
+
+    def _print(self, text: str) -> None:
+        try:
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
+        except (OSError, ValueError):  # a terminal that has gone must not stop the run
+            self._streams.above = None
+
+
+_FIRST_STATUS, _LONGEST_STATUS_GAP = 5.0, 60.0
+
+
+class StatusLine:
+    """A callable for frequent status texts; it prints changes on a terminal, else only every few seconds."""
+
+    def __init__(self, streams: Streams, clock: Clock, *, quiet: bool = False) -> None:
+        self._streams = streams
+        self._clock = clock
+        self._quiet = quiet
+        self._last = ""
+        self._gap = _FIRST_STATUS
+        self._started = clock.monotonic()
+        self._due = self._started + self._gap
+
+    def __call__(self, text: str) -> None:
+        now = self._clock.monotonic()
+        changed, due = text != self._last, now >= self._due
+        if self._quiet or not (due or (changed and self._streams.stderr_is_terminal)):
+            return
+        if due:
+            self._gap = min(self._gap * 2, _LONGEST_STATUS_GAP)
+            self._due = now + self._gap
+        self._last = text
+        self._streams.write_err(f"{clean(text)} ({now - self._started:.0f} s)\n")

@@ -1,4 +1,4 @@
-"""The functions of --query: those of JMESPath, of numbers to the last digit. Only --query pays for importing it."""
+"""The functions of --query: those of JMESPath, exact for numbers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.numbers import MAX_DIGITS, Number, read_number
 
-_BASE: Any = Functions  # what it is made of is in no type stub
+_BASE: Any = Functions  # the type stubs do not describe its metaclass
 
 
 class ExactFunctions(_BASE):  # type: ignore[misc]
-    """Numbers that a float does not hold are numbers, too."""
+    """Treat numbers that a float cannot hold as numbers."""
 
     def _get_allowed_pytypes(self, types: Sequence[str]) -> tuple[list[str], list[Any]]:
         allowed, subtypes = super()._get_allowed_pytypes(types)

@@ -1,16 +1,16 @@
-"""The terminal's one owner: the three standard streams, what they are, how wide, and whether in colour. Formats nothing.
-
-Text leaves as UTF-8 whatever the locale says; what UTF-8 cannot hold (a lone surrogate) leaves as `\\udXXX`, which inside JSON
-is the right escape.
-"""
+"""The standard streams, the pager, and text made safe for a terminal."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import re
+import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import IO, Any, Literal, TextIO
 
 from crmctl.errors import UsageError, reason
@@ -21,7 +21,7 @@ _STYLES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33"
 
 
 class ClosedPipe(SystemExit):
-    """Nobody reads stdout any more (`| head`). Not an error: the run ends at once and quietly, with exit code 0."""
+    """The reader of stdout has gone (`| head`). The run ends at once and quietly with exit code 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -31,20 +31,20 @@ class Streams:
     """Standard input, output and error of one run. `color_mode` (auto, always, never) is set once the command line is known."""
 
     def __init__(self, stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None, environ: Mapping[str, str]) -> None:
-        """A stream that was closed before the start is None: it reads as empty and swallows what is written."""
+        """None is a closed stream: it reads as empty and drops its output."""
         self.stdin: TextIO = io.StringIO() if stdin is None else stdin
         self.stdout: TextIO = io.StringIO() if stdout is None else stdout
         self.stderr: TextIO = io.StringIO() if stderr is None else stderr
         self.environ = environ
         self.color_mode = "auto"
         self.above: Callable[[str], None] | None = None
-        """Where something is drawn on stderr that moves: takes the lines that are to stand above it."""
+        """While a progress bar is on stderr: prints lines above it."""
         self.sink: IO[bytes] | None = None
-        """Where data goes instead of stdout: a pager."""
+        """The pager that takes the data instead of stdout."""
 
     @classmethod
     def of_process(cls) -> Streams:
-        """The streams this process was started with."""
+        """Return the streams of this process."""
         return cls(sys.stdin, sys.stdout, sys.stderr, os.environ)
 
     @property
@@ -61,7 +61,7 @@ class Streams:
 
     @property
     def width(self) -> int | None:
-        """Columns of stdout right now: COLUMNS, else the terminal's; None when nothing limits a line."""
+        """Current columns of stdout: COLUMNS, else the terminal's; None if lines have no limit."""
         columns = self.environ.get("COLUMNS", "")
         if columns.isdecimal() and int(columns) > 0:
             return int(columns)
@@ -74,7 +74,7 @@ class Streams:
 
     @property
     def error_width(self) -> int | None:
-        """Columns of stderr right now; None when it is no terminal, where whoever reads it breaks its lines."""
+        """Current columns of stderr; None if it is no terminal."""
         if not self.stderr_is_terminal:
             return None
         try:
@@ -83,7 +83,7 @@ class Streams:
             return None
 
     def color(self, side: Side = "stdout") -> bool:
-        """Whether this stream gets colour: --color, then NO_COLOR, CLICOLOR_FORCE, then whether it is a capable terminal."""
+        """Whether this stream uses colour: by --color, then NO_COLOR, CLICOLOR_FORCE, then the terminal."""
         if self.color_mode != "auto":
             return self.color_mode == "always"
         if self.environ.get("NO_COLOR"):
@@ -95,13 +95,13 @@ class Streams:
         return _is_terminal(getattr(self, side))
 
     def paint(self, text: str, style: str, side: Side = "stdout") -> str:
-        """Text in a style (bold, dim, red, green, yellow, cyan, header) where the stream is in colour, else as it is."""
+        """Return the text in a style (bold, dim, red, green, yellow, cyan, header) if the stream uses colour, else unchanged."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if text and self.color(side) else text
 
     def write_out(self, text: str) -> None:
-        """Write data and hand it to the reader at once; write pages, not cells.
+        """Write data and flush it; call it per page, not per cell.
 
-        Raises ClosedPipe when the reader has gone, UsageError when the data cannot be stored (disk full).
+        Raises ClosedPipe when the reader has gone, UsageError when the disk is full.
         """
         if (sink := self.sink) is None:
             try:
@@ -113,10 +113,10 @@ class Streams:
             sink.write(text.encode("utf-8", "backslashreplace"))
             sink.flush()
         except OSError:
-            raise ClosedPipe from None  # whoever read it has seen enough
+            raise ClosedPipe from None  # the user left the pager
 
     def write_err(self, text: str) -> None:
-        """Write for the person watching. Never fails: a closed stderr must not stop a run that is writing records."""
+        """Write to the user. Never fails: a closed stderr must not stop a run that writes records."""
         if (above := self.above) is not None:
             above(text)
             return
@@ -127,7 +127,7 @@ class Streams:
 
     @property
     def reader_is_gone(self) -> bool:
-        """Whether stdout is a pipe that nobody will read any more. False where the system does not tell before something is written."""
+        """Whether the reader of stdout has closed the pipe. False on systems that cannot tell before a write."""
         import select
 
         try:
@@ -138,7 +138,7 @@ class Streams:
             return False
 
     def flush(self) -> None:
-        """Hand over what others wrote to stdout. Raises like write_out."""
+        """Flush stdout. Raises like write_out."""
         try:
             self.stdout.flush()
         except OSError as error:
@@ -149,7 +149,7 @@ class Streams:
         if error.errno in (errno.EPIPE, errno.EINVAL, errno.ECONNRESET) or isinstance(error, BrokenPipeError):
             raise ClosedPipe from None
         raise UsageError(
-            f"cannot write the output: {reason(error)}", hint="what was written so far is incomplete", code="output_failed"
+            f"cannot write the output: {reason(error)}", hint="the output so far is incomplete", code="output_failed"
         ) from error
 
 
@@ -161,11 +161,11 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """All of it, to the descriptor itself: without a buffer (PYTHONUNBUFFERED) or on pipes that do not block, a write may take a part.
+    """Write the whole text to the descriptor: unbuffered or non-blocking streams may accept only a part of it.
 
-    That part is no error to Python: https://docs.python.org/3/library/io.html#io.RawIOBase.write.
+    Python does not report that as an error: https://docs.python.org/3/library/io.html#io.RawIOBase.write.
     """
-    stream.flush()  # others may have written text; keep the order
+    stream.flush()  # keep the order of earlier text
     buffer = getattr(stream, "buffer", None)
     if buffer is None:
         stream.write(text)
@@ -188,7 +188,7 @@ def _await_room(stream: TextIO) -> None:
 
 
 def _silence(stream: Any) -> None:
-    """Point a broken stream at nothing, so that what is still in its buffer goes there without another error."""
+    """Redirect a broken stream to the null device, so that flushing its buffer raises no further error."""
     try:
         descriptor = stream.fileno()
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -196,3 +196,65 @@ def _silence(stream: Any) -> None:
         os.close(nothing)
     except (OSError, ValueError, AttributeError):
         pass
+
+
+LESS = "FRX"
+"""Default options of less: exit if the text fits, keep colours, leave the text on the screen."""
+
+
+@contextmanager
+def paged(streams: Streams, command: str | None) -> Iterator[None]:
+    """Send output through the pager if stdout is a terminal. Raises UsageError when the pager cannot run."""
+    if not command or not streams.stdout_is_terminal:
+        yield
+        return
+    try:
+        environ = {"LESS": LESS, **streams.environ}
+        process = subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, env=environ)  # noqa: S603 - the user's own pager
+    except (OSError, ValueError) as error:
+        hint = "CRMCTL_PAGER=less, or crmctl config unset pager"
+        raise UsageError(f"cannot run the pager {command!r}: {reason(error)}", hint=hint, code="no_pager") from error
+    streams.sink = process.stdin
+    try:
+        yield
+    finally:
+        streams.sink = None
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        _wait(process)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the pager, which handles Ctrl-C itself."""
+    while True:
+        try:
+            process.wait()
+            return
+        except KeyboardInterrupt:
+            continue
+
+
+# CSI sequences, OSC and other strings up to their end, two-character escapes.
+_ESCAPES = r"(?s)\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\x9c|$)|\x1b.|\x9b[0-?]*[ -/]*[@-~]"
+_JOINERS = "\u200c\u200d"  # Persian and emoji need them
+
+
+def clean(text: str) -> str:
+    """Return one line of printable text: line breaks and odd spaces become blanks, lone surrogates the replacement character."""
+    return text if text.isprintable() else "".join(_shown(character) for character in re.sub(_ESCAPES, "", text))
+
+
+def clean_lines(text: str) -> list[str]:
+    """Return the lines of a text, each clean."""
+    return [clean(line) for line in text.splitlines()] or [""]
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character in _JOINERS:
+        return character
+    if character.isspace():
+        return " "
+    import unicodedata  # loaded only for unprintable text
+
+    return {"Cs": "�", "Co": character, "Cn": character}.get(unicodedata.category(character), "")

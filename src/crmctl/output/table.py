@@ -1,30 +1,146 @@
-"""`-o table`: rows for a person, a block of names and values for one item. What does not fit is decided in columns.py."""
+"""Tables for a terminal: column widths, wrapping and drawing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from crmctl.models.fieldpaths import value_at
-from crmctl.output.columns import GAP, LEAST, LEAST_OF_CHOSEN, Cells, cell_width, fit, fits, pad
-from crmctl.output.control_characters import clean, clean_lines
+from crmctl.models.field_paths import value_at
+from crmctl.output.streams import clean, clean_lines
 from crmctl.output.value_text import Item, Rendering, shown, zones
 from crmctl.output.views import Column, View, generic_view
-from crmctl.output.word_wrap import wrapped
+
+GAP = "  "
+LEAST = 32
+"""Minimum cells of a shortened text; with less room the table drops a column."""
+
+LEAST_OF_CHOSEN = 20
+"""Minimum cells of a column named by --fields."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A column as text: `right` aligns to the right, `rigid` is never cut, others to no less than `short` cells."""
+
+    header: str
+    texts: list[str]
+    right: bool = False
+    rigid: bool = False
+    short: int = LEAST
+
+    @cached_property
+    def natural(self) -> int:
+        """The width that cuts no text."""
+        return max([cell_width(self.header), *map(cell_width, self.texts)])
+
+    @property
+    def least(self) -> int:
+        return self.natural if self.rigid else min(self.natural, self.short)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.texts)
+
+
+def fits(columns: list[Cells], width: int | None) -> bool:
+    """Whether all columns can be read in lines of this width."""
+    return width is None or _total([column.least for column in columns]) <= width
+
+
+def fit(columns: list[Cells], width: int | None, *, may_drop: bool) -> tuple[list[Cells], list[int]]:
+    """Return the columns that fit and their widths. Empty columns go first, then those on the right; the first stays.
+
+    Without `may_drop` all stay, even if lines get longer than the terminal.
+    """
+    kept = list(columns)
+    while width is not None and may_drop and len(kept) > 1 and _total([column.least for column in kept]) > width:
+        kept.remove(next((column for column in reversed(kept[1:]) if column.is_empty), kept[-1]))
+    return kept, _widths(kept, width)
+
+
+def _total(widths: list[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _widths(columns: list[Cells], width: int | None) -> list[int]:
+    """Return natural widths if they fit; else texts share the remaining room, and short ones keep their width."""
+    widths = [column.natural for column in columns]
+    if width is None or _total(widths) <= width:
+        return widths
+    texts = sorted((number for number, column in enumerate(columns) if not column.rigid), key=lambda number: widths[number])
+    room = width - _total([column.natural if column.rigid else 0 for column in columns])
+    for position, number in enumerate(texts):
+        share = max(room // (len(texts) - position), columns[number].least)
+        widths[number] = min(widths[number], share)
+        room -= widths[number]
+    return widths
+
+
+def cell_width(text: str) -> int:
+    """Return the terminal cells of a text: two per wide character, none per combining one."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def pad(text: str, width: int, right: bool) -> str:
+    """Return the text in exactly `width` cells, shortened with an ellipsis if needed."""
+    length = cell_width(text)
+    if length > width:
+        from rich.cells import set_cell_size
+
+        text = set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
+        length = cell_width(text)
+    blanks = " " * (width - length)
+    return blanks + text if right else text + blanks
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns."""
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(pad(cell, width, False) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+NARROWEST = 20
+"""Text in less room is left to the terminal to wrap."""
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Return a line wrapped to the width, with its blanks and its indent."""
+    if width is None or width < NARROWEST or cell_width(text) <= width:
+        return [text]
+    if indent := text[: len(text) - len(text.lstrip(" "))]:
+        first, *others = wrapped(text.lstrip(" "), width - 2 * len(indent))
+        return [indent + first, *(2 * indent + line for line in others)]
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and cell_width(longer) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = longer
+    return [*lines, line]
+
 
 _RIGHT = frozenset({"number", "currency"})
 _RIGID = frozenset({"id", "email", "number", "currency", "time", "date", "checkbox"})
 
 
 def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
-    """All rows at once: the widths depend on every one of them."""
+    """Yield the whole table at once: its widths depend on every row."""
     rows = [item for page in pages for item in page]
     if rows:
         yield _table(rows, view or generic_view(rows), how)
 
 
 def item(item: Item, view: View | None, how: Rendering) -> str:
-    """One line per field, then the lists of items that belong to it."""
+    """Return one line per field, then the item's lists as tables."""
     view = view or generic_view([item])
     lists = {name: view.lists[name] for name in view.lists if isinstance(item.get(name), list)}
     lines = _block([column for column in _block_columns(item, view, how) if column.header not in lists], item, how)
@@ -34,7 +150,7 @@ def item(item: Item, view: View | None, how: Rendering) -> str:
 
 
 def value(value: Any, how: Rendering) -> str:
-    """Whatever a query made, in the nearest form: rows, a block, or lines of text."""
+    """Return the result of a query as rows, a block or lines of text."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
@@ -74,12 +190,12 @@ def _table(rows: list[Item], view: View, how: Rendering) -> str:
 
 
 def _heading(column: Column, rows: list[Item], how: Rendering) -> str:
-    """The column's name; of times also their zone, once for all."""
+    """Return the column's name; for times with their zone."""
     return column.header + (zones((value_at(row, column.path) for row in rows), how) if column.kind == "time" else "")
 
 
 def _block_columns(item: Item, view: View, how: Rendering) -> list[Column]:
-    """The view's fields that the item has, in the view's order, then what the service sent beyond them."""
+    """Return the view's fields that the item has, then other fields of the service."""
     columns = [view.column(name, path) for name, path in view.fields.items()]
     if how.chosen:
         return columns

@@ -1,4 +1,4 @@
-"""How one value reads to a person: names, addresses, money, yes and no, times. Machine formats use only `Item` and `Rendering`."""
+"""Values as text for people."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
-from crmctl.output.control_characters import clean
-from crmctl.output.times import local
+from crmctl.output.streams import clean
+from crmctl.values.moments import moment_of
+
+
+def local(timestamp: str) -> tuple[str, str] | None:
+    """Return local time to the minute and the name of its zone; None for a text that is no ISO 8601 timestamp."""
+    moment = moment_of(timestamp)
+    if moment is None:
+        return None
+    try:
+        here = moment.astimezone()
+    except (OverflowError, ValueError, OSError):
+        return None
+    return f"{here:%Y-%m-%d %H:%M}", here.tzname() or ""
+
 
 Item = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """What a format has to know besides the data. `width` None: nothing limits a line. `now` is Unix time.
+    """Settings of an output. `width` None: lines have no limit. `now` is Unix time.
 
-    `terminal`: times are local. `chosen`: the user named the columns, so none may be left out. `note` takes remarks for the person.
+    `terminal`: times are local. `chosen`: the user named the columns, so all must appear. `note` receives remarks for the user.
     """
 
-    format: str
     width: int | None
     terminal: bool
     now: float
@@ -32,7 +44,7 @@ class Rendering:
 
 
 def shown(value: Any, kind: str, how: Rendering) -> str:
-    """One value as clean text on one line; nothing for null."""
+    """Return one value as clean text on one line; an empty text for null."""
     if value is None:
         return ""
     return clean(RENDERERS.get(kind, _plain)(value, how))
@@ -51,7 +63,7 @@ def _plain(value: Any, how: Rendering) -> str:
 
 
 def _label(value: Mapping[str, Any]) -> str:
-    """The name of something that has one."""
+    """Return the name inside an object, if it has one."""
     return next(
         (str(value[key]) for key in ("name", "title", "label", "email", "slug") if isinstance(value.get(key), str) and value[key]), ""
     )
@@ -79,7 +91,7 @@ _ADDRESS_PARTS = (
 
 
 def _parts(value: Any, parts: tuple[tuple[str, ...], ...], joint: str, how: Rendering) -> str:
-    """The known parts in reading order; where none is known, all values in the service's order."""
+    """Join the known parts in reading order; without one, all values in the service's order."""
     if not isinstance(value, Mapping):
         return _plain(value, how)
     found = [_first(value, keys) for keys in parts]
@@ -108,7 +120,7 @@ def _currency(value: Any, how: Rendering) -> str:
 
 
 def _money(amount: Any, code: str, how: Rendering) -> str:
-    """Thousands apart and two decimals at least; a digit is never dropped."""
+    """Return an amount with grouped thousands, at least two decimals, and every digit."""
     if isinstance(amount, bool) or not isinstance(amount, int | float | Decimal | str):
         return _plain(amount, how)
     try:
@@ -121,7 +133,7 @@ def _money(amount: Any, code: str, how: Rendering) -> str:
 
 
 class NamedReference(NamedTuple):
-    """A reference and what people call the other record; only tables get one."""
+    """A reference and the label of its record, for tables."""
 
     id: str
     label: str
@@ -144,7 +156,7 @@ def _time(value: Any, how: Rendering) -> str:
 
 
 def zones(values: Iterable[Any], how: Rendering) -> str:
-    """The zones of times as they are shown, for their header: ` (CET)`; nothing where they are shown as they came."""
+    """Return the zones of local times for a header: ` (CET)`; an empty text if times are not local."""
     if not how.terminal:
         return ""
     found = dict.fromkeys(here[1] for value in values if isinstance(value, str) and (here := local(value)) is not None)
@@ -159,4 +171,4 @@ RENDERERS: dict[str, Callable[[Any, Rendering], str]] = {
     "reference": _reference,
     "time": _time,
 }
-"""The kinds that need more than the plain reading of a value."""
+"""Renderers of the kinds that need more than plain text."""

@@ -1,46 +1,153 @@
-"""Laying a schema document on a service: objects first, then attributes, then names, deletions last. Each step may be repeated."""
+"""Differences between a service and a schema document, and applying them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import RejectedError
-from crmctl.models.attributes import Attribute
-from crmctl.models.objects import Object
-from crmctl.schema.diff import ChangeAction, SchemaChange, compare
-from crmctl.schema.document import TARGET, AttributeSpec, ObjectSpec, SchemaDocument
-from crmctl.schema.pull import Present, SchemaService, read_service
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Attribute, Object
+from crmctl.schema.schema_document import TARGET, AttributeSpec, ObjectSpec, Present, SchemaDocument, portable_config, read_service
+
+if TYPE_CHECKING:
+    from crmctl.client.crm import Crm
 
 
-class WritableService(SchemaService, Protocol):
-    """The calls of the client that applying needs."""
-
-    def create_object(self, fields: dict[str, Any]) -> Object: ...
-    def update_object(self, object_id: str, fields: dict[str, Any]) -> Object: ...
-    def delete_object(self, object_id: str) -> None: ...
-    def create_attribute(self, object_id: str, fields: dict[str, Any]) -> Attribute: ...
-    def update_attribute(self, object_id: str, attribute_id: str, fields: dict[str, Any]) -> Attribute: ...
-    def delete_attribute(self, object_id: str, attribute_id: str) -> None: ...
+class ChangeAction(StrEnum):
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    EXTRA = "extra"
+    """Only in the service; deleted when pruning is asked for."""
+    CONFLICT = "conflict"
+    """The interface offers no way there."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """One request: what it changes, and how. An id that does not exist yet is written `{slug}`."""
+class SchemaChange:
+    """One difference. `details` maps each field to what the service has and what the file has, `[before, after]`."""
+
+    action: ChangeAction
+    object: str
+    attribute: str | None = None
+    details: dict[str, list[Any]] = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def place(self) -> str:
+        return self.object if self.attribute is None else f"{self.object}.{self.attribute}"
+
+    @property
+    def summary(self) -> str:
+        """The change in one line, without its place."""
+        if self.details:
+            return ", ".join(f"{name}: {_shown(before)} -> {_shown(after)}" for name, (before, after) in self.details.items())
+        return self.reason or _SUMMARIES[self.action, self.attribute is None]
+
+    def wire(self) -> Json:
+        names = ("object", "attribute", "details", "reason", "summary")
+        return {"action": str(self.action)} | {name: getattr(self, name) for name in names}
+
+
+_SUMMARIES = {
+    (ChangeAction.CREATE, True): "a new object",
+    (ChangeAction.CREATE, False): "a new attribute",
+    (ChangeAction.DELETE, True): "with all its records",
+    (ChangeAction.DELETE, False): "with its values in all records",
+    (ChangeAction.EXTRA, False): "only in the service; --prune deletes it",
+}
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else value if isinstance(value, str) else jsontext.dumps(value)
+
+
+def compare(wanted: SchemaDocument, present: Present, *, prune: bool = False) -> list[SchemaChange]:
+    """The differences in the order of the file; what only the service has comes last, as DELETE with `prune` and EXTRA without.
+
+    Without `prune` objects that the file does not mention are no difference: a file may be about some objects only.
+    """
+    known = {spec.slug for spec in wanted.objects} | set(present.objects) | set(present.slugs)
+    changes = [change for spec in wanted.objects for change in _object(spec, present, known)]
+    leaving = ChangeAction.DELETE if prune else ChangeAction.EXTRA
+    for spec in wanted.objects:
+        given = {attribute.slug for attribute in spec.attributes}
+        changes += [SchemaChange(leaving, spec.slug, slug) for slug in present.attributes.get(spec.slug, {}) if slug not in given]
+    if prune:
+        given = {spec.slug for spec in wanted.objects}
+        changes += [SchemaChange(leaving, slug) for slug, found in present.objects.items() if slug not in given and not found.is_standard]
+    return changes
+
+
+def _object(spec: ObjectSpec, present: Present, known: set[str]) -> Iterator[SchemaChange]:
+    found = present.objects.get(spec.slug)
+    if found is None:
+        yield SchemaChange(ChangeAction.CREATE, spec.slug)
+    elif not found.is_standard and (details := _differences(_names(spec), _names(found))):
+        unchangeable = "singularName" in details
+        reason = "an object's singular name cannot be changed" if unchangeable else None
+        yield SchemaChange(ChangeAction.CONFLICT if unchangeable else ChangeAction.UPDATE, spec.slug, details=details, reason=reason)
+    there = present.attributes.get(spec.slug, {})
+    for attribute in spec.attributes:
+        if attribute.target is not None and attribute.target.lower() not in known and attribute.target not in known:
+            yield SchemaChange(
+                ChangeAction.CONFLICT, spec.slug, attribute.slug, reason=f"it points to {attribute.target}, which is nowhere"
+            )
+        elif attribute.slug not in there:
+            yield SchemaChange(ChangeAction.CREATE, spec.slug, attribute.slug)
+        else:
+            yield from _attribute(spec.slug, attribute, there[attribute.slug], present)
+
+
+def _names(of: ObjectSpec | Object) -> Json:
+    return {"singularName": of.singular_name, "pluralName": of.plural_name, "description": of.description}
+
+
+def _attribute(owner: str, spec: AttributeSpec, found: Attribute, present: Present) -> Iterator[SchemaChange]:
+    config = portable_config(found, present.slugs) or {}
+    fixed = _differences(
+        {"type": spec.type, "isRequired": spec.is_required, "isUnique": spec.is_unique, "isList": spec.is_list}
+        | {f"config.{key}": value for key, value in (spec.config or {}).items()},
+        {
+            "type": found.type,
+            "isRequired": bool(found.is_required),
+            "isUnique": bool(found.is_unique),
+            "isList": bool(found.is_list),
+        }
+        | {f"config.{key}": value for key, value in config.items()},
+    )
+    if fixed:
+        reason = "only the name of an attribute can be changed: delete it and apply again, or write down what the service has"
+        yield SchemaChange(ChangeAction.CONFLICT, owner, spec.slug, fixed, reason)
+    elif named := _differences({"name": spec.name}, {"name": found.name}):
+        yield SchemaChange(ChangeAction.UPDATE, owner, spec.slug, named)
+
+
+def _differences(wanted: Json, present: Json) -> dict[str, list[Any]]:
+    """Return the fields that the file gives with another value than the service, as `[before, after]`."""
+    return {key: [present.get(key), value] for key, value in wanted.items() if value is not None and value != present.get(key)}
+
+
+@dataclass(frozen=True)
+class SchemaStep:
+    """One request of a change. An id that does not exist yet is written `{slug}`."""
 
     change: SchemaChange
     method: str
     path: str
-    body: dict[str, Any] | None = None
+    body: Json | None = None
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         return {"method": self.method, "path": self.path, "body": self.body}
 
 
-def steps(wanted: SchemaDocument, present: Present, changes: list[SchemaChange]) -> list[Step]:
-    """The requests that the changes need, in an order in which each can succeed. Conflicts and extras need none."""
+def steps(wanted: SchemaDocument, present: Present, changes: list[SchemaChange]) -> list[SchemaStep]:
+    """Return the requests for the changes, in an order in which each can succeed. Conflicts and extras need none."""
     specs = {spec.slug: spec for spec in wanted.objects}
     made = [step for change in changes if change.action in _ORDER for step in _steps(change, specs.get(change.object), present)]
     return sorted(made, key=lambda step: _ORDER[step.change.action] + (step.change.attribute is not None) * _ATTRIBUTE[step.change.action])
@@ -48,16 +155,17 @@ def steps(wanted: SchemaDocument, present: Present, changes: list[SchemaChange])
 
 _ORDER = {ChangeAction.CREATE: 0, ChangeAction.UPDATE: 2, ChangeAction.DELETE: 6}
 _ATTRIBUTE = {ChangeAction.CREATE: 1, ChangeAction.UPDATE: 1, ChangeAction.DELETE: -1}
-"""Attributes come after the objects they are made in, and go before them."""
+"""Attributes follow the objects they are created in and precede those they are deleted from."""
 
 
 def apply(
-    service: WritableService, wanted: SchemaDocument, changes: list[SchemaChange], present: Present, done: Callable[[SchemaChange], None]
+    service: Crm, wanted: SchemaDocument, changes: list[SchemaChange], present: Present, done: Callable[[SchemaChange], None]
 ) -> None:
-    """Make the changes, telling `done` after each. A service may give a new object attributes of its own: so it is read again.
+    """Make the changes and tell `done` after each. Read the schema again after creating objects: the service may give them attributes of
+    its own.
 
-    Raises RejectedError before any request when a change is a conflict, and after a creation that came out with another slug; else what
-    the client raises: then applying the same file again goes on with what is left.
+    Raises RejectedError for a conflict, before any request, and for an object created with another slug; raises what the client raises.
+    Applying the file again continues with the rest.
     """
     refuse_conflicts(changes)
     new = [change for change in changes if change.action is ChangeAction.CREATE and change.attribute is None]
@@ -75,7 +183,7 @@ def apply(
 
 
 def refuse_conflicts(changes: list[SchemaChange]) -> None:
-    """Raises RejectedError that names every change for which the interface offers no way."""
+    """Raise RejectedError that names every change the interface does not offer."""
     conflicts = [change for change in changes if change.action is ChangeAction.CONFLICT]
     if not conflicts:
         return
@@ -88,29 +196,29 @@ def refuse_conflicts(changes: list[SchemaChange]) -> None:
     )
 
 
-def _steps(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> Iterator[Step]:
+def _steps(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> Iterator[SchemaStep]:
     found = present.objects.get(change.object)
     home = f"/objects/{found.id if found else '{' + change.object + '}'}"
     if change.attribute is None:
         if change.action is ChangeAction.CREATE and spec is not None:
-            yield Step(change, "POST", "/objects", _object_body(spec))
+            yield SchemaStep(change, "POST", "/objects", _object_body(spec))
         elif change.action is ChangeAction.UPDATE:
-            yield Step(change, "PATCH", home, {name: after for name, (_, after) in change.details.items()})
+            yield SchemaStep(change, "PATCH", home, {name: after for name, (_, after) in change.details.items()})
         else:
-            yield Step(change, "DELETE", home)
+            yield SchemaStep(change, "DELETE", home)
         return
     there = present.attributes.get(change.object, {}).get(change.attribute)
     one = f"{home}/attributes/{there.id if there else '{' + change.attribute + '}'}"
     if change.action is ChangeAction.CREATE and spec is not None:
         attribute = next(attribute for attribute in spec.attributes if attribute.slug == change.attribute)
-        yield Step(change, "POST", f"{home}/attributes", _attribute_body(attribute, present))
+        yield SchemaStep(change, "POST", f"{home}/attributes", _attribute_body(attribute, present))
     elif change.action is ChangeAction.UPDATE:
-        yield Step(change, "PATCH", one, {name: after for name, (_, after) in change.details.items()})
+        yield SchemaStep(change, "PATCH", one, {name: after for name, (_, after) in change.details.items()})
     else:
-        yield Step(change, "DELETE", one)
+        yield SchemaStep(change, "DELETE", one)
 
 
-def _send(service: WritableService, step: Step, present: Present) -> None:
+def _send(service: Crm, step: SchemaStep, present: Present) -> None:
     change, body = step.change, step.body or {}
     object_id = present.objects[change.object].id
     if change.attribute is None:
@@ -128,8 +236,8 @@ def _send(service: WritableService, step: Step, present: Present) -> None:
         service.delete_attribute(object_id, there.id)
 
 
-def _create_attribute(service: WritableService, object_id: str, change: SchemaChange, body: dict[str, Any]) -> None:
-    """The service makes the slug from the name. A name that would make another one is given afterwards."""
+def _create_attribute(service: Crm, object_id: str, change: SchemaChange, body: Json) -> None:
+    """Create an attribute. The service derives the slug from the name, so a name with another slug is set afterwards."""
     slug, name = str(change.attribute), body["name"]
     made = service.create_attribute(object_id, body if _gives_slug(name, slug) else body | {"name": slug})
     _same_slug(change.place, f"{change.object}.{made.slug}")
@@ -138,7 +246,7 @@ def _create_attribute(service: WritableService, object_id: str, change: SchemaCh
 
 
 def _gives_slug(name: str, slug: str) -> bool:
-    """Whether a service will surely make this slug of the name: how it treats letters beyond ASCII is its own affair."""
+    """Whether the service will certainly derive this slug from the name. Services treat letters beyond ASCII differently."""
     return name.isascii() and re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") == slug
 
 
@@ -151,13 +259,13 @@ def _same_slug(wanted: str, made: str | None) -> None:
         )
 
 
-def _object_body(spec: ObjectSpec) -> dict[str, Any]:
+def _object_body(spec: ObjectSpec) -> Json:
     name = spec.singular_name or spec.slug.replace("_", " ").replace("-", " ").capitalize()
     return {"slug": spec.slug, "singularName": name, "pluralName": spec.plural_name or name, "description": spec.description or ""}
 
 
-def _attribute_body(spec: AttributeSpec, present: Present) -> dict[str, Any]:
-    body: dict[str, Any] = {
+def _attribute_body(spec: AttributeSpec, present: Present) -> Json:
+    body: Json = {
         "name": spec.name or spec.slug,
         "type": spec.type,
         "isRequired": spec.is_required,
@@ -170,10 +278,10 @@ def _attribute_body(spec: AttributeSpec, present: Present) -> dict[str, Any]:
     return body
 
 
-def _wire_config(config: Mapping[str, Any], objects: Mapping[str, Object]) -> dict[str, Any]:
+def _wire_config(config: Mapping[str, Any], objects: Mapping[str, Object]) -> Json:
     wired = {key: value for key, value in config.items() if key != TARGET}
     if target := config.get(TARGET):
         found = objects.get(target)
-        known = target.lower() if target.lower() in {one.id.lower() for one in objects.values()} else "{" + target + "}"
+        known = target.lower() if target.lower() in {crm_object.id.lower() for crm_object in objects.values()} else "{" + target + "}"
         wired["allowed_object_id"] = found.id if found else known
     return wired

@@ -1,11 +1,20 @@
-"""Puts the service together: routes, edge, errors, documentation. A further noun is one line in `_NOUNS`."""
+"""One service process: routes, listening, shutdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
+from types import FrameType
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -13,55 +22,41 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Router
 
+from crmctl.clock import Clock, SystemClock
+from crmctl.errors import UsageError, reason
+from crmctl.models.jsontext import Json
+from crmctl.service.background import Figures, jobs
 from crmctl.service.console import routing as pages
-from crmctl.service.context import Context
+from crmctl.service.console.visits import CONSOLE, make_link
+from crmctl.service.context import Address, Context, Ids, ServiceSettings, new_id, open_data
 from crmctl.service.files import endpoints as serving
-from crmctl.service.http.admission import Admission
-from crmctl.service.http.edge import Edge
+from crmctl.service.files.storage import open_storage
+from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
+from crmctl.service.http.edge import Admission, Edge, Finished, Metrics, observer, stranger
+from crmctl.service.http.endpoints import build_document, route
 from crmctl.service.http.errors import answer_for
-from crmctl.service.http.metrics import Finished, Metrics, observer
-from crmctl.service.http.openapi import build_document
-from crmctl.service.routes import (
-    activities,
-    attributes,
-    files,
-    members,
-    objects,
-    probes,
-    record_history,
-    records,
-    reports,
-    webhooks,
-    workflows,
-)
+from crmctl.service.jobs.worker import RequestLogWriter, Worker
+from crmctl.service.routes import probes
+from crmctl.service.routes.interface import ENDPOINTS
 from crmctl.service.routes.probes import metrics_router
-from crmctl.service.store.request_log import LoggedRequest
-
-_NOUNS = (
-    objects.router,
-    attributes.router,
-    records.router,
-    record_history.router,
-    members.router,
-    activities.router,
-    files.router,
-    webhooks.router,
-    reports.router,
-    workflows.router,
-)
+from crmctl.service.store import keys, members
+from crmctl.service.store.engine import Engine
+from crmctl.service.store.logs import LoggedRequest
+from crmctl.service.store.tx import Tx
 
 
 def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> Starlette:
-    """The whole service as an ASGI application on an opened, initialised engine. It counts in `metrics`; `keep` is the request log's."""
-    nouns = [noun(context) for noun in _NOUNS]
+    """Return the whole service as an ASGI application on an opened engine. It counts in `metrics`; `keep` feeds the request log."""
     metrics = metrics or Metrics()
+    # A service whose storage does not work must not start.
+    open_storage(context.settings)
 
     @cache
-    def document() -> dict[str, Any]:
-        return build_document(endpoint for noun in nouns for endpoint in noun.endpoints)
+    def document() -> Json:
+        return build_document(endpoint for endpoint, _ in ENDPOINTS)
 
     routers = [
-        *(noun.router for noun in nouns),
+        Router([route(context, endpoint, handler) for endpoint, handler in ENDPOINTS]),
         probes.router(context, metrics, document),
         *pages.routers(context, document),
         serving.router(context),
@@ -70,12 +65,12 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
 
 
 def create_metrics_app(context: Context, metrics: Metrics) -> Starlette:
-    """The metrics alone, for an address of their own. What is asked there is not counted."""
+    """Return the metrics app for a separate listener. Its own requests are not counted."""
     return _application([metrics_router(metrics)], context, lambda _: None)
 
 
 def _application(routers: list[Router], context: Context, observe: Callable[[Finished], None]) -> Starlette:
-    """With errors in the service's own form for what no route takes."""
+    """Return the application, which answers unknown paths and methods in the service's own form."""
     routes = [route for router in routers for route in router.routes]
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -91,6 +86,179 @@ def _application(routers: list[Router], context: Context, observe: Callable[[Fin
 
 
 def _allowed_methods(routes: list[Any], request: Request) -> list[str]:
-    """Every method this path takes; the framework itself names only those of the first route that fits."""
+    """Return every method of this path. Starlette names only those of the first route that matches."""
     methods = {method for route in routes if route.matches(request.scope)[0] is not Match.NONE for method in route.methods}
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+
+
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep idle connections: then the client closes them, and no request meets a closing one."""
+
+STOP_SECONDS = 10
+"""How long requests in flight may take to finish after a signal."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A listening service. `api_key` exists only at the first start, `metrics_url` only with a separate metrics address; `console_url`
+    works once, within ten minutes."""
+
+    base_url: str
+    port: int
+    api_key: str | None
+    console_url: str
+    metrics_url: str | None = None
+
+    def document(self, *, with_key: bool = True) -> Json:
+        """Return `{"baseUrl", "consoleUrl", "metricsUrl", "apiKey"}`, the last two only if they exist, the key only on request."""
+        document = {"baseUrl": self.base_url, "consoleUrl": self.console_url}
+        document |= {"metricsUrl": self.metrics_url} if self.metrics_url else {}
+        return document | {"apiKey": self.api_key} if with_key and self.api_key else document
+
+
+def make_first_key(engine: Engine, clock: Clock, ids: Ids) -> str | None:
+    """Create a full-access key if the service never had one. No command can show it again."""
+
+    def make(tx: Tx) -> str | None:
+        # Of two processes that start together, one must wait.
+        members.hold_organisation(tx)
+        if keys.list_keys(tx):
+            return None
+        return keys.create_key(tx, name="First key", scopes=None, ids=ids, now=clock.now())[1]
+
+    return engine.write(make)
+
+
+def open_console(engine: Engine, address: str, clock: Clock) -> str:
+    """Store the address that clients use, and return a console link on it."""
+
+    def make(tx: Tx) -> str:
+        keys.put_address(tx, address)
+        return make_link(tx, address, CONSOLE, now=clock.now()).url
+
+    return engine.write(make)
+
+
+class Server:
+    """A service in this process. `run` blocks until `stop` is called or, on the main thread, a signal arrives."""
+
+    def __init__(self, settings: ServiceSettings, *, clock: Clock | None = None, ids: Ids = new_id) -> None:
+        """Raises UsageError when the address cannot be bound, ConfigError when the data cannot be opened."""
+        clock = clock or SystemClock()
+        # The address first: otherwise a first start could fail after it created its only key.
+        self._socket = bind(settings.host, settings.port)
+        self._metrics_socket: socket.socket | None = None
+        try:
+            if isinstance(settings.metrics, Address):
+                self._metrics_socket = bind(settings.metrics.host, settings.metrics.port, option="--metrics")
+            self.engine = open_data(settings, clock, ids)
+        except BaseException:
+            self._close_sockets()
+            raise
+        api_key = make_first_key(self.engine, clock, ids)
+        settings = replace(settings, port=self._socket.getsockname()[1])
+        self.settings = settings
+        console_url = open_console(self.engine, settings.address, clock)
+        self.ready = Ready(settings.address, settings.port, api_key, console_url, self._metrics_url())
+        self._context = Context(settings, self.engine, clock, ids)
+        self._metrics = Metrics()
+        self._requests = RequestLogWriter(self._context) if settings.kept.requests else None
+        self._metrics.figures = Figures(self._context, self._requests).read
+        self._app = create_app(self._context, self._metrics, self._requests.add if self._requests else None)
+        self._uvicorn: _Uvicorn | None = None
+
+    def _metrics_url(self) -> str | None:
+        if self._metrics_socket is None:
+            return None
+        host, port = self._metrics_socket.getsockname()[:2]
+        return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
+
+    def run(self, ready: Callable[[Ready], None]) -> None:
+        """Serve, and call `ready` once requests are answered. Returns when the requests in flight are finished."""
+        most = raise_file_limit(self.settings.connections)
+        registry = Connections(most, self.settings.head_timeout, lambda: stranger(self._context).headers())
+        listeners = [(self._socket, _config(self._app))]
+        if self._metrics_socket is not None:
+            listeners.append((self._metrics_socket, _config(create_metrics_app(self._context, self._metrics))))
+        self._uvicorn = _Uvicorn(listeners, registry, lambda: ready(self.ready))
+        own = [self._requests] if self._requests else []
+        worker = Worker([*own, *(jobs(self._context) if self.settings.background else [])])
+        try:
+            worker.start()
+            self._uvicorn.run()
+        finally:
+            self._close_sockets()
+            worker.stop()
+            self.engine.close()
+
+    def _close_sockets(self) -> None:
+        for listener in (self._socket, self._metrics_socket):
+            if listener is not None:
+                listener.close()
+
+    def stop(self) -> None:
+        """Ask `run` to finish, from any thread."""
+        if self._uvicorn is not None:
+            self._uvicorn.stop()
+
+
+def serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
+    """Run a service in this process until SIGTERM or SIGINT. Raises what Server raises."""
+    Server(settings).run(ready)
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        h11_max_incomplete_event_size=HEAD_LIMIT,
+    )
+
+
+def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """Open a listening socket; port 0 takes a free one. Raises UsageError naming the option."""
+    # asyncio switches off Nagle's delay only if the protocol is named.
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        return listener
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            hint = "stop what listens there, or choose another" + (": --port 0 takes a free one" if option == "--port" else f": {option}")
+            raise UsageError(f"port {port} on {host} is in use", hint=hint) from error
+        hint = "--host, --port" if option == "--port" else option
+        raise UsageError(f"cannot listen on {host} port {port}: {reason(error)}", hint=hint) from error
+
+
+class _Uvicorn(ListeningServer):
+    """uvicorn's server, which ends quietly on a signal instead of raising it again."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.stop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

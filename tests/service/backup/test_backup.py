@@ -20,10 +20,8 @@ import pytest
 
 from crmctl.clock import SystemClock
 from crmctl.errors import ConfigError, CrmctlError, RejectedError
-from crmctl.service.backup.archive import ArchiveWriter, unpack
-from crmctl.service.backup.backup import restore_backup
-from crmctl.service.data import open_data
-from crmctl.service.settings import UNFINISHED, ServiceSettings
+from crmctl.service.backup.backup import ArchiveWriter, restore_backup, unpack
+from crmctl.service.context import UNFINISHED, ServiceSettings, open_data
 from crmctl.service.store.engine import has_data
 from tests.support.cli import CRMCTL, run_crmctl
 from tests.support.databases import ENGINES, fresh_database
@@ -285,7 +283,7 @@ def lost_database(patch: pytest.MonkeyPatch, request: pytest.FixtureRequest, set
         server.end_connections(url)
         connection.execute("SELECT 1")
 
-    patch.setattr("crmctl.service.store.postgres_copy._make_indexes", lose)
+    patch.setattr("crmctl.service.store.postgres._make_indexes", lose)
     try:
         yield
     finally:

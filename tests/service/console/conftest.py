@@ -13,11 +13,11 @@ import httpx
 import pytest
 from argon2 import PasswordHasher
 
-from crmctl.service.console import passwords
-from crmctl.service.console.links import CONSOLE, make_link
-from crmctl.service.data import new_id
-from crmctl.service.store import members, sessions
-from crmctl.service.store.sessions import SessionOwner
+from crmctl.service.console import sign_in
+from crmctl.service.console.visits import CONSOLE, make_link
+from crmctl.service.context import new_id
+from crmctl.service.store import members
+from crmctl.service.store.members import SessionOwner
 from crmctl.service.store.tx import Tx
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService, make_client, running_service
@@ -59,7 +59,7 @@ class Visitor:
         def open_one(tx: Tx) -> tuple[str, str]:
             email = f"{role}.{new_id()[-12:]}@example.com"
             made = members.create_member(tx, name=name, email=email, role=role, ids=new_id, now=now)
-            return made["id"], sessions.open_session(tx, CONSOLE, SessionOwner(made["id"], agent="Firefox/1 Linux"), now=now)
+            return made["id"], members.open_session(tx, CONSOLE, SessionOwner(made["id"], agent="Firefox/1 Linux"), now=now)
 
         member_id, token = service.engine.write(open_one)
         self.client.cookies.set(cookie_name(service), token, path="/console")
@@ -85,7 +85,7 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes a hash slow is tested where hashes are; here they would only cost time."""
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    monkeypatch.setattr(passwords, "_hasher", lambda: cheap)
+    monkeypatch.setattr(sign_in, "_hasher", lambda: cheap)
 
 
 Newcomer = Callable[[RunningService], Visitor]

@@ -6,7 +6,7 @@ import html
 import re
 import shlex
 
-from crmctl.cli.framework import describe_tree, walk_commands
+from crmctl.cli.app import describe_tree, walk_commands
 from crmctl.service.console.api_reference import COMMANDS, calls_of
 from tests.service.console.conftest import Visitor
 from tests.service.console.test_pages import NASTY

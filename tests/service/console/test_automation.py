@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.console.action_form import actions_of, blocks_for
-from crmctl.service.console.charts import draw
-from crmctl.service.definitions.document import load_yaml
+from crmctl.service.console.reports import draw
+from crmctl.service.console.workflow_actions import actions_of, blocks_for
+from crmctl.service.definitions.definitions_file import load_yaml
 from crmctl.service.store.tx import Tx
 from tests.service.console.conftest import Visitor
 from tests.service.console.test_pages import NASTY
@@ -53,11 +53,11 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
     assert visitor.send("/console/reports", **form).status_code == 400, "a name is taken once"
     ran = visitor.follow(visitor.send(f"{path}/run"))
     assert "2,000.50" in ran.text
-    assert re.findall(r'<th scope="col"[^>]*>([^<]*)', ran.text) == ["Stage", "Sum of Amount", "Number of records"]
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)', ran.text) == ["Stage", "Currency", "Sum of Amount", "Number of records"]
     assert "<svg" in ran.text
     assert "Sum of Amount by Stage" in ran.text
     [file] = re.findall(r'href="([^"]+/csv)"', ran.text)
-    assert visitor.get(file).content.decode("utf-8-sig").splitlines()[:2] == ["stage,sum_amount,count", "won,2000.5,2"]
+    assert visitor.get(file).content.decode("utf-8-sig").splitlines()[:2] == ["stage,currency,sum_amount,count", "won,EUR,2000.5,2"]
     page = visitor.get(f"{path}/edit?as=yaml").text
     assert "groupBy: stage" in page
     refused = visitor.send(f"{path}/edit", **{"as": "yaml", "yaml": "name: renamed\nobject: deals\ngroupBy: nothing"})
@@ -65,7 +65,7 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
     assert [each["name"] for each in service.client.get("/api/v1/reports").json()["reports"]] == [NASTY], "nothing of it stays"
     visitor.follow(visitor.send(f"{path}/edit", **{"as": "yaml", "yaml": "name: renamed\nobject: deals\ncolumns: [name]"}))
     assert definition(service, report) == {"columns": ["name"]}
-    assert "1 stored run goes" in visitor.get(f"{path}/delete").text
+    assert "This also deletes 1 stored run." in visitor.get(f"{path}/delete").text
     assert "is deleted" in visitor.follow(visitor.send(f"{path}/delete")).text
     assert service.client.get("/api/v1/reports").json()["reports"] == []
 
@@ -116,7 +116,7 @@ def actions_in(visitor: Visitor, path: str) -> Any:
 def test_schedules_say_when_they_run_next_and_how_the_last_runs_went(service: RunningService, visitor: Visitor) -> None:
     text = "name: Nightly\ntrigger: schedule\ncron: '0 3 * * *'\nactions:\n- {type: createActivity, title: Night}"
     path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]
-    assert re.search(r"Next run</dt><dd><time[^>]*>[0-9-]+ 03:00:00 UTC", visitor.get(path).text)
+    assert re.search(r"Next run</dt><dd><time[^>]*>[0-9]+ [A-Z][a-z]+ [0-9]+, 03:00<", visitor.get(path).text)
 
 
 def test_what_failed_last_is_named_on_the_overview(service: RunningService, visitor: Visitor) -> None:
@@ -166,7 +166,7 @@ def test_a_condition_without_a_value_is_refused_and_never_left_out(service: Runn
     ):
         answer = visitor.send(f"/console/{path}", **form, **unfinished)
         assert (answer.status_code, "has no value" in answer.text) == (400, True)
-        assert re.search(r'value="email" selected', answer.text), "it is still there"
+        assert re.search(r'value="email"[^>]* selected', answer.text), "it is still there"
         assert service.client.get(f"/api/v1/{path}").json()[path] == []
     service.client.post(f"/api/v1/objects/{service.object_id('people')}/records", json={"data": {"email": "a@example.com"}})
     listed = visitor.get("/console/records/people?where=email&op=contains&value=")
@@ -193,7 +193,7 @@ def test_a_workflow_that_failed_last_needs_attention_however_many_of_its_runs_wa
         visitor.follow(visitor.send(f"{path}/run"))
     assert "the call failed" in visitor.get("/console").text
     service.clock.advance(7200)
-    assert "it has not begun" in visitor.get(path).text, "nothing runs the jobs here"
+    assert "the run has not started" in visitor.get(path).text, "nothing runs the jobs here"
 
 
 def test_a_chart_has_round_steps_and_a_place_for_every_figure() -> None:
@@ -207,3 +207,10 @@ def test_a_chart_has_round_steps_and_a_place_for_every_figure() -> None:
     assert [mark.label for mark in line.marks] == ["2026-01", "2026-02"]
     assert draw("t", [("a", 0, "0"), ("b", 0, "0")], is_time=False) is None
     assert draw("t", [("a", 10**400, "")] * 2, is_time=False) is None
+
+
+def test_an_action_that_sets_nothing_is_refused(visitor: Visitor) -> None:
+    action = {"action": "1", "a1:type": "updateRecord", "a1:kept": "{}", "a1:object": ""}
+    refused = visitor.send("/console/workflows", name="Nothing", trigger="record/created", object="people", **action)
+    assert refused.status_code == 400
+    assert "Action 1: add a value to set" in refused.text

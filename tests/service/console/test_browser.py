@@ -12,7 +12,7 @@ import pytest
 import standardwebhooks
 from selenium.webdriver.common.keys import Keys
 
-from crmctl.service.console.links import PORTAL
+from crmctl.service.console.visits import PORTAL
 from crmctl.service.store import deliveries
 from tests.service.console.conftest import link_to
 from tests.support.browser import NARROW, WIDE, Browser, open_browser
@@ -113,7 +113,7 @@ def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: Runnin
     outcomes = {0: 500}
     with Receiver(lambda request, number: outcomes.get(number, 200)) as receiver:
         browser.get(live.client.get("/api/v1/webhooks").json()["portalUrl"])
-        browser.wait_for("No endpoint yet")
+        browser.wait_for("No endpoints yet")
         browser.press("Add an endpoint")
         browser.fill("Address", "http://10.0.0.1/internal")
         browser.press("Add the endpoint")
@@ -238,7 +238,7 @@ def test_ticking_selects_only_what_is_ticked_and_choosing_everything_unticks(bro
 def test_a_link_from_another_site_opens_what_it_names_and_a_form_from_there_does_nothing(browser: Browser, live: RunningService) -> None:
     browser.get(f"data:text/html,<main><a href='{live.base_url}/console/webhooks'>Look here</a></main>")
     browser.press("Look here")
-    browser.wait_for("No endpoint yet")
+    browser.wait_for("No endpoints yet")
     form = f"<form method=post action='{live.base_url}/console/keys'><input name=name value=stolen><input name=access value=full>"
     browser.get(f"data:text/html,<main>{form}<button>Win a prize</button></form></main>")
     browser.press("Win a prize")
@@ -290,7 +290,7 @@ def test_actions_are_added_with_the_keyboard_and_enter_in_a_field_saves_them(bro
 
 def test_after_a_refused_form_the_focus_is_seen_on_what_is_wrong(browser: Browser, live: RunningService) -> None:
     for path, button, words in (
-        ("records/people/new", "Create", "not right yet"),
+        ("records/people/new", "Create", "nothing was saved"),
         (f"records/people/{person(live)['id']}", "Add", "title must not be empty"),
         ("keys/new", "Create the key", "at least one scope"),
         ("workflows/new", "Save", "at least one action"),
@@ -322,6 +322,22 @@ def test_a_reference_is_searched_as_one_types_with_the_keyboard_alone(browser: B
     browser.tab_to("Create").send_keys(Keys.ENTER)
     browser.wait_for("The record is created")
     assert "Acme" in browser.text
+
+
+def test_a_list_shows_nineteen_records_at_once_and_offers_fitting_operators(browser: Browser, live: RunningService) -> None:
+    data = [{"data": {"email": f"{number}@example.com"}} for number in range(25)]
+    assert live.client.post(f"/api/v1/objects/{live.object_id('people')}/records/bulk", json={"records": data}).is_success
+    browser.size((1440, 900))
+    browser.get(f"{live.base_url}/console/records/people")
+    rows = "return [...document.querySelectorAll('.records tbody tr')].filter(row => row.getBoundingClientRect().bottom <= 900).length"
+    assert browser.script(rows) >= 19
+    offered = """
+    document.querySelector("details").open = true;
+    const where = document.getElementById("where-1");
+    where.value = "subscribed"; where.dispatchEvent(new Event("change"));
+    return [...document.getElementById("op-1").options].map(option => option.value);
+    """
+    assert browser.script(offered) == ["isEmpty", "isNotEmpty", "isTrue", "isFalse"]
 
 
 def test_a_portal_session_does_not_open_the_console(browser: Browser, live: RunningService) -> None:

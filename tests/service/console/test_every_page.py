@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from starlette.routing import compile_path
 
-from crmctl.service.console.links import PORTAL
 from crmctl.service.console.pages import PageRoute
-from crmctl.service.data import new_id
+from crmctl.service.console.visits import PORTAL
+from crmctl.service.context import new_id
 from crmctl.service.roles import MemberRole
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_members import everything
@@ -136,4 +136,4 @@ def test_a_page_that_fails_inside_says_so_as_a_page_with_the_id_of_its_request(
 def test_a_standard_object_is_not_offered_for_deletion(crm: RunningService, newcomer: Newcomer) -> None:
     visitor = newcomer(crm)
     visitor.enter()
-    assert "there for good" in visitor.get(f"/console/objects/{crm.object_id('people')}/delete").text
+    assert "cannot be deleted" in visitor.get(f"/console/objects/{crm.object_id('people')}/delete").text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from crmctl.service.data import new_id
+from crmctl.service.context import new_id
 from crmctl.service.store import deliveries, delivery_claims, webhooks
 from crmctl.service.store.delivery_claims import Attempt, EndedTry
 from crmctl.service.store.tx import Tx

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from crmctl.service.console.links import CONSOLE
-from crmctl.service.store import audit_log, keys, request_log
-from crmctl.service.store.request_log import LoggedRequest
+from crmctl.service.console.visits import CONSOLE
+from crmctl.service.store import keys, logs
+from crmctl.service.store.logs import LoggedRequest
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.support.service import RunningService
 
@@ -21,7 +21,7 @@ def test_what_is_done_to_the_service_is_shown_with_who_did_it(service: RunningSe
     admin.send(f"{path}/attributes", name="Title", type="text")
     service.client.delete(f"/api/v1{path.removeprefix('/console')}")
     value = visitor.send("/console/keys", name="ci", access="full").text
-    entries = service.engine.read(lambda tx: audit_log.list_entries(tx, 4))
+    entries = service.engine.read(lambda tx: logs.list_entries(tx, 4))
     assert [(entry["action"], entry["by"]["type"]) for entry in entries] == [
         ("key.created", "operator"),
         ("object.deleted", "key"),
@@ -42,7 +42,7 @@ def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, vi
         LoggedRequest(at, f"request-{at}", key if at < 3 else None, "GET", "/api/v1/objects", status, 1500, "::1")
         for at, status in ((1, 200), (2, 404), (3, 503))
     ]
-    service.engine.write(lambda tx: request_log.append(tx, rows))
+    service.engine.write(lambda tx: logs.append(tx, rows))
 
     def shown(question: str) -> list[str]:
         return re.findall(r"(request-\d)</small>", visitor.get(f"/console/requests?{question}").text)
@@ -51,12 +51,12 @@ def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, vi
     assert shown(f"key={key}") == ["request-2", "request-1"]
     assert shown("status=500") == ["request-3"]
     assert shown("id=request-2&status=nonsense") == ["request-2"]
-    monkeypatch.setattr("crmctl.service.console.logs.LOOKED", 2)
+    monkeypatch.setattr("crmctl.service.console.administration.LOOKED", 2)
     assert (shown("id=request-1"), shown("id=request-1&all=1"), shown("id=request-2")) == ([], ["request-1"], ["request-2"])
     page = visitor.get("/console/requests?id=request-1").text
-    assert "None among the newest 2 requests." in page
-    [rest] = re.findall(r'href="(/console/requests[?]id[^"]*)">Look through all', page)
+    assert "No match among the newest 2." in page
+    [rest] = re.findall(r'href="(/console/requests[?]id[^"]*)">Search all', page)
     assert "request-1</small>" in visitor.get(html.unescape(rest)).text
-    assert "These are all among the newest 2 requests" in visitor.get("/console/requests?id=request-2").text
-    monkeypatch.setattr("crmctl.service.console.logs.LOOKED", 3)
-    assert "No request like this in the last 7 days." in visitor.get("/console/requests?id=request-0").text
+    assert "No further matches among the newest 2." in visitor.get("/console/requests?id=request-2").text
+    monkeypatch.setattr("crmctl.service.console.administration.LOOKED", 3)
+    assert "No matches." in visitor.get("/console/requests?id=request-0").text

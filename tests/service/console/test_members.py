@@ -11,10 +11,9 @@ import pytest
 
 from crmctl.clock import SystemClock
 from crmctl.service.console.routing import areas
-from crmctl.service.context import Context
-from crmctl.service.data import new_id
+from crmctl.service.context import Context, new_id
 from crmctl.service.roles import MemberRole, role_of
-from crmctl.service.store import members, sessions
+from crmctl.service.store import members
 from tests.service.console.conftest import Newcomer, Visitor, cookie_name
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, crmctl_program
@@ -23,13 +22,13 @@ pytestmark = pytest.mark.usefixtures("_cheap_passwords")
 
 PASSWORD = "correct horse battery"
 
-OF_ONESELF = {("/sign-out"), ("/account/password"), ("/sessions/{sessionId:uuid}/end"), ("/sign-in"), ("/password")}
+OF_ONESELF = {("/sign-out"), ("/account/password"), ("/sessions/{id:uuid}/end"), ("/sign-in"), ("/password")}
 """Forms that change nothing but the visitor's own session and password."""
 OF_MEMBERS = {
-    *("/reports/{reportId:uuid}/run", "/workflows/{workflowId:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
+    *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
     *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),
     "/records/{slug}/import",
-    *("/activities", "/activities/{activityId:uuid}", "/activities/{activityId:uuid}/delete"),
+    *("/activities", "/activities/{id:uuid}", "/activities/{id:uuid}/delete"),
 }
 """What a member may do, besides."""
 
@@ -173,16 +172,16 @@ def test_sessions_are_listed_bounded_and_ended_one_by_one(service: RunningServic
     page = visitor.get("/console/account").text
     assert "Firefox on Linux" in page
     assert page.count("this one") == 1
-    [mine] = service.engine.read(lambda tx: sessions.list_sessions(tx, ada, now=service.clock.now()))
+    [mine] = service.engine.read(lambda tx: members.list_sessions(tx, ada, now=service.clock.now()))
     assert other.send(f"/console/sessions/{mine['id']}/end").status_code == 404
     assert visitor.send(f"/console/sessions/{mine['id']}/end").status_code == 303
     assert visitor.get("/console").status_code == 403
     operator = newcomer(service)
-    for _ in range(sessions.MOST_SESSIONS + 5):
+    for _ in range(members.MOST_SESSIONS + 5):
         operator.enter()
         service.clock.advance(1)  # type: ignore[attr-defined]
-    assert service.engine.read(lambda tx: sessions.count_sessions(tx, now=service.clock.now())) == sessions.MOST_SESSIONS + 1
-    assert operator.get("/console/sessions").text.count(">End<") == sessions.MOST_SESSIONS + 1
+    assert service.engine.read(lambda tx: members.count_sessions(tx, now=service.clock.now())) == members.MOST_SESSIONS + 1
+    assert operator.get("/console/sessions").text.count(">End<") == members.MOST_SESSIONS + 1
     assert cookie_name(service) in operator.client.cookies
 
 

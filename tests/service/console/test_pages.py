@@ -12,9 +12,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from crmctl.service.console.links import PORTAL
-from crmctl.service.data import new_id
-from crmctl.service.definitions.document import parse_document
+from crmctl.service.console.visits import PORTAL
+from crmctl.service.context import new_id
+from crmctl.service.definitions.definitions_file import parse_document
 from crmctl.service.definitions.load import load_document
 from crmctl.service.store import deliveries, keys, webhooks, workflow_runs
 from tests.service.console.conftest import Newcomer, Visitor, link_to
@@ -108,6 +108,16 @@ def test_links_are_for_one_area_and_a_short_time(service: RunningService, newcom
     assert "set-cookie" not in answer.headers
 
 
+def test_the_operators_link_works_once_and_a_look_at_its_head_does_not_count(service: RunningService, newcomer: Newcomer) -> None:
+    link, other = link_to(service), link_to(service)
+    assert newcomer(service).client.head(link).status_code == 403
+    assert newcomer(service).client.get(link).status_code == 200
+    again = newcomer(service).client.get(link)
+    assert (again.status_code, "set-cookie" in again.headers) == (403, False)
+    assert "crmctl service console" in again.text
+    assert newcomer(service).client.get(other).status_code == 200
+
+
 def test_a_form_counts_only_with_the_token_of_its_own_session(service: RunningService, visitor: Visitor, newcomer: Newcomer) -> None:
     other = newcomer(service)
     other.enter()
@@ -128,7 +138,7 @@ def test_a_key_is_shown_once_and_works(service: RunningService, visitor: Visitor
         assert client.get("/api/v1/objects").status_code == 200
         assert client.post("/api/v1/objects", json={}).status_code == 403
     again = visitor.follow(visitor.send("/console/keys", **fields))
-    assert "made the key" in again.text
+    assert "created its key" in again.text
     for page in (again, visitor.get("/console/keys"), visitor.get("/console")):
         assert value not in page.text
         assert "<script>alert" not in page.text
@@ -259,14 +269,14 @@ def test_deliveries_are_paged_filtered_and_replayed(service: RunningService, vis
     assert "/deliveries/" in visitor.get(f"{path}?state=%27&page=x").text
     again = visitor.send(f"{path}/deliveries/{made[0]}/replay")
     assert again.headers["location"].partition("?")[0].endswith(made[0])
-    assert "not sent twice" in visitor.follow(again).text
+    assert "tried now" in visitor.follow(again).text
     counted = visitor.send(f"{path}/replay", which="all", until="2030-01-01T00:00", count="yes").text
-    assert "27 events are meant by this" in counted
+    assert "27 events in this range" in counted
     assert "Replay 27" in counted
-    assert "sent once more" in visitor.follow(visitor.send(f"{path}/replay", which="all", until="2030-01-01T00:00")).text
+    assert "sent again" in visitor.follow(visitor.send(f"{path}/replay", which="all", until="2030-01-01T00:00")).text
     counted = service.engine.read(lambda tx: deliveries.count_deliveries(tx, endpoint))
     assert counted == {"pending": 27, "succeeded": 0, "failed": 0}
-    assert "nothing to replay" in visitor.follow(visitor.send(f"{path}/replay", which="all", until="2020-01-01T00:00:00")).text
+    assert "No deliveries in this range" in visitor.follow(visitor.send(f"{path}/replay", which="all", until="2020-01-01T00:00:00")).text
     for fields in ({"since": "yesterday"}, {"since": "2027-01-02", "until": "2027-01-01"}):
         assert visitor.send(f"{path}/replay", **fields).status_code == 400
     assert visitor.get(f"/console/webhooks/{add_endpoint(service)}/deliveries/{made[0]}").status_code == 404

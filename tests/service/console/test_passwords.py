@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crmctl.service.console.passwords import check_new, hash_password, is_right
+from crmctl.service.console.sign_in import check_new, hash_password, is_right
 from crmctl.service.faults import BadRequest
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crmctl.models import jsontext
-from crmctl.models.attributes import AttributeType
+from crmctl.models.resources import AttributeType
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 
 TARGET = "9b2f5a3e-0000-4000-8000-000000000001"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from crmctl.models.filters import Operator
 from crmctl.service.store import record_pages
+from crmctl.values.operators import Operator
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
 from tests.support.service import RunningService
@@ -66,7 +66,7 @@ def test_a_record_is_created_shown_changed_and_deleted(service: RunningService, 
     ada = made.headers["location"].partition("?")[0].rpartition("/")[2]
     data = read(service, "people", ada)
     assert data == {"name": {"first": "Ada", "last": NASTY}, "company": acme, "tags": ["a", "b"], "score": 1.5, "subscribed": True}
-    assert "sent before" in member.follow(member.client.post(path, data=form | typed)).text
+    assert "already sent" in member.follow(member.client.post(path, data=form | typed)).text
     page = member.get(f"{path}/{ada}").text
     assert "<script>alert" not in page
     assert f'href="/console/records/companies/{acme}">Acme' in page
@@ -91,7 +91,7 @@ def test_a_deletion_is_of_what_was_looked_at(service: RunningService, member: Vi
     save(member, f"{path}/edit", name="Acme, saved meanwhile")
     refused = member.send(f"{path}/delete", version=looked_at[1])
     assert refused.status_code == 409
-    assert "Somebody saved this record meanwhile" in refused.text
+    assert "Someone saved this record meanwhile" in refused.text
     assert "Acme, saved meanwhile" in member.get(path).text
     now = re.search(r'name="version" value="([0-9a-f]+)"', refused.text)
     assert now
@@ -132,6 +132,7 @@ def test_somebody_elses_change_is_never_lost_and_neither_is_mine(service: Runnin
     service.client.patch(f"/api/v1/objects/{service.object_id('people')}/records/{ada}", json=theirs)
     conflict = member.client.post(path, data=mine)
     assert conflict.status_code == 409
+    assert re.search(r"First key \(on \d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC\) saved this record", conflict.text)
     assert read(service, "people", ada)["job_title"] == "old"
     assert re.search(r"Saved meanwhile: <span[^>]*>theirs", conflict.text)
     again = fields_of(conflict.text)
@@ -175,10 +176,10 @@ def test_the_list_has_columns_pages_an_order_and_a_file_of_what_is_shown(service
     assert "26–27 of 27" in member.get(html.unescape(following)).text
     file = member.get(f"/console/records/people/csv?{question}")
     assert file.headers["content-disposition"] == 'attachment; filename="people.csv"'
-    lines = file.content.decode("utf-8-sig").split("\r\n")
+    lines = file.content.decode("utf-8-sig").split("\n")
     assert lines[0] == "id,email,notes,tags"
     assert len(lines) == 29
-    assert lines[2].endswith(',p1@example.com,=1+1,"[""a"",""b""]"')
+    assert lines[2].endswith(',p1@example.com,\'=1+1,"[""a"",""b""]"')
     assert member.get("/console/records/people?where=nope&op=equals&value=x").status_code == 400
     assert member.get("/console/records/people?where=score&op=contains&value=x").status_code == 400
     assert member.get("/console/records/people?page=99").status_code == 200
@@ -204,16 +205,16 @@ def test_a_long_list_says_how_far_it_was_looked_through_and_goes_on(
         return html.unescape(re.findall(rf'href="/console/records/people[?]([^"]*)">{text}', page)[0])
 
     smith = "where=job_title&op=contains&value=smith"
-    assert "None among the newest 14 records. Look through all 30" in shown(smith)
-    assert "1–1 of 1 among the oldest 14 records · Look through all 30" in shown(f"{smith}&sort=oldest")
-    assert re.search(r"1–1 of 1 (?!among)", shown(href(smith, "Look through all 30")))
+    assert "No match among the newest 14 records. Search all 30" in shown(smith)
+    assert "1–1 of 1 among the oldest 14 records · Search all 30" in shown(f"{smith}&sort=oldest")
+    assert re.search(r"1–1 of 1 (?!among)", shown(href(smith, "Search all 30")))
     baker = "where=job_title&op=contains&value=baker"
     assert "1–4 of more than 5 · Count all" in shown(baker)
     assert "9–12 of more than 12" in shown(f"{baker}&page=3")
     last = shown(f"{baker}&page=4")
     assert "13–14 of 14 among the newest 14 records" in last
     assert "Next" not in last
-    assert "There are no more among the newest 14 records" in shown(f"{baker}&page=5")
+    assert "No more matches among the newest 14 records" in shown(f"{baker}&page=5")
     counted = href(baker, "Count all")
     assert "1–4 of 29" in shown(counted)
     assert "5–8 of 29" in shown(href(counted, "Next"))
@@ -241,3 +242,34 @@ def test_a_viewer_sees_records_and_no_way_to_change_them(service: RunningService
         assert "ada@example.com" in page
         assert not re.search(r'/records/[^"]*/(new|edit|delete|activities)', page)
     assert viewer.get(f"/console/records/people/{ada}/edit").status_code == 403
+
+
+def test_filters_and_forms_take_values_as_lists_show_them(service: RunningService, member: Visitor) -> None:
+    made = member.follow(save(member, "/console/records/deals/new", name="Renewal", amount__amount="12,500.50", amount__currency="eur"))
+    deal = str(made.url).partition("?")[0].rpartition("/")[2]
+    assert read(service, "deals", deal)["amount"] == {"amount": 12500.5, "currency": "EUR"}
+    page = member.get("/console/records/deals?where=amount&op=greaterThan&value=12,500.00").text
+    assert "€12,500.50" in page
+    assert 'data-operators="equals notEquals greaterThan' in page
+    assert not re.search(r'<select id="op-1".*?value="contains".*?</select>', page.partition("op-2")[0])
+    add(service, "people", email="ada@example.com", status="customer")
+    page = member.get("/console/records/people?where=status&op=equals&value=Customer").text
+    assert "ada@example.com" in page
+    assert "1–1 of 1" in page
+    assert '<option value="customer">' in page
+
+
+def test_a_duplicate_is_reported_once_with_a_link_to_the_other_record(service: RunningService, member: Visitor) -> None:
+    ada = add(service, "people", email="ada@example.com")
+    page = save(member, "/console/records/people/new", email="ada@example.com").text
+    assert page.count("unique") == 1
+    assert f'href="/console/records/people/{ada}">ada@example.com</a>' in page
+
+
+def test_money_dates_and_options_are_short(service: RunningService, member: Visitor) -> None:
+    money = {"amount": -1200, "currency": "USD"}
+    deal = add(service, "deals", name="Refund", amount=money, stage="won", close_date="2027-02-05")
+    page = member.get(f"/console/records/deals/{deal}").text
+    assert "-$1,200" in page
+    assert '<span class="chip green">won</span>' in page
+    assert '<time datetime="2027-02-05" title="2027-02-05" data-short>5 Feb 2027</time>' in page

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crmctl.service.settings import Quotas
+from crmctl.service.context import Quotas
 from crmctl.service.store import record_pages
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
@@ -23,19 +23,19 @@ def test_how_many_hold_a_value_is_said_as_far_as_it_was_counted(
     data = [{"data": {"tags": ["a"] if number < 6 else []}} for number in range(12)]
     assert service.client.post(f"/api/v1/objects/{people}/records/bulk", json={"records": data}).json()["created"] == 12
     page = f"/console/objects/{people}/attributes/{tags['id']}/delete"
-    assert "6 of 12 records hold a value" in visitor.get(page).text
+    assert "6 of 12 records have a value" in visitor.get(page).text
     monkeypatch.setattr(record_pages, "LOOKED", 5)
-    assert "0 of the newest 5 of 12 records hold a value" in visitor.get(page).text
+    assert "0 of the newest 5 of 12 records have a value" in visitor.get(page).text
     monkeypatch.setattr(record_pages, "MOST", 0)
     data = [{"data": {"tags": ["a"]}}]
     assert service.client.post(f"/api/v1/objects/{people}/records/bulk", json={"records": data}).json()["created"] == 1
-    assert "More than 0 of 13 records hold a value" in visitor.get(page).text
+    assert "More than 0 of 13 records have a value" in visitor.get(page).text
 
 
 def test_where_a_reference_leads_is_chosen_and_never_taken_for_granted(service: RunningService, visitor: Visitor) -> None:
     path = visitor.send("/console/objects", plural="Projects").headers["location"].partition("?")[0]
     refused = visitor.send(f"{path}/attributes", name="Customer", type="reference", target="")
-    assert (refused.status_code, "Choose which records it leads to" in refused.text) == (400, True)
+    assert (refused.status_code, "Choose the linked records" in refused.text) == (400, True)
     assert 'value="Customer"' in refused.text
     assert visitor.send(f"{path}/attributes", name="Customer", type="reference", target=service.object_id("people")).status_code == 303
 
@@ -59,9 +59,9 @@ def test_an_object_and_its_attributes_from_creation_to_deletion(service: Running
     assert service.client.post(f"/api/v1/objects/{object_id}/records", json=record).status_code == 201
     attribute = f"{path}/attributes/{found[1]['id']}"
     visitor.follow(visitor.send(attribute, name="Phase"))
-    assert "1 of 1 record holds a value" in visitor.get(f"{attribute}/delete").text
+    assert "1 of 1 record has a value" in visitor.get(f"{attribute}/delete").text
     assert "The attribute is deleted" in visitor.follow(visitor.send(f"{attribute}/delete")).text
-    visitor.follow(visitor.send(path, plural="Works", description=""))
+    visitor.follow(visitor.send(f"{path}/edit", plural="Works", description=""))
     assert "The object is inactive" in visitor.follow(visitor.send(f"{path}/active", active="false")).text
     assert "1 record and 2 attributes" in visitor.get(f"{path}/delete").text
     assert "The object is deleted" in visitor.follow(visitor.send(f"{path}/delete")).text

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from crmctl.service.faults import OverQuota
-from crmctl.service.files import disk as disks
-from crmctl.service.files.disk import CHUNK, Disk
+from crmctl.service.files import storage as disks
+from crmctl.service.files.storage import CHUNK, Disk
 
 MOST = 10 * CHUNK
 

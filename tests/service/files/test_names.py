@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crmctl.service.faults import BadRequest
-from crmctl.service.files.names import check_bucket, normalise_path
+from crmctl.service.files.storage import check_bucket, normalise_path
 
 
 @pytest.mark.parametrize("path", ["a", "a/b.txt", "..a", "a..b/c", "con1", "console.log", "a b", "%2e%2e/%00", "名前", "x" * 255, "ab:c"])

@@ -16,10 +16,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from crmctl.errors import ConfigError
-from crmctl.service.backup.archive import unpack
-from crmctl.service.backup.remote import RemotePlace
-from crmctl.service.files.configured_storage import open_storage
-from crmctl.service.settings import S3Settings, ServiceSettings
+from crmctl.service.backup.backup import RemotePlace, unpack
+from crmctl.service.context import S3Settings, ServiceSettings
+from crmctl.service.files.storage import open_storage
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
@@ -106,8 +105,8 @@ def test_buckets_that_s3_cannot_have_are_refused(service: RunningService) -> Non
 
 def test_amazons_own_addresses() -> None:
     storage = open_storage(ServiceSettings(files_s3=S3Settings("crm-", None, REGION)))
-    upload = storage.upload_url(None, "public", "a.png", now=0)  # type: ignore[arg-type]
-    assert upload.public_url == "https://crm-public.s3.amazonaws.com/a.png"
+    _, public_url = storage.upload_url(None, "public", "a.png", now=0)  # type: ignore[arg-type]
+    assert public_url == "https://crm-public.s3.amazonaws.com/a.png"
 
 
 def test_without_credentials_the_service_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +123,12 @@ def test_a_backup_goes_to_a_storage_and_comes_back(s3: str, tmp_path: Path, monk
         made = run_crmctl("service", "backup", "s3://crm-public/daily/crm.backup", "--data", crm.data_dir, "-o", "json").ok().json()
         unknown = run_crmctl("service", "backup", "s3://missing/crm.backup", "--data", crm.data_dir, "-o", "json").exits(7).error()
     assert "s3://missing/crm.backup" in unknown["message"]
+    httpx.put(f"{s3}/crm-public/damaged.backup", content=b"Dear diary", trust_env=False).raise_for_status()
+    for mode in ((), ("--dry-run",)):
+        place = ("s3://crm-public/damaged.backup", "--data", tmp_path / "new")
+        refused = run_crmctl("service", "restore", *place, *mode, "-o", "json").exits(9).error()
+        assert refused["code"] == "damaged_backup"
+        assert "s3://crm-public/damaged.backup" in refused["message"]
     back = run_crmctl("service", "restore", "s3://crm-public/daily/crm.backup", "--data", tmp_path / "new", "-o", "json").ok().json()
     assert (back["records"], back["bytes"]) == (made["records"], made["bytes"])
     run_crmctl("service", "restore", "s3://crm-public/none", "--data", tmp_path / "other").exits(7)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crmctl.service.faults import Busy
-from crmctl.service.http import concurrency
-from crmctl.service.http.concurrency import FairLimiter, Work
+from crmctl.service.http import connections
+from crmctl.service.http.connections import FairLimiter, Work
 
 
 class Crowd:
@@ -134,7 +134,7 @@ def test_a_place_given_in_the_moment_of_giving_up_comes_back(steps: int) -> None
 
 
 def test_bodies_that_are_too_much_together_are_refused_and_counted_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "MOST_BODY_BYTES", 100)
+    monkeypatch.setattr(connections, "MOST_BODY_BYTES", 100)
     work = Work()
     with work.body() as one:
         one(60)

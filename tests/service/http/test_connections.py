@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.service.http.connections import HEAD_LIMIT
-from crmctl.service.http.listener import RESERVED_FILES, raise_file_limit
+from crmctl.service.http.connections import HEAD_LIMIT, RESERVED_FILES, raise_file_limit
 from tests.support.service import RunningService, running_service, service_process
 from tests.support.wire import Wire
 

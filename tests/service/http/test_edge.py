@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,31 @@ def test_the_allow_header_names_every_method_of_the_path(service: RunningService
     ):
         answer = service.client.options(path)
         assert (answer.status_code, answer.json()["error"], answer.headers["allow"]) == (405, "method_not_allowed", methods)
+
+
+def test_a_compressed_body_is_refused(service: RunningService) -> None:
+    content = gzip.compress(b'{"pluralName": "Plans"}')
+    answer = service.client.post("/api/v1/objects", content=content, headers={"Content-Encoding": "gzip"})
+    assert (answer.status_code, answer.json()["error"]) == (415, "unsupported_media_type")
+    assert "Content-Encoding" in answer.json()["message"]
+
+
+def test_a_whole_address_as_the_target_of_a_request_is_its_path(service: RunningService, wire: Wire) -> None:
+    for target in (f"{service.base_url}/api/v1/objects?", "HTTP://elsewhere/api/v1/objects"):
+        wire.send(f"GET {target} HTTP/1.1\r\n{wire.headers}\r\n")
+        status, _, body = wire.answer()
+        assert (status, list(json.loads(body))) == (200, ["objects"])
+    assert {entry["path"] for entry in service.log} == {"/api/v1/objects"}
+
+
+def test_the_document_lists_what_every_operation_may_answer(service: RunningService) -> None:
+    paths = service.client.get("/openapi.json").json()["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            assert {"400", "401", "405", "429", "431"} <= set(operation["responses"]), (method, path)
+    record = paths["/api/v1/objects/{objectId}/records/{recordId}"]
+    assert {"304", "404"} <= set(record["get"]["responses"])
+    assert {"412", "413", "415"} <= set(record["patch"]["responses"])
 
 
 def test_the_probes_need_no_key(service: RunningService) -> None:

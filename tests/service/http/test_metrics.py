@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crmctl.service.settings import Address
+from crmctl.service.context import Address
 from tests.support.cli import run_crmctl
 from tests.support.service import running_service, service_process
 from tests.support.wire import Wire

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crmctl.service.failures import Failures
-from crmctl.service.settings import DATABASE_FILE
+from crmctl.service.context import DATABASE_FILE
+from crmctl.service.faults import Failures
 from tests.support.service import ServiceProcess, running_service, service_process
 
 RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
@@ -66,7 +66,8 @@ def test_a_disk_that_takes_nothing_more_is_said_and_reading_goes_on(tmp_path: Pa
             is_documented(refused, 503, "unavailable")
             assert "nothing was written" in refused.json()["message"]
             assert refused.headers["retry-after"] == "1"
-            not_ready = until_not_ready(client)
+            not_ready = client.get("/readyz")
+            is_documented(not_ready, 503, "unavailable")
             assert "disk" in not_ready.json()["message"]
             read = client.get(records)
             assert (read.status_code, [one["data"] for one in read.json()["records"]]) == (200, [{"notes": "before"}])

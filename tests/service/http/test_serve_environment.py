@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crmctl.cli.commands import serve
-from crmctl.service.settings import Address, Kept, Quotas, ServiceSettings
+from crmctl.service.context import Address, Kept, Quotas, ServiceSettings
 from tests.support.inprocess import run_here
 from tests.support.sources import ROOT
 

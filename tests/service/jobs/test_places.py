@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crmctl.service.jobs.places import Places
+from crmctl.service.jobs.worker import Places
 from tests.support.patience import PATIENCE, wait_until
 
 

@@ -8,8 +8,7 @@ import threading
 
 import pytest
 
-from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard
-from crmctl.service.outbound.lookup import UnresolvableTargetError
+from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard, UnresolvableTargetError
 from tests.support.patience import PATIENCE
 
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")]

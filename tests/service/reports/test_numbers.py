@@ -7,12 +7,11 @@ from decimal import Context, Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crmctl.models.attributes import AttributeType
-from crmctl.service.reports.aggregates import aggregate, measured
-from crmctl.service.reports.definition import Measure, Plan
-from crmctl.service.store.schema import Schema
-from crmctl.service.values.attribute import StoredAttribute
-from crmctl.service.values.numbers import number_key, number_of
+from crmctl.models.resources import AttributeType
+from crmctl.service.reports.report_definition import Measure, Plan, aggregate, measured
+from crmctl.service.store.record_tables import Schema
+from crmctl.values.attribute_types import StoredAttribute
+from crmctl.values.value_readers import number_key, number_of
 
 AMOUNT = StoredAttribute("a", 1, "amount", AttributeType.NUMBER)
 numbers = st.one_of(
@@ -32,7 +31,7 @@ def test_a_key_gives_its_number_back(number: int | float | Decimal) -> None:
 @given(st.lists(numbers, max_size=20))
 def test_measures_are_exact_for_numbers_of_any_size(values: list[int | float | Decimal]) -> None:
     measures = [Measure(function, function, AMOUNT) for function in ("sum", "min", "max", "count")]
-    plan = Plan(Schema("o", 1, {"amount": AMOUNT}), [], [], None, measures, None, False, 10)
+    plan = Plan(Schema("o", 1, {"amount": AMOUNT}), [], [], None, measures, [], None, None, False, 10)
     keys = [number_key(value) for value in values]
     [group] = aggregate(plan, [(seq, *[key] * 4) for seq, key in enumerate(keys)])
     found = [measured(measure, group, tally) for measure, tally in zip(measures, group.tallies, strict=True)]

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from crmctl.service.context import Context
-from crmctl.service.data import new_id, open_data
-from crmctl.service.definitions.document import parse_document
+from crmctl.service.context import Context, ServiceSettings, new_id, open_data
+from crmctl.service.definitions.definitions_file import parse_document
 from crmctl.service.definitions.load import load_document
 from crmctl.service.reports.report_run import run_report
-from crmctl.service.settings import ServiceSettings
 from crmctl.service.store import objects, records, reports
-from crmctl.service.store import record_scans as scanning
+from crmctl.service.store import records as scanning
 from tests.support.clock import FakeClock
 
 
@@ -73,7 +71,7 @@ reports:
     run = run_report(context, total)
     assert written > 15
     stored = engine.read(lambda tx: reports.get_run(tx, total, run["id"]))
-    assert stored["results"] == [{"count": 10, "sum_amount": 10}]
+    assert stored["results"] == [{"currency": None, "count": 10, "sum_amount": 10}]
     before = written
     assert run_report(context, listed)["resultCount"] == before
     engine.close()

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from crmctl.models.filters import Condition
-from crmctl.service.store import attributes, objects, organisation, records
+from crmctl.service.conditions import read_condition
+from crmctl.service.store import attributes, members, objects, records
 from crmctl.service.store.engine import Engine, Tx, open_engine
-from crmctl.service.values.conditions import read_condition
+from crmctl.values.filters import Condition
 from tests.support.clock import FakeClock
 from tests.support.databases import ENGINES, fresh_database
 from tests.support.service import listen
@@ -109,7 +109,7 @@ def opened(url: str) -> Iterator[Store]:
     """A store with its organisation set up."""
     made = Store(open_engine(url))
     try:
-        made.write(organisation.initialise)
+        made.write(members.initialise)
         made.listen()
         yield made
     finally:

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from crmctl.service.context import Context
+from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import BadRequest, Busy
-from crmctl.service.jobs import removals
-from crmctl.service.jobs.removals import Pieces, Removals, after_removal
-from crmctl.service.settings import ServiceSettings
-from crmctl.service.store import attribute_removals, attributes, objects, record_history, records
-from crmctl.service.store.attribute_removals import INDEX, KEYS, VALUES, StillLeaving, take_out
+from crmctl.service.jobs import removal_jobs
+from crmctl.service.jobs.removal_jobs import Pieces, Removals, after_removal
+from crmctl.service.store import attributes, objects, record_history, records, removals
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.engine import open_engine
+from crmctl.service.store.removals import INDEX, KEYS, VALUES, StillLeaving, take_out
 from tests.service.store.conftest import Store, new_id, opened
 
 PIECE = 4
@@ -28,7 +27,7 @@ COUNT = 22
 @pytest.fixture(autouse=True)
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few the records are."""
-    monkeypatch.setattr(attribute_removals, "AT_ONCE", 0)
+    monkeypatch.setattr(removals, "AT_ONCE", 0)
 
 
 @pytest.fixture
@@ -184,7 +183,7 @@ def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_
             store.clock.advance(6)
             while job.run_once():
                 pass
-            assert not store.read(attribute_removals.is_waiting)
+            assert not store.read(removals.is_waiting)
     finally:
         postgres.drop_database(url)
 
@@ -193,7 +192,7 @@ def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_
 def test_a_table_that_a_backup_reads_is_changed_after_it_and_nobody_waits_behind(
     postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removals, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(removal_jobs, "AGAIN_SECONDS", 0.1)
     url = postgres.create_database(postgres_template)
     try:
         for store in _opened(url):

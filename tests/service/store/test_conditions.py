@@ -6,14 +6,13 @@ import itertools
 
 import pytest
 
-from crmctl.models.attributes import AttributeType
-from crmctl.models.filters import Condition, Operator
+from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest
-from crmctl.service.store import conditions
 from crmctl.service.store.conditions import compile_condition
-from crmctl.service.store.dialect import SqliteDialect
-from crmctl.service.values.attribute import StoredAttribute
-from crmctl.service.values.kinds import KINDS, Family
+from crmctl.service.store.tx import SqliteDialect
+from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
 
 ANY = {Operator.EQUALS, Operator.NOT_EQUALS, Operator.IS_EMPTY, Operator.IS_NOT_EMPTY}
 ORDERED = ANY | {
@@ -36,16 +35,16 @@ OPERANDS = {Family.NUMBER: "1", Family.DATE: "2026-01-31", Family.TRUTH: "true"}
 
 
 def test_every_type_is_of_a_kind_and_every_family_has_all_its_parts() -> None:
-    assert set(KINDS) == set(AttributeType)
-    assert {kind.family for kind in KINDS.values()} == set(Family)
-    assert set(conditions.OPERATORS) == set(conditions._KEYS) == set(TAKEN) == set(Family)
+    assert set(TYPES) == set(AttributeType)
+    assert {kind.family for kind in TYPES.values()} == set(Family)
+    assert set(TAKEN) == set(Family)
     assert set.union(*TAKEN.values()) == set(Operator)
 
 
 @pytest.mark.parametrize(("type", "holds_many"), list(itertools.product(AttributeType, (False, True))), ids=str)
 @pytest.mark.parametrize("operator", Operator, ids=str)
 def test_every_operator_is_carried_out_or_refused_by_name(type: AttributeType, holds_many: bool, operator: Operator) -> None:
-    family = KINDS[type].family
+    family = TYPES[type].family
     attributes = {"field": StoredAttribute("id", 1, "field", type, is_list=holds_many, options=("new", "old"))}
     condition = Condition("field", operator, OPERANDS.get(family, "new") if operator.takes_value else "true")
     if operator in TAKEN[family]:

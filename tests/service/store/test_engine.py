@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -14,10 +15,11 @@ import pytest
 from crmctl.errors import ConfigError
 from crmctl.models import jsontext
 from crmctl.service.faults import Busy, Fault, NotFound
-from crmctl.service.store import organisation, records
+from crmctl.service.store import members, records
 from crmctl.service.store.engine import Tx, open_engine
-from crmctl.service.store.migrations import MIGRATIONS, Migration, migrate
-from crmctl.service.store.schema import load_schema
+from crmctl.service.store.migrations import MIGRATIONS, Migration, migrate, upgrade
+from crmctl.service.store.record_tables import load_schema
+from crmctl.service.store.tables import TABLES
 from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
 
@@ -68,7 +70,7 @@ def test_addresses_of_a_database(tmp_path: Path) -> None:
 _WRITER = """
 import sys, uuid
 from crmctl.service.store import objects, records
-from crmctl.service.store.engine import open_engine
+from crmctl.service.store.engine import open_engine  # noqa: E402
 
 engine = open_engine(sys.argv[1])
 ids = lambda: str(uuid.uuid4())
@@ -128,10 +130,7 @@ def test_an_older_database_is_brought_up_to_date(store: Store) -> None:
     people = store.standard("people")
     made = store.create(people, email="a@x.org")
 
-    def add_a_column(tx: Tx) -> None:
-        tx.execute("ALTER TABLE member ADD COLUMN title TEXT")
-
-    newer = (*MIGRATIONS, Migration("titles of members", add_a_column))
+    newer = (*MIGRATIONS, Migration("titles of members", ["ALTER TABLE member ADD COLUMN title TEXT"]))
     migrate(store.engine, newer)
     migrate(store.engine, newer)
     assert store.rows("SELECT title FROM member") == [(None,)]
@@ -139,8 +138,38 @@ def test_an_older_database_is_brought_up_to_date(store: Store) -> None:
     assert store.find(people) == [made]
 
 
+def layout(tx: Tx) -> set[tuple[str, ...]]:
+    """Columns and indexes of every table, in no order."""
+    if tx.dialect.engine == "sqlite":
+        columns = 'SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk FROM sqlite_master AS m, pragma_table_info(m.name) AS c'
+        indexes = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    else:
+        columns = (
+            "SELECT table_name, column_name, data_type, is_nullable, column_default, collation_name, is_identity "
+            "FROM information_schema.columns WHERE table_schema = 'public'"
+        )
+        indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+    return {tuple(map(str, row)) for row in tx.all(columns) + tx.all(indexes)}
+
+
+@pytest.mark.parametrize("version", [1, 10, 20])
+def test_an_old_database_gets_the_tables_of_a_new_one(empty_database: str, version: int) -> None:
+    with contextlib.closing(open_engine(empty_database)) as engine:
+        new = engine.read(layout)
+
+        def go_back(tx: Tx) -> None:
+            for name in (*TABLES, "schema_version"):
+                tx.execute(f"DROP TABLE {name}")
+            upgrade(tx, MIGRATIONS[:version])
+
+        engine.write(go_back)
+        assert engine.read(layout) != new
+    with contextlib.closing(open_engine(empty_database)) as engine:
+        assert engine.read(layout) == new
+
+
 def test_a_newer_database_is_refused_and_left_alone(store: Store, database: str) -> None:
-    newer = (*MIGRATIONS, Migration("from the future", lambda tx: None))
+    newer = (*MIGRATIONS, Migration("from the future", ()))
     migrate(store.engine, newer)
     with pytest.raises(ConfigError, match=f"version {len(newer)}") as caught:
         open_engine(database)
@@ -154,7 +183,7 @@ def test_a_migration_that_fails_changes_nothing(store: Store, database: str) -> 
         raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
-        migrate(store.engine, (*MIGRATIONS, Migration("bad", fail)))
+        migrate(store.engine, (*MIGRATIONS, Migration("bad", [fail])))
     assert len(store.rows("SELECT * FROM member")) == 1
     open_engine(database).close()
 
@@ -171,7 +200,7 @@ def test_two_processes_that_start_at_once_set_up_one_organisation(empty_database
 
     def start() -> None:
         engine = open_engine(empty_database)
-        outcomes.append(engine.write(lambda tx: organisation.initialise(tx, new_id, 1.0)))
+        outcomes.append(engine.write(lambda tx: members.initialise(tx, new_id, 1.0)))
         engine.close()
 
     threads = [threading.Thread(target=start) for _ in range(4)]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.comparison import value_test
-from crmctl.models.filters import Operator
+from crmctl.models.resources import Attribute, AttributeType
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import records
+from crmctl.values.conditions import value_test
+from crmctl.values.operators import Operator
 from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
 

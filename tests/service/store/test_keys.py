@@ -14,7 +14,7 @@ import pytest
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import keys, members
 from crmctl.service.store.engine import open_engine
-from crmctl.service.store.rates import LocalRateWindows, RateState, RateWindows
+from crmctl.service.store.keys import LocalRateWindows, RateState, RateWindows
 from tests.service.store.conftest import Store, new_id
 
 

@@ -10,13 +10,12 @@ import sys
 
 import pytest
 
-from crmctl.service.context import Context
+from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import NotFound
-from crmctl.service.jobs import removals
-from crmctl.service.jobs.removals import Removals
-from crmctl.service.settings import ServiceSettings
-from crmctl.service.store import attribute_removals, attributes, objects, records
-from crmctl.service.store.attribute_removals import INDEX, KEYS, RECORDS
+from crmctl.service.jobs import removal_jobs
+from crmctl.service.jobs.removal_jobs import Removals
+from crmctl.service.store import attributes, objects, records, removals
+from crmctl.service.store.removals import INDEX, KEYS, RECORDS
 from tests.service.store.conftest import Store, new_id
 
 PIECE, COUNT = 4, 22
@@ -24,15 +23,15 @@ SIZES = dict.fromkeys((INDEX, KEYS, RECORDS), PIECE)
 
 DYING = f"""
 import os, signal, sys
-from crmctl.service.jobs import removals
-from crmctl.service.store.engine import open_engine
+from crmctl.service.jobs import removal_jobs
+from crmctl.service.store.engine import open_engine  # noqa: E402
 
 def die(tx):
-    assert removals._take_piece(tx, {SIZES})
+    assert removal_jobs._take_piece(tx, {SIZES})
     os.kill(os.getpid(), signal.SIGKILL)
 
 engine = open_engine(sys.argv[1])
-engine.write(lambda tx: removals._take_piece(tx, {SIZES}))
+engine.write(lambda tx: removal_jobs._take_piece(tx, {SIZES}))
 engine.write(die)
 """
 
@@ -60,7 +59,7 @@ def held(store: Store, table: str) -> int:
 
 
 def take(store: Store) -> bool:
-    return store.engine.write(lambda tx: removals._take_piece(tx, SIZES)) is not None
+    return store.engine.write(lambda tx: removal_jobs._take_piece(tx, SIZES)) is not None
 
 
 def delete(store: Store, things: str) -> None:
@@ -107,7 +106,7 @@ def test_a_process_that_is_killed_in_a_piece_loses_that_piece_only(database: str
 
 
 def test_an_attribute_that_was_still_leaving_goes_with_it(store: Store, things: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attribute_removals, "AT_ONCE", 0)
+    monkeypatch.setattr(removals, "AT_ONCE", 0)
     store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, "code")["id"]))
     take(store)
     delete(store, things)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from crmctl.models.attributes import AttributeType
+from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
-from crmctl.service.store import attributes, objects, organisation, records
+from crmctl.service.store import attributes, members, objects, records
 from tests.service.store.conftest import Store, new_id
 
 
@@ -17,8 +17,8 @@ def slugs(store: Store) -> list[str]:
 
 
 def test_a_new_organisation_has_an_owner_and_every_type_of_attribute(store: Store) -> None:
-    assert store.write(organisation.initialise) is None
-    found = store.read(organisation.get_organisation)
+    assert store.write(members.initialise) is None
+    found = store.read(members.get_organisation)
     assert found is not None
     assert set(found) == {"id", "name", "createdAt"}
     assert slugs(store) == ["people", "companies", "deals"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from crmctl.service.definitions.document import parse_document
-from crmctl.service.definitions.entries import store_report, store_workflow
+from crmctl.service.definitions.definitions_file import parse_document, store_report, store_workflow
 from crmctl.service.faults import NotFound
-from crmctl.service.store import record_labels, reports, workflow_runs, workflows
+from crmctl.service.store import records, reports, workflow_runs, workflows
 from crmctl.service.store.reports import ReportOutcome
 from tests.service.store.conftest import Store, new_id
 
@@ -19,13 +18,13 @@ def test_records_are_found_by_what_they_are_called(store: Store) -> None:
     store.create(people, name="Grace % Hopper", job_title="ada")
 
     def found(text: str) -> list[str]:
-        return [each["label"] for each in store.read(lambda tx: record_labels.find_by_label(tx, people, text))]
+        return [each["label"] for each in store.read(lambda tx: records.find_by_label(tx, people, text))]
 
     assert found("ada") == ["Ada Lovelace", "ADAM@example.com"]
     assert found("LOVE") == ["Ada Lovelace"]
     assert found("% h") == ["Grace % Hopper"]
     assert found("nobody") == found(" ") == []
-    labels = store.read(lambda tx: record_labels.labels_of(tx, people, [ada, adam, new_id()]))
+    labels = store.read(lambda tx: records.labels_of(tx, people, [ada, adam, new_id()]))
     assert labels == {ada: "Ada Lovelace", adam: "ADAM@example.com"}
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from crmctl.errors import ConfigError
 from crmctl.models import jsontext
+from crmctl.service.app import make_first_key
 from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
-from crmctl.service.server import make_first_key
-from crmctl.service.store import activities, attributes, keys, objects, outbox, record_tables, records
+from crmctl.service.store import activities, attributes, change_log, keys, objects, record_tables, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.postgres import PostgresEngine
 from tests.service.store.conftest import Store, new_id, opened
@@ -234,15 +234,15 @@ def test_what_two_delete_at_once_is_deleted_once(two: Stores) -> None:
 
 def test_events_are_handed_over_once(two: Stores) -> None:
     for n in range(300):
-        two[0].engine.write(lambda tx, n=n: outbox.append(tx, "record.created", {"n": n}, ids=new_id, now=0.0))
+        two[0].engine.write(lambda tx, n=n: change_log.append_event(tx, "record.created", {"n": n}, ids=new_id, now=0.0))
     taken: list[str] = []
 
     def take(store: Store) -> None:
-        while events := store.engine.write(lambda tx: outbox.take_waiting(tx, 7)):
+        while events := store.engine.write(lambda tx: change_log.take_waiting(tx, 7)):
             taken.extend(event.id for event in events)
 
     at_once(*[lambda store=store: take(store) for store in two * 2])
-    while events := two[0].engine.write(lambda tx: outbox.take_waiting(tx, 100)):
+    while events := two[0].engine.write(lambda tx: change_log.take_waiting(tx, 100)):
         taken.extend(event.id for event in events)
     assert len(taken) == len(set(taken)) == 300
 
@@ -365,7 +365,7 @@ def test_what_cannot_be_opened_is_said_without_the_password(postgres: Any, url: 
 
 _HOLDER = """
 import sys, time
-from crmctl.service.store.engine import open_engine
+from crmctl.service.store.engine import open_engine  # noqa: E402
 engine = open_engine(sys.argv[1])
 def hold(tx):
     tx.execute("UPDATE organisation SET name = 'killed'")

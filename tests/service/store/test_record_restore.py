@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from crmctl.service.context import Context
+from crmctl.service.context import Context, Kept, ServiceSettings
 from crmctl.service.faults import BadRequest
-from crmctl.service.jobs.retention import Retention
-from crmctl.service.settings import Kept, ServiceSettings
-from crmctl.service.store import attributes, change_log, outbox, record_history, record_restore, records, webhooks
+from crmctl.service.jobs.removal_jobs import Retention
+from crmctl.service.store import attributes, change_log, record_history, record_restore, records, webhooks
 from crmctl.service.store.migrations import MIGRATIONS, migrate
 from crmctl.service.store.record_restore import RestoreOutcome
 from tests.service.store.conftest import Store, new_id
@@ -113,7 +112,7 @@ def test_moments_that_nothing_is_known_of_are_refused(store: Store) -> None:
     store.create(made, n=1)
     with pytest.raises(BadRequest, match="future"):
         restore(store, made, store.clock.now() + 1)
-    store.engine.write(lambda tx: outbox.take_waiting(tx, 10))
+    store.engine.write(lambda tx: change_log.take_waiting(tx, 10))
     settings = ServiceSettings(kept=Kept(history=100 * 86400))
     store.clock.advance(101 * 86400)
     Retention(Context(settings, store.engine, store.clock, new_id)).run_once()
@@ -129,13 +128,13 @@ def test_a_change_that_is_kept_for_a_delivery_alone_is_no_history(store: Store) 
     made = things(store)
     store.clock.sleep(60)
     one = store.create(made, n=1)["id"]
-    store.engine.write(lambda tx: outbox.take_waiting(tx, 100))
+    store.engine.write(lambda tx: change_log.take_waiting(tx, 100))
     for endpoint in store.read(webhooks.list_endpoints):
         store.engine.write(lambda tx, endpoint=endpoint: webhooks.delete_endpoint(tx, endpoint["id"]))
     store.write(webhooks.create_endpoint, url="http://127.0.0.1:9/")
     store.clock.sleep(60)
     store.write(records.update_record, made, one, {"n": 2})
-    store.engine.write(lambda tx: outbox.take_waiting(tx, 100))
+    store.engine.write(lambda tx: change_log.take_waiting(tx, 100))
     update = store.rows("SELECT event_id FROM change_log WHERE type = 'record.updated'")
     assert update[0][0] is not None
     kept = "UPDATE change_log SET waiting = 1 WHERE type = 'record.updated'"
@@ -182,11 +181,11 @@ def test_an_older_outbox_becomes_the_log_and_its_deliveries_go_on(store: Store) 
             "INSERT INTO webhook_delivery (id, endpoint_id, event_id, event_type, state, attempts, lease_until, created_at) "
             "VALUES ('d', 'e', 'delivered', 'record.created', 'pending', 0, 0, 1)"
         )
-        position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.apply is change_log.create_tables)
+        position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.name == "log of changes")
         tx.execute("DELETE FROM schema_version WHERE version >= ?", (position,))
 
     store.engine.write(go_back)
-    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.apply is change_log.create_tables)
+    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.name == "log of changes")
     migrate(store.engine, MIGRATIONS[:position])
     assert store.rows("SELECT event_id, waiting FROM change_log ORDER BY sequence") == [("delivered", 0), ("waiting", 1)]
     with pytest.raises(BadRequest, match="known since"):

@@ -11,7 +11,7 @@ import pytest
 
 from crmctl.errors import ConfigError
 from crmctl.service.faults import Unavailable
-from crmctl.service.store import keys, organisation, records
+from crmctl.service.store import keys, members, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.sqlite import SqliteEngine
 from tests.service.store.conftest import Store, new_id
@@ -40,9 +40,9 @@ def test_a_closed_engine_says_so(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "deep" / "er" / "crm.db")
     engine.close()
     with pytest.raises(Unavailable):
-        engine.read(organisation.get_organisation)
+        engine.read(members.get_organisation)
     with pytest.raises(Unavailable):
-        engine.write(organisation.get_organisation)
+        engine.write(members.get_organisation)
     engine.close()
     assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["crm.db"]
 
@@ -90,7 +90,7 @@ def test_a_reader_sees_one_moment_and_cannot_write(sqlite_store: Store) -> None:
     assert sqlite_store.total(things) == 1
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         sqlite_store.read(lambda tx: tx.execute("DELETE FROM organisation"))
-    assert sqlite_store.read(organisation.get_organisation) is not None
+    assert sqlite_store.read(members.get_organisation) is not None
 
 
 def test_a_deadline_and_a_single_statement_cost_no_further_statements(tmp_path: Path) -> None:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import pytest
 
 from crmctl.service.faults import Unavailable
-from crmctl.service.store import attempt_counts, webhooks
-from crmctl.service.store.attempt_counts import CountedAttempts, DayOfEndpoint
-from crmctl.service.store.figures import read_figures
-from crmctl.service.webhooks.attempt_tally import AttemptTally
+from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store.deliveries import CountedAttempts, DayOfEndpoint, read_figures
+from crmctl.service.webhooks.delivery_jobs import AttemptTally
 from tests.support.deliveries import Bench
 from tests.support.receiver import Receiver
 
 
 def day_of(bench: Bench, endpoint: str) -> DayOfEndpoint:
-    return bench.engine.read(lambda tx: attempt_counts.last_day(tx, now=bench.clock.now()))[endpoint]
+    return bench.engine.read(lambda tx: deliveries.last_day(tx, now=bench.clock.now()))[endpoint]
 
 
 def count(bench: Bench, endpoint: str, hours_ago: float, seconds: float, outcomes: list[bool]) -> None:
     at = bench.clock.now() - hours_ago * 3600
     for succeeded in outcomes:
         counted = {CountedAttempts.of(endpoint, at, seconds, succeeded): 1}
-        bench.engine.write(lambda tx, counted=counted: attempt_counts.add_counts(tx, counted))  # type: ignore[misc]
+        bench.engine.write(lambda tx, counted=counted: deliveries.add_counts(tx, counted))  # type: ignore[misc]
 
 
 def test_the_attempts_of_a_day_are_counted_with_how_long_they_took(bench: Bench) -> None:
@@ -39,7 +38,7 @@ def test_the_attempts_of_a_day_are_counted_with_how_long_they_took(bench: Bench)
     assert (day_of(bench, other).rate, day_of(bench, other).median) == ("0 %", None)
     figures = bench.engine.read(lambda tx: read_figures(tx, now=bench.clock.now()))
     assert (figures["delivery_attempts_day"], figures["delivery_attempts_failed_day"]) == (26, 6)
-    bench.engine.write(lambda tx: attempt_counts.forget(tx, bench.clock.now() - 24 * 3600))
+    bench.engine.write(lambda tx: deliveries.forget_counts(tx, bench.clock.now() - 24 * 3600))
     bench.engine.write(lambda tx: webhooks.delete_endpoint(tx, one))
     count(bench, one, 0, 0.1, [True])
     rows = bench.engine.read(lambda tx: tx.all("SELECT endpoint_id, attempts FROM webhook_hour"))
@@ -65,7 +64,7 @@ def test_a_tally_is_written_once_a_second_and_survives_a_database_that_is_away(b
         bench.clock.advance(60)
         bench.deliver()
         with monkeypatch.context() as away:
-            away.setattr(attempt_counts, "add_counts", _refuse)
+            away.setattr(deliveries, "add_counts", _refuse)
             with pytest.raises(Unavailable):
                 tally.run_once()
         bench.clock.advance(2)

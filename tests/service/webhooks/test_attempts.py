@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.service.background import LOOPBACK
-from crmctl.service.data import new_id
+from crmctl.service.context import new_id
 from crmctl.service.outbound.caller import Caller, CallFailedError
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, webhooks
@@ -207,6 +207,19 @@ def test_headers_without_end_are_a_failure() -> None:
     endless = drip(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000, b"")
     with ByteReceiver(endless) as receiver, pytest.raises(CallFailedError, match="Protocol"):
         caller(seconds=30).post(receiver.url, {}, b"{}")
+
+
+def test_interim_answers_without_end_are_a_failure_long_before_the_deadline() -> None:
+    endless = drip(b"HTTP/1.1 100 Continue\r\n\r\n" * 40_000, b"")
+    with ByteReceiver(endless) as receiver, pytest.raises(CallFailedError, match="bytes came before the body of an answer"):
+        caller(seconds=30).post(receiver.url, {}, b"{}")
+
+
+def test_an_interim_answer_before_the_final_one_is_passed_over() -> None:
+    answer = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 204 No Content\r\nX-Kind: final\r\n\r\n"
+    with ByteReceiver(drip(answer, b"")) as receiver:
+        reply = caller(seconds=30).post(receiver.url, {}, b"{}")
+    assert (reply.status, reply.headers["x-kind"]) == (204, "final")
 
 
 def test_a_header_that_http_does_not_have_is_a_failure_and_nothing_is_sent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from crmctl.models.jsontext import loads
-from crmctl.service.store import audit_log, webhooks
+from crmctl.service.store import logs, webhooks
 from tests.support.deliveries import Bench
 from tests.support.receiver import Receiver
 
@@ -33,7 +33,7 @@ def test_five_days_of_failures_disable_an_endpoint_and_are_told(bench: Bench) ->
         told = [each for each in other.received if each.headers["webhook-event-type"] == "webhook.disabled"]
     [about] = [loads(each.body) for each in told]
     assert (about["endpointId"], about["url"]) == (broken["id"], "http://127.0.0.1:9/")
-    [noted] = bench.engine.read(lambda tx: audit_log.list_entries(tx, action="endpoint.disabled"))
+    [noted] = bench.engine.read(lambda tx: logs.list_entries(tx, action="endpoint.disabled"))
     assert (noted["by"], noted["id"]) == ({"type": "service"}, broken["id"])
     assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, listener["id"]))["enabled"]
     found = bench.engine.read(lambda tx: webhooks.get_endpoint(tx, broken["id"]))

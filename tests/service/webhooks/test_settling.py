@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from crmctl.service.data import new_id
-from crmctl.service.store import deliveries, delivery_claims, outbox, webhooks
+from crmctl.service.context import new_id
+from crmctl.service.store import change_log, deliveries, delivery_claims, webhooks
 from crmctl.service.store.delivery_claims import Attempt, Due, EndedTry, Terms
 from crmctl.service.store.migrations import MIGRATIONS, migrate
 from tests.support.deliveries import Bench
@@ -59,7 +59,7 @@ def wait_for_delivery(bench: Bench, count: int) -> None:
 
     def add(tx: Any) -> None:
         for number in range(count):
-            outbox.append(tx, "record.created", {"number": number}, ids=new_id, now=bench.clock.now())
+            change_log.append_event(tx, "record.created", {"number": number}, ids=new_id, now=bench.clock.now())
 
     bench.engine.write(add)
 
@@ -82,7 +82,7 @@ def test_statements_do_not_grow_with_the_deliveries(bench: Bench) -> None:
         bench.endpoint("http://127.0.0.1:9/hook")
     wait_for_delivery(bench, 40)
     now = bench.clock.now()
-    assert counted(bench, lambda tx: deliveries.fan_out(tx, outbox.take_waiting(tx, 200), ids=new_id, now=now)) == 4
+    assert counted(bench, lambda tx: deliveries.fan_out(tx, change_log.take_waiting(tx, 200), ids=new_id, now=now)) == 4
     found: list[Due] = []
     # Who claims, what is free, one for each endpoint, and the leases.
     assert counted(bench, lambda tx: found.extend(delivery_claims.claim(tx, ALL, 200, now=now))) <= 6
@@ -141,7 +141,7 @@ def test_an_older_database_gets_the_order_of_what_waits(bench: Bench) -> None:
     bench.endpoint("http://127.0.0.1:9/hook")
     wait_for_delivery(bench, 20)
     bench.dispatcher.run_once()
-    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.apply is delivery_claims.order_waiting)
+    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.name == "waiting deliveries in their order")
 
     def go_back(tx: Any) -> None:
         tx.execute("DROP INDEX webhook_delivery_waiting")

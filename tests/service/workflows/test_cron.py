@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from crmctl.service.workflows.cron import latest_due, next_due
+from crmctl.service.workflows.workflow_definition import latest_due, next_due
 
 
 def at(text: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crmctl.service.faults import BadRequest
-from crmctl.service.workflows.templates import check_template, render
+from crmctl.service.workflows.workflow_definition import check_template, render
 
 SCOPE: dict[str, Any] = {
     "record": {

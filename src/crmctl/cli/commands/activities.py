@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp
 from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import AllOption, DataOption, LimitOption, OffsetOption
+from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.shapes import Page
-    from crmctl.models.activities import Activity
+    from crmctl.client.answers import Page
+    from crmctl.models.jsontext import Json
+    from crmctl.models.resources import Activity
 
-app = CommandApp("List and manage activities: notes, meetings and calls linked to records.")
+app = noun_app("activities")
+VIEW = NOUNS["activities"].view
 
 NEWEST = "$(crmctl activities list --limit 1 -o ids)"
 PERSON = "$(crmctl records list people --limit 1 -o ids)"
 
 ActivityArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the activity.")]
-TitleOption = Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What it is about, in a few words.")]
-SummaryOption = Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="What was said or done.")]
+TitleOption = Annotated[str | None, typer.Option("--title", metavar="TEXT", help="A short title.")]
+SummaryOption = Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="A longer text.")]
 DateHelp = (
-    "When it took place: 2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00+02:00, today, 'yesterday 15:30', -2h. "
-    "Without an offset it is the local time zone; UTC is sent."
+    "Date: 2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00+02:00, today, 'yesterday 15:30' or -2h, in local time unless it has an offset."
 )
 ParticipantOption = Annotated[
     list[str] | None,
-    typer.Option("--participant", metavar="user:EMAIL|user:ID|person:ID", help="A member or a person who took part; may be repeated."),
+    typer.Option("--participant", metavar="user:EMAIL|user:ID|person:ID", help="A participating member or person; repeatable."),
 ]
 
 
@@ -44,8 +45,8 @@ ParticipantOption = Annotated[
 )
 def list_activities(
     ctx: typer.Context,
-    record: Annotated[str | None, typer.Option("--record", metavar="ID", help="Only those linked to this record.")] = None,
-    object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Only those linked to this object.")] = None,
+    record: Annotated[str | None, typer.Option("--record", metavar="ID", help="Only activities linked to this record.")] = None,
+    object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Only activities linked to this object.")] = None,
     limit: LimitOption = None,
     every: AllOption = False,
     offset: OffsetOption = 0,
@@ -55,7 +56,6 @@ def list_activities(
     Shows 50 unless --limit or --all asks for more.
     """
     from crmctl.cli.targets import on_object
-    from crmctl.output.views import ACTIVITIES
 
     runtime: Runtime = ctx.obj
 
@@ -65,14 +65,7 @@ def list_activities(
 
         return ask(None) if object_name is None else on_object(runtime, object_name, ask)
 
-    show_pages(runtime, fetch, window(limit, every, offset), lambda _: ACTIVITIES)
-
-
-@app.command("get", examples=[f"crmctl activities get {NEWEST}", f"crmctl activities get {NEWEST} -q linkedRecords"])
-def get_activity(ctx: typer.Context, activity_id: ActivityArgument) -> None:
-    """Show one activity."""
-    runtime: Runtime = ctx.obj
-    _emit(runtime, runtime.crm.get_activity(activity_id))
+    show_pages(runtime, fetch, window(limit, every, offset), lambda _: VIEW)
 
 
 @app.command(
@@ -88,24 +81,24 @@ def create_activity(
     ctx: typer.Context,
     title: TitleOption = None,
     summary: SummaryOption = None,
-    date: Annotated[str | None, typer.Option("--date", metavar="DATE", help=f"{DateHelp} Now unless given.")] = None,
-    links: Annotated[list[str] | None, typer.Option("--link", metavar="OBJECT:ID", help="A record it is about; may be repeated.")] = None,
+    date: Annotated[str | None, typer.Option("--date", metavar="DATE", help=f"{DateHelp} By default now.")] = None,
+    links: Annotated[list[str] | None, typer.Option("--link", metavar="OBJECT:ID", help="A linked record; repeatable.")] = None,
     participants: ParticipantOption = None,
     data: DataOption = None,
 ) -> None:
     """Create an activity.
 
-    Options win over --data. The date is now unless one is given.
+    Options override --data. The date is now by default.
     """
-    from crmctl.cli.activity_fields import parse_links, read_fields, with_links
-    from crmctl.models.moments import timestamp
+    from crmctl.cli.fields import parse_links, read_activity_fields, with_links
+    from crmctl.values.moments import timestamp
 
     runtime: Runtime = ctx.obj
     pairs = parse_links(links)
-    fields = read_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
+    fields = read_activity_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
     _check(runtime, fields, pairs)
     fields.setdefault("activityDate", timestamp("now", runtime.clock.now()))
-    _emit(runtime, with_links(runtime, fields, pairs, runtime.crm.create_activity))
+    runtime.emitter.emit_item(with_links(runtime, fields, pairs, runtime.crm.create_activity), VIEW)
 
 
 @app.command(
@@ -124,43 +117,27 @@ def update_activity(
     summary: SummaryOption = None,
     date: Annotated[str | None, typer.Option("--date", metavar="DATE", help=DateHelp)] = None,
     links: Annotated[
-        list[str] | None, typer.Option("--link", metavar="OBJECT:ID", help="The records it is about, instead of the present ones.")
+        list[str] | None, typer.Option("--link", metavar="OBJECT:ID", help="Linked records, replacing the present ones.")
     ] = None,
     participants: ParticipantOption = None,
     data: DataOption = None,
 ) -> None:
-    """Change an activity; what is not given stays as it is.
+    """Change some fields of an activity.
 
-    --link and --participant replace the whole list; to empty one: --data '{"linkedRecords": []}'.
+    --link and --participant replace the whole list; to clear it: --data '{"linkedRecords": []}'.
     """
-    from crmctl.cli.activity_fields import parse_links, read_fields, with_links
+    from crmctl.cli.fields import parse_links, read_activity_fields, with_links
 
     runtime: Runtime = ctx.obj
     pairs = parse_links(links)
-    fields = read_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
+    fields = read_activity_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
     _check(runtime, fields, pairs)
-    _emit(runtime, with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(activity_id, body)))
+    activity = with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(activity_id, body))
+    runtime.emitter.emit_item(activity, VIEW)
 
 
-@app.command("delete", writes=True, examples=[f"crmctl activities delete {NEWEST} --dry-run"])
-def delete_activity(ctx: typer.Context, activity_id: ActivityArgument) -> None:
-    """Delete an activity; asks first."""
-    runtime: Runtime = ctx.obj
-    runtime.confirm(f"Delete activity {activity_id}")
-    runtime.crm.delete_activity(activity_id)
-    runtime.done({"deleted": 1}, f"deleted activity {activity_id}")
-
-
-def _check(runtime: Runtime, fields: dict[str, Any], links: list[tuple[str, str]]) -> None:
-    """Refuse an empty write and unknown --fields before anything is sent."""
-    from crmctl.output.views import ACTIVITIES
-
+def _check(runtime: Runtime, fields: Json, links: list[tuple[str, str]]) -> None:
+    """Refuse an empty write and unknown --fields before any request."""
     if not fields and not links:
         raise UsageError("nothing to write", hint="--title, --summary, --date, --link, --participant or --data say what")
-    runtime.emitter.check_fields(ACTIVITIES)
-
-
-def _emit(runtime: Runtime, activity: Activity) -> None:
-    from crmctl.output.views import ACTIVITIES
-
-    runtime.emitter.emit_item(activity.wire, ACTIVITIES)
+    runtime.emitter.check_fields(VIEW)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crmctl.cli.framework import CommandApp
+from crmctl.cli.app import CommandApp
 from crmctl.errors import ServiceError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.http.answers import Answer
+    from crmctl.client.answers import Answer
+    from crmctl.models.jsontext import Json
 
 app = CommandApp()
 
@@ -72,7 +73,7 @@ def call_endpoint(
 
 def _content(runtime: Runtime, verb: str, input: str | None, fields: list[str]) -> tuple[Any, list[tuple[str, str]]]:
     """The body of the request and the parameters of its address."""
-    from crmctl.cli.request_fields import body_of, query_of
+    from crmctl.cli.fields import body_of, query_of
     from crmctl.cli.targets import read_input
 
     if input is not None:
@@ -139,7 +140,7 @@ def _print(runtime: Runtime, answer: Answer, *, include: bool) -> None:
     runtime.emitter.emit_result(document)
 
 
-def _pages(runtime: Runtime, address: str) -> Iterator[list[dict[str, Any]]]:
+def _pages(runtime: Runtime, address: str) -> Iterator[list[Json]]:
     """The items page by page. The first request is sent as it was given: lists without pages know no limit and offset.
 
     Ends at the stated total, else at a page that is not full, is empty, or is the one before again.
@@ -166,7 +167,7 @@ def _pages(runtime: Runtime, address: str) -> Iterator[list[dict[str, Any]]]:
         query = [*rest, ("limit", given.get("limit", str(PAGE))), ("offset", str(offset))]
 
 
-def _items_of(document: Any) -> list[dict[str, Any]]:
+def _items_of(document: Any) -> list[Json]:
     if isinstance(document, dict):
         lists = [value for value in document.values() if isinstance(value, list)]
         document = lists[0] if len(lists) == 1 else None

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crmctl.cli.framework import CommandApp
 from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
-from crmctl.cli.targets import on_attribute, on_object, plain_fields, records_at_stake
+from crmctl.cli.targets import on_attribute, on_object, plain_fields
+from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import RejectedError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.models.attributes import Attribute
+    from crmctl.models.jsontext import Json
+    from crmctl.models.resources import Attribute
 
-app = CommandApp("List and manage the attributes, the fields, of an object.")
+app = noun_app("attributes")
+NOUN = NOUNS["attributes"]
 
 AttributeArgument = Annotated[str, typer.Argument(metavar="ATTR", help="Slug or id of the attribute, for example email.")]
 
@@ -24,20 +26,12 @@ AttributeArgument = Annotated[str, typer.Argument(metavar="ATTR", help="Slug or 
 def list_attributes(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    include_inactive: Annotated[bool, typer.Option("--include-inactive", help="Also attributes that are switched off.")] = False,
+    include_inactive: Annotated[bool, typer.Option("--include-inactive", help="Include inactive attributes.")] = False,
 ) -> None:
     """List the attributes of an object."""
-    from crmctl.output.views import ATTRIBUTES
-
     runtime: Runtime = ctx.obj
-    found = on_object(runtime, object_name, lambda target: runtime.crm.list_attributes(target, include_inactive=include_inactive))
-    runtime.emitter.emit_items(found, ATTRIBUTES)
-
-
-@app.command("get", examples=["crmctl attributes get people email", "crmctl attributes get deals stage -q config.options"])
-def get_attribute(ctx: typer.Context, object_name: ObjectArgument, attribute: AttributeArgument) -> None:
-    """Show one attribute."""
-    _emit(ctx.obj, on_attribute(ctx.obj, object_name, attribute, ctx.obj.crm.get_attribute))
+    attributes = on_object(runtime, object_name, lambda target: runtime.crm.list_attributes(target, include_inactive=include_inactive))
+    runtime.emitter.emit_items(attributes, NOUN.view)
 
 
 @app.command(
@@ -52,13 +46,15 @@ def get_attribute(ctx: typer.Context, object_name: ObjectArgument, attribute: At
 def create_attribute(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What people call it.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Display name.")] = None,
     type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="text, email, number, select, reference ...")] = None,
     required: Annotated[bool, typer.Option("--required", help="Every record must have a value.")] = False,
     unique: Annotated[bool, typer.Option("--unique", help="No two records may have the same value.")] = False,
-    is_list: Annotated[bool, typer.Option("--list", help="Holds several values.")] = False,
-    options: Annotated[list[str] | None, typer.Option("--option", metavar="VALUE", help="One option of a select; repeat for each.")] = None,
-    allowed_object: Annotated[str | None, typer.Option("--allowed-object", metavar="OBJECT", help="What a reference points to.")] = None,
+    is_list: Annotated[bool, typer.Option("--list", help="The attribute holds several values.")] = False,
+    options: Annotated[list[str] | None, typer.Option("--option", metavar="VALUE", help="An option of a select; repeatable.")] = None,
+    allowed_object: Annotated[
+        str | None, typer.Option("--allowed-object", metavar="OBJECT", help="Object that a reference points to.")
+    ] = None,
     assignments: PlainSetOption = None,
     data: DataOption = None,
 ) -> None:
@@ -67,7 +63,7 @@ def create_attribute(
     Types: text, email, number, phone_number, checkbox, name, address, currency, date, select, list, reference.
     """
     runtime: Runtime = ctx.obj
-    config: dict[str, Any] = {"options": options} if options else {}
+    config: Json = {"options": options} if options else {}
     if allowed_object:
         config["allowed_object_id"] = runtime.directory.object_id(allowed_object)
     given = {"name": name, "type": type, "isRequired": required or None, "isUnique": unique or None, "isList": is_list or None}
@@ -78,19 +74,18 @@ def create_attribute(
     except RejectedError as error:
         error.hint = _type_meant(fields["type"]) or error.hint
         raise
-    _emit(runtime, made, changed=True)
+    _emit(runtime, made)
 
 
 def _type_meant(given: Any) -> str | None:
-    """What to say of a type that is none of those there are."""
-    from crmctl.models.attributes import AttributeType
-    from crmctl.models.nearest import suggestion
+    """Return a hint for an unknown type."""
+    from crmctl.models.ids import suggestion
+    from crmctl.values.attribute_types import TYPES
 
-    types = [str(each) for each in AttributeType]
-    return None if given in types else suggestion(str(given), types, f"types: {', '.join(types)}")
+    return None if given in TYPES else suggestion(str(given), list(TYPES), f"types: {', '.join(TYPES)}")
 
 
-def _check_config(fields: dict[str, Any]) -> None:
+def _check_config(fields: Json) -> None:
     missing = [flag for flag, key in (("--name", "name"), ("--type", "type")) if not fields.get(key)]
     config = fields.get("config") or {}
     if fields.get("type") == "select" and not config.get("options"):
@@ -108,27 +103,14 @@ def update_attribute(
     attribute: AttributeArgument,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The new name.")],
 ) -> None:
-    """Rename an attribute; nothing else about it can be changed."""
+    """Rename an attribute; the service changes nothing else."""
     runtime: Runtime = ctx.obj
     renamed = on_attribute(
         runtime, object_name, attribute, lambda target, found: runtime.crm.update_attribute(target, found, {"name": name})
     )
-    _emit(runtime, renamed, changed=True)
+    _emit(runtime, renamed)
 
 
-@app.command("delete", writes=True, examples=["crmctl attributes delete projects stage --dry-run"])
-def delete_attribute(ctx: typer.Context, object_name: ObjectArgument, attribute: AttributeArgument) -> None:
-    """Delete an attribute and its values in all records; asks first."""
-    runtime: Runtime = ctx.obj
-    runtime.confirm(f"Delete the attribute {attribute} of {object_name}", lambda: f"its values in {records_at_stake(runtime, object_name)}")
-    on_attribute(runtime, object_name, attribute, runtime.crm.delete_attribute)
+def _emit(runtime: Runtime, attribute: Attribute) -> None:
     runtime.schema_changed()
-    runtime.done({"deleted": 1}, f"deleted the attribute {attribute} of {object_name}")
-
-
-def _emit(runtime: Runtime, attribute: Attribute, *, changed: bool = False) -> None:
-    from crmctl.output.views import ATTRIBUTES
-
-    if changed:
-        runtime.schema_changed()
-    runtime.emitter.emit_item(attribute, ATTRIBUTES)
+    runtime.emitter.emit_item(attribute, NOUN.view)

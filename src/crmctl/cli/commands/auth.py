@@ -1,16 +1,23 @@
-"""`crmctl auth`: the key of a profile, from storing it to seeing what it may do. No command here ever prints one."""
+"""`crmctl auth`: log in, log out, and what a key may do."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crmctl.cli.framework import CommandApp
-from crmctl.errors import ExitCode, ServiceError, UsageError
+from crmctl.cli.app import CommandApp
+from crmctl.errors import CrmctlError, DeniedError, ExitCode, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.models.ids import suggestion
+from crmctl.models.scopes import SCOPES
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
+    from crmctl.client.session import Session
+    from crmctl.config.settings import Settings
+    from crmctl.models.jsontext import Json
+
 
 app = CommandApp("Log in, log out, see what a key may do.")
 
@@ -23,14 +30,13 @@ def login(
     ctx: typer.Context,
     with_key: Annotated[bool, typer.Option("--with-key", help="Read the API key from stdin.")] = False,
     insecure_storage: Annotated[
-        bool, typer.Option("--insecure-storage", help="Keep the key in a private file where there is no keyring.")
+        bool, typer.Option("--insecure-storage", help="Keep the key in a private file, without a keyring.")
     ] = False,
 ) -> None:
-    """Check an API key against the service and store it for a profile.
+    """Check an API key with the service and store it for a profile.
 
-    Asks for the key without showing it, or reads it from stdin. Keys are made in Organization Settings, Developers.
+    crmctl prompts for the key without echo, or reads it from stdin. Create keys in Organization Settings, Developers.
     """
-    from crmctl.cli.login import log_in
 
     runtime: Runtime = ctx.obj
     result = log_in(runtime, from_stdin=with_key, insecure=insecure_storage)
@@ -58,12 +64,12 @@ def logout(ctx: typer.Context) -> None:
 @app.command("status", examples=["crmctl auth status", "crmctl auth status --scopes"])
 def status(
     ctx: typer.Context,
-    scopes: Annotated[bool, typer.Option("--scopes", help="Ask the service what the key may do (16 small requests).")] = False,
+    scopes: Annotated[bool, typer.Option("--scopes", help="Test the permissions of the key with 16 small requests.")] = False,
 ) -> None:
-    """Show profile, service, where the key comes from, and what it may do."""
+    """Show the profile, the service and the key, with --scopes also its permissions."""
     runtime: Runtime = ctx.obj
     credential = runtime.credential
-    result: dict[str, Any] = {
+    result: Json = {
         "profile": runtime.settings.profile.value,
         "baseUrl": runtime.settings.base_url.value,
         "origin": credential.origin,
@@ -71,8 +77,6 @@ def status(
         "key": credential.masked,
     }
     if scopes:
-        from crmctl.cli.scope_probes import PROBES, may
-
         granted = {}
         with runtime.progress as progress:
             progress.start("asking what the key may do", len(PROBES), 1)
@@ -119,13 +123,12 @@ def switch(ctx: typer.Context, profile: Annotated[str, typer.Argument(metavar="P
 
 @app.command("can-i", examples=["crmctl auth can-i records:write", "crmctl auth can-i objects:write && echo allowed"])
 def can_i(
-    ctx: typer.Context, scope: Annotated[str, typer.Argument(metavar="SCOPE", help="Name of a scope, for example records:write.")]
+    ctx: typer.Context, scope: Annotated[str, typer.Argument(metavar="SCOPE", help="Name of a scope, such as records:write.")]
 ) -> int:
-    """Tell whether the key has a scope: yes or no, exit 0 or 4.
+    """Print whether the key has a scope: yes or no, exit 0 or 4.
 
-    Asks the service with requests that cannot change anything.
+    crmctl tests it with a request that cannot change anything.
     """
-    from crmctl.cli.scope_probes import check_scope_name, may
 
     runtime: Runtime = ctx.obj
     scope = check_scope_name(scope)
@@ -140,3 +143,147 @@ def can_i(
     else:
         runtime.emitter.emit_result({"scope": scope, "allowed": allowed, "answer": answer})
     return ExitCode.OK if allowed else ExitCode.DENIED
+
+
+def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> Json:
+    """Check and store the key and the profile's address; return `{"profile", "baseUrl", "keySource", "isDefault"}`.
+
+    Raises DeniedError, and stores nothing, if the service refuses the key.
+    """
+
+    from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, check_keyring, store_credential
+
+    settings = _with_address(runtime)
+    runtime.settings = settings
+    profile, origin = settings.profile.value, settings.require_origin()
+    if not (from_stdin or insecure) and runtime.prompter.can_ask:
+        check_keyring(profile, origin)
+    key = check_key(_read_key(runtime, from_stdin=from_stdin))
+    runtime.credential = Credential(key, "stdin" if from_stdin else "prompt", origin)
+    _explained(lambda: prove_key(runtime.crm.session), settings)
+    stored = store_credential(profile, origin, key, runtime.paths, insecure=insecure)
+    if insecure:
+        runtime.messages.warn(f"the key is stored unencrypted in {stored.source}; only your user can read it")
+    file = settings.file.set_value("base_url", settings.require_base_url(), profile)
+    if file.default_profile is None:
+        file = file.set_value("default_profile", profile, None)
+    if runtime.environ.get(KEY_VARIABLE):
+        runtime.messages.warn(f"{KEY_VARIABLE} is set and wins over the stored key")
+    return {
+        "profile": profile,
+        "baseUrl": settings.base_url.value,
+        "keySource": stored.source,
+        "isDefault": file.default_profile == profile,
+    }
+
+
+def _with_address(runtime: Runtime) -> Settings:
+    """Return the settings, with a prompted address if there is none; the profile may be new."""
+    from crmctl.config.settings import Sourced, parse_base_url
+
+    settings = replace(runtime.settings, profile=Sourced(runtime.settings.profile.value, "auth login"))
+    if settings.base_url.value is not None:
+        return settings
+    given = runtime.prompter.text("Base URL of the service", flag="--base-url URL")
+    try:
+        return replace(settings, base_url=Sourced(parse_base_url(given), "prompt"))
+    except ValueError as error:
+        raise UsageError(f"the base URL {error}, not {given!r}") from error
+
+
+def _read_key(runtime: Runtime, *, from_stdin: bool) -> str:
+    if not from_stdin:
+        return runtime.prompter.secret(f"API key for {runtime.settings.base_url.value}", flag="--with-key and the key on stdin")
+    if runtime.streams.stdin_is_terminal:
+        runtime.messages.note("reading the key from stdin; without --with-key it is asked for unseen")
+    return runtime.streams.stdin.readline()
+
+
+def _explained(check: Any, settings: Settings) -> None:
+    try:
+        check()
+    except CrmctlError as error:
+        if error.status == 401:
+            error.hint = "nothing was stored; check that the whole key was pasted and that it has not expired or been revoked"
+        elif error.status == 404:
+            error.hint = f"nothing was stored; is {settings.base_url.value} the address of a Customer Records Service?"
+        raise
+
+
+NIL = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A request that tests a scope. A list must succeed; any other request may also be answered with 404."""
+
+    method: str
+    path: str
+    body: Any = None
+
+    @property
+    def is_list(self) -> bool:
+        return self.method == "GET" and NIL not in self.path
+
+
+PROBES: dict[str, Probe] = {
+    "objects:read": Probe("GET", "/objects"),
+    "objects:write": Probe("PATCH", f"/objects/{NIL}", {}),
+    "records:read": Probe("GET", f"/objects/{NIL}/records?limit=1"),
+    "records:write": Probe("PATCH", f"/objects/{NIL}/records/{NIL}", {"data": {}}),
+    "attributes:read": Probe("GET", f"/objects/{NIL}/attributes"),
+    "attributes:write": Probe("PATCH", f"/objects/{NIL}/attributes/{NIL}", {}),
+    "activities:read": Probe("GET", "/activities?limit=1"),
+    "activities:write": Probe("PATCH", f"/activities/{NIL}", {}),
+    "reports:read": Probe("GET", "/reports"),
+    "reports:run": Probe("POST", f"/reports/{NIL}/run"),
+    "workflows:read": Probe("GET", "/workflows"),
+    "workflows:write": Probe("PATCH", f"/workflows/{NIL}", {}),
+    "workflows:run": Probe("POST", f"/workflows/{NIL}/run"),
+    "members:read": Probe("GET", "/members"),
+    "files:write": Probe("POST", "/files/upload-url", {}),
+    "webhooks:manage": Probe("GET", "/webhooks"),
+}
+
+
+def check_scope_name(scope: str) -> str:
+    """Return the scope in the specification's spelling. Raises UsageError listing the valid ones."""
+    folded = scope.strip().lower()
+    if folded in SCOPES:
+        return folded
+    hint = suggestion(folded, SCOPES, f"valid scopes: {', '.join(SCOPES)}")
+    raise UsageError(f"there is no scope {scope!r}", hint=hint, code="unknown_scope")
+
+
+def may(session: Session, scope: str) -> bool | None:
+    """Whether the key has the scope; None if the service's answer does not tell.
+
+    Raises DeniedError for an invalid key, RateLimitedError, NetworkError.
+    """
+    from crmctl.client.answers import WEB_PAGE
+
+    probe = PROBES[scope]
+    try:
+        session.request(probe.method, probe.path, body=probe.body)
+    except DeniedError as error:
+        if error.status == 403:
+            return False
+        raise
+    except (NotFoundError, RejectedError) as error:
+        if probe.is_list or error.status in (405, 408) or error.hint == WEB_PAGE:
+            return None
+    except ServiceError:
+        return None
+    return True
+
+
+def prove_key(session: Session) -> None:
+    """Return if the service accepts the key: a read succeeds or lacks a scope.
+
+    Raises DeniedError if it does not, ServiceError if this is no Customer Records Service.
+    """
+    try:
+        session.request("GET", "/objects").json()
+    except DeniedError as error:
+        if not (error.status == 403 and (error.code == "insufficient_scope" or error.required_scope)):
+            raise

@@ -1,25 +1,27 @@
-"""`crmctl bulk`: import, export and delete many records. Gathers options; the work is done by crmctl.bulk."""
+"""`crmctl bulk`: options of the commands that import, export, change and delete many records."""
+
 # ruff: noqa: ARG001 - the options of an import are read as a whole, by name
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from crmctl.cli import bulk_options as given
-from crmctl.cli.bulk_imports import apply_saved, import_file
-from crmctl.cli.framework import CommandApp
-from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument, SetOption
+from crmctl.cli import options as given
+from crmctl.cli.app import CommandApp
+from crmctl.cli.bulk_changes import apply_saved, import_file
+from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument, SetOption, StrictOption
 from crmctl.errors import UsageError
+from crmctl.models.jsontext import Json
 
 app = CommandApp("Import, export and delete many records safely.")
 
 
 @app.command(
     "import",
-    help="Import records from a file, all checked before any is sent, none written twice.",
+    help="Import records from a file. crmctl checks all rows first and writes none twice.",
     writes=True,
     examples=[
         "crmctl bulk import people people.csv",
@@ -87,16 +89,16 @@ def import_records(
     import_file(ctx.obj, _given(ctx) | {"object": object_name})
 
 
-def _given(ctx: typer.Context) -> dict[str, Any]:
-    """The options of a command by name, and the common one that says how cells are read."""
+def _given(ctx: typer.Context) -> Json:
+    """Return the options by name, with the common one that says how to read cells."""
     return {**ctx.params, "excel_safe": bool(ctx.obj.flags.get("excel_safe"))}
 
 
 @app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
 def apply_plan(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan that bulk import --plan has made.")],
-    input: Annotated[str | None, typer.Option("--input", metavar="FILE", help="Where the file to import is, when it was moved.")] = None,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan made with --plan.")],
+    input: Annotated[str | None, typer.Option("--input", metavar="FILE", help="The import file, if it was moved.")] = None,
     expect: given.ExpectOption = None,
     max_changes: given.MaxChangesOption = None,
     max_failures: given.MaxFailuresOption = None,
@@ -112,10 +114,10 @@ def apply_plan(
 ) -> None:
     """Do exactly what a plan says, or nothing.
 
-    Refused when the service, the file, its mapping, the attributes, or a record that the plan touches or decided on is not what it was;
-    the message says which. With --dry-run it is checked and shown.
+    crmctl refuses the plan if the service, the file, its mapping, an attribute or a record of the plan has changed, and says which. With
+    --dry-run it only checks and shows the plan.
     """
-    from crmctl.bulk.usecases.apply_plan import ApplyRequest
+    from crmctl.plan.import_records import ApplyRequest
 
     apply_saved(ctx.obj, ApplyRequest.taken(_given(ctx)))
 
@@ -123,8 +125,9 @@ def apply_plan(
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
 def resume_job(
     ctx: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job; the only resumable one when left out.")] = None,
-    last: Annotated[bool, typer.Option("--last", help="The newest job that can be resumed.")] = False,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job; by default the only resumable one.")] = None,
+    last: Annotated[bool, typer.Option("--last", help="Resume the newest resumable job.")] = False,
+    allow_older: Annotated[bool, typer.Option("--allow-older", help="Even if a newer job by the same key has finished.")] = False,
     failed: given.FailedOption = None,
     max_failures: given.MaxFailuresOption = None,
     concurrency: given.ConcurrencyOption = 2,
@@ -134,12 +137,12 @@ def resume_job(
     capture_ids: given.CaptureOption = False,
     lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
-    """Go on with a job that was interrupted.
+    """Continue an interrupted job.
 
-    Rows that were written stay written once: those in doubt are read back first. A finished job only shows its summary again.
+    crmctl first looks for rows in doubt, so that none is written twice. For a finished job it only shows the summary.
     """
-    from crmctl.bulk.usecases.resume import ResumeRequest
-    from crmctl.cli.bulk_resume import resume_job
+    from crmctl.cli.bulk_jobs import resume_job
+    from crmctl.plan.resume import ResumeRequest
 
     resume_job(ctx.obj, ResumeRequest.taken(_given(ctx)))
 
@@ -150,10 +153,10 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, or the
 @app.command("jobs", writes=None, examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
 def show_jobs(
     ctx: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this one.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this job.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete its journal and result files; asks first.")] = False,
 ) -> None:
-    """List the bulk jobs of this machine, the newest first."""
+    """List the bulk jobs of this machine, newest first."""
     from crmctl.cli.bulk_jobs import show_jobs
 
     show_jobs(ctx.obj, job, remove=remove)
@@ -163,33 +166,36 @@ def show_jobs(
 def repair_job(
     ctx: typer.Context,
     job: JobArgument,
-    delete_duplicates: Annotated[
-        bool, typer.Option("--delete-duplicates", help="Delete what is there a second time and nobody has changed since; asks first.")
-    ] = False,
-    clear_marker: Annotated[bool, typer.Option("--clear-marker", help="Empty the import marker of every record; asks first.")] = False,
+    delete_duplicates: Annotated[bool, typer.Option("--delete-duplicates", help="Delete unchanged duplicates; asks first.")] = False,
+    clear_marker: Annotated[bool, typer.Option("--clear-marker", help="Clear the import marker of every record; asks first.")] = False,
 ) -> None:
-    """Look once more at rows that were in doubt, and name those that are there twice.
+    """Look again for rows that were in doubt, and name duplicates.
 
-    A request that was given up as absent may still be carried out by the service much later; this finds it.
+    A service may carry out a request long after crmctl gave it up; this command finds its effects.
     """
-    from crmctl.bulk.usecases.repair import RepairRequest
     from crmctl.cli.bulk_jobs import repair_job
+    from crmctl.plan.resume import RepairRequest
 
     repair_job(ctx.obj, RepairRequest(job, delete_duplicates, clear_marker, ctx.obj.dry_run))
 
 
 @app.command("undo", writes=True, examples=["crmctl bulk undo $(crmctl bulk jobs -q '[0].job' -o ids) --dry-run"])
-def undo_job(ctx: typer.Context, job: JobArgument) -> None:
-    """Take back what a job did; shows what it will do and asks.
+def undo_job(
+    ctx: typer.Context,
+    job: JobArgument,
+    include_changed: Annotated[
+        bool, typer.Option("--include-changed", help="Also undo records that changed since; their changes are lost.")
+    ] = False,
+) -> None:
+    """Undo a job; shows the steps and asks first.
 
-    Records that it created are deleted. Records that it changed get back what they held before, where that was kept: by --key it is, by id
-    with bulk import --before-images yes. Records that it deleted or merged are created again, with new ids, and what named them names
-    them again. A record that somebody has changed since stays as it is and is reported. Interrupted, it can be given again: what is undone
-    stays undone.
+    crmctl deletes the records that the job created, restores the values it changed, and creates the records it deleted or merged again,
+    with new ids and restored references. It keeps values changed by id only with bulk import --before-images yes. It skips and reports
+    records that changed since. Repeat the command to continue an interrupted undo.
     """
     from crmctl.cli.bulk_jobs import undo_job
 
-    undo_job(ctx.obj, job)
+    undo_job(ctx.obj, job, include_changed=include_changed)
 
 
 @app.command(
@@ -203,34 +209,37 @@ def undo_job(ctx: typer.Context, job: JobArgument) -> None:
 def export_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    file: Annotated[str | None, typer.Option("--out", "-O", metavar="FILE", help="Write here instead of stdout; .gz compresses.")] = None,
+    file: Annotated[str | None, typer.Option("--out", "-O", metavar="FILE", help="Write to a file; .gz compresses.")] = None,
     format: Annotated[
-        str | None, typer.Option("--format", metavar="jsonl|csv|tsv|json|parquet|xlsx", help="Else by the file's name, on stdout jsonl.")
+        str | None,
+        typer.Option("--format", metavar="jsonl|csv|tsv|json|parquet|xlsx", help="By default from the file's name; stdout: jsonl."),
     ] = None,
     filters: FilterOption = None,
-    prune: Annotated[bool, typer.Option("--prune-deleted", help="Read twice, and leave out what was deleted meanwhile.")] = False,
-    since_last: Annotated[bool, typer.Option("--since-last", help="Only what changed since the last run; at first all.")] = False,
-    lookback: Annotated[float, typer.Option("--lookback", metavar="SECONDS", min=0, help="How late a change may become visible.")] = 900.0,
+    strict: StrictOption = False,
+    prune: Annotated[bool, typer.Option("--prune-deleted", help="Read twice and leave out records deleted meanwhile.")] = False,
+    since_last: Annotated[bool, typer.Option("--since-last", help="Only changes since the last run; at first all.")] = False,
+    lookback: given.LookbackOption = 900.0,
     resume: Annotated[
         bool | None,
-        typer.Option("--resume/--restart", help="Go on with an interrupted export, or begin anew; else one of the last 24 hours goes on."),
+        typer.Option(
+            "--resume/--restart", help="Continue an interrupted export, or start over. By default continue one from the last 24 hours."
+        ),
     ] = None,
 ) -> None:
-    """Export all records of an object, or those that match, each once.
+    """Export all or matching records of an object, each once.
 
-    Others may write meanwhile: every record that exists from beginning to end is there; what is deleted meanwhile may be. A file appears
-    whole or not at all, with a manifest beside it; an existing one is replaced only with --yes. An interrupted export goes on when the
-    same command is given again.
+    Others may write meanwhile: every record that exists from start to end is exported. The file appears complete or not at all, with a
+    manifest beside it. --yes replaces an existing file. Repeat the command to continue an interrupted export.
     """
-    from crmctl.bulk.usecases.export import ExportRequest
-    from crmctl.cli.bulk_exports import export_records
+    from crmctl.cli.bulk_jobs import export_records
+    from crmctl.plan.export import ExportRequest
 
     path = Path(file) if file is not None and file != "-" else None
     request = ExportRequest(
         object=object_name, path=path, format=format, excel_safe=bool(ctx.obj.flags.get("excel_safe")), prune=prune,
         since_last=since_last, lookback=lookback, resume=resume,
     )  # fmt: skip
-    export_records(ctx.obj, request, filters)
+    export_records(ctx.obj, request, filters, strict=strict)
 
 
 @app.command(
@@ -246,6 +255,7 @@ def update_records(
     object_name: ObjectArgument,
     ids: given.IdsOption = None,
     filters: FilterOption = None,
+    strict: StrictOption = False,
     set_values: SetOption = None,
     expect: given.ExpectOption = None,
     max_changes: given.MaxChangesOption = None,
@@ -256,10 +266,10 @@ def update_records(
     currency: CurrencyOption = None,
     concurrency: given.ConcurrencyOption = 2,
 ) -> None:
-    """Give many records the same values; shows some changes and asks.
+    """Set the same values in many records; shows some changes and asks.
 
-    Records are read first: those that hold the values already are left alone, and of a value only the named parts change. crmctl bulk
-    undo takes the job back, crmctl bulk resume goes on with one that was interrupted.
+    crmctl reads the records first. It skips those that already match and changes only the named parts of a value. crmctl bulk undo
+    reverts the job, crmctl bulk resume continues an interrupted one.
     """
     from crmctl.cli.bulk_changes import update_records
 
@@ -279,17 +289,18 @@ def delete_records(
     object_name: ObjectArgument,
     ids: given.IdsOption = None,
     filters: FilterOption = None,
+    strict: StrictOption = False,
     expect: given.ExpectOption = None,
     backup: Annotated[
-        str | None, typer.Option("--backup", metavar="FILE", help="Where the copy of the records goes; else into the job's folder.")
+        str | None, typer.Option("--backup", metavar="FILE", help="File for a copy of the records; by default in the job's folder.")
     ] = None,
-    no_backup: Annotated[bool, typer.Option("--no-backup", help="Keep no copy: what is deleted cannot be had back.")] = False,
+    no_backup: Annotated[bool, typer.Option("--no-backup", help="Keep no copy; the deletion cannot be undone.")] = False,
     concurrency: given.ConcurrencyOption = 2,
 ) -> None:
-    """Delete many records, given by id or by conditions; names some and asks.
+    """Delete many records by id or by conditions; names some and asks.
 
-    All are read, and a copy of them is on disk, before the first one is deleted. crmctl bulk undo creates them again with new ids, crmctl
-    bulk resume goes on with a deletion that was interrupted.
+    crmctl reads all records and saves a copy before it deletes the first one. crmctl bulk undo creates them again with new ids, crmctl
+    bulk resume continues an interrupted deletion.
     """
     from crmctl.cli.bulk_changes import delete_records
 
@@ -312,28 +323,26 @@ def dedupe_records(
     object_name: ObjectArgument,
     match: Annotated[
         list[str] | None,
-        typer.Option("--match", metavar="EXPR", help="What makes two records one: attributes equal, or with ~0.92 alike."),
+        typer.Option("--match", metavar="EXPR", help="Attributes that must be equal, or similar (~0.92)."),
     ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            "--keep", metavar="RULE", help="Who stays: oldest, newest, most-complete, most-activities; whose values: phone=newest."
+            "--keep", metavar="RULE", help="Surviving record: oldest, newest, most-complete, most-activities; values: phone=newest."
         ),
     ] = None,
-    plan: Annotated[str | None, typer.Option("--plan", metavar="FILE", help="Write what to merge here, for crmctl bulk apply.")] = None,
-    most: Annotated[int, typer.Option("--max-group", metavar="N", min=2, help="Groups of more records are left out.")] = 10,
-    review: Annotated[bool, typer.Option("--review", help="Show the groups, the least certain first.")] = False,
-    max_age: Annotated[
-        float, typer.Option("--max-age", metavar="SECONDS", min=0, help="A mirror that is older is brought up to date first.")
-    ] = 3600.0,
+    plan: Annotated[str | None, typer.Option("--plan", metavar="FILE", help="Write the merge plan here, for crmctl bulk apply.")] = None,
+    most: Annotated[int, typer.Option("--max-group", metavar="N", min=2, help="Leave out groups of more records.")] = 10,
+    review: Annotated[bool, typer.Option("--review", help="Show the groups, least certain first.")] = False,
+    max_age: Annotated[float, typer.Option("--max-age", metavar="SECONDS", min=0, help="Update an older mirror first.")] = 3600.0,
 ) -> None:
-    """Find records that are one and the same, and propose how to merge them.
+    """Find duplicate records and propose how to merge them.
 
-    Several --match are alternatives; crmctl help matching says how values are compared. The plan is a file to read and to edit: one group
-    a line, with the record that stays, those that go, and whose value of every attribute is kept.
+    Several --match are alternatives; crmctl help matching explains them. You can edit the plan: each line is one group, with the surviving
+    record, the merged records and the source of every value.
     """
-    from crmctl.bulk.usecases.dedupe import DedupeRequest
-    from crmctl.cli.bulk_merges import dedupe_records
+    from crmctl.cli.bulk_output import dedupe_records
+    from crmctl.plan.merge_records import DedupeRequest
 
     path = Path(plan) if plan is not None else None
     dedupe_records(ctx.obj, DedupeRequest(object_name, tuple(match or ()), tuple(keep or ()), path, most, review, max_age))
@@ -343,13 +352,11 @@ def dedupe_records(
 def inspect_file(
     ctx: typer.Context,
     file: given.FileArgument,
-    object_name: Annotated[
-        str | None, typer.Option("--object", metavar="OBJECT", help="Also propose which attributes the columns fill.")
-    ] = None,
+    object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Also propose attributes for the columns.")] = None,
     mode: given.ModeOption = "create",
-    duplicates: Annotated[bool, typer.Option("--duplicates", help="Also count rows that are one and the same.")] = False,
+    duplicates: Annotated[bool, typer.Option("--duplicates", help="Also count duplicate rows.")] = False,
     match: Annotated[
-        list[str] | None, typer.Option("--match", metavar="EXPR", help="What makes two rows one, as in bulk dedupe; implies --duplicates.")
+        list[str] | None, typer.Option("--match", metavar="EXPR", help="Rule for duplicates, as in bulk dedupe; implies --duplicates.")
     ] = None,
     format: given.FormatOption = None,
     encoding: given.EncodingOption = None,
@@ -358,11 +365,11 @@ def inspect_file(
     sheet: given.SheetOption = None,
     pad_short: given.PadOption = False,
 ) -> None:
-    """Show how a file is read, what its columns hold, and what they would fill.
+    """Show how crmctl reads a file, its columns and their attributes.
 
-    With --duplicates its rows are compared: by every column of e-mail addresses or phone numbers, else by all columns together.
+    --duplicates compares rows by every column of e-mail addresses or phone numbers, or by all columns if there is none.
     """
-    from crmctl.bulk.usecases.inspect_file import InspectRequest
-    from crmctl.cli.bulk_transfers import inspect_input
+    from crmctl.cli.bulk_jobs import inspect_input
+    from crmctl.plan.inspect_file import InspectRequest
 
     inspect_input(ctx.obj, InspectRequest.taken(_given(ctx), object=object_name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from crmctl.cli.framework import CommandApp, describe_tree, walk_commands
+from crmctl.cli.app import CommandApp, describe_tree, walk_commands
 
 app = CommandApp()
 

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp, describe_tree
+from crmctl.cli.app import CommandApp
+from crmctl.cli.complete import FOLDER, SCRIPTS
 from crmctl.errors import UsageError
-from crmctl.models.nearest import suggestion
+from crmctl.models.ids import suggestion
 
 app = CommandApp()
 
@@ -28,10 +29,8 @@ def completion(
 ) -> None:
     """Print the completion script of a shell.
 
-    Commands and options complete without starting crmctl; object and attribute slugs and profiles come from its cache.
+    The script asks crmctl for the candidates; object and attribute slugs and profiles come from its cache.
     """
-    from crmctl.cli.completions.scripts import RENDERERS, completion_script
-
-    if shell not in RENDERERS:
-        raise UsageError(f"there is no completion for '{shell}'", hint=suggestion(shell, RENDERERS, f"one of: {', '.join(RENDERERS)}"))
-    ctx.obj.streams.write_out(completion_script(shell, describe_tree()))
+    if shell not in SCRIPTS:
+        raise UsageError(f"there is no completion for '{shell}'", hint=suggestion(shell, SCRIPTS, f"one of: {', '.join(SCRIPTS)}"))
+    ctx.obj.streams.write_out((FOLDER / SCRIPTS[shell]).read_text())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crmctl.cli.framework import CommandApp
+from crmctl.cli.app import CommandApp
 from crmctl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 app = CommandApp("Read and change settings and profiles.")
 
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Name of the setting: base_url, output, timeout, protected ...")]
-GlobalOption = Annotated[bool, typer.Option("--global", help="At the top level, for all profiles, instead of the current profile.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Name of the setting, such as base_url or output.")]
+GlobalOption = Annotated[bool, typer.Option("--global", help="For all profiles, instead of the current one.")]
 
 
 @app.command("list", examples=["crmctl config list", "crmctl config list --profile work -o json"])
 def list_settings(ctx: typer.Context) -> None:
-    """Show every setting, its value, and where the value came from."""
+    """Show every setting, its value and its source."""
     from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj
@@ -31,7 +31,7 @@ def list_settings(ctx: typer.Context) -> None:
 @app.command("get", examples=["crmctl config get base_url", "crmctl config get output -o json"])
 def get_setting(ctx: typer.Context, key: KeyArgument) -> None:
     """Show one setting."""
-    from crmctl.config.keys import find_key
+    from crmctl.config.settings import find_key
 
     runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
@@ -66,9 +66,9 @@ def set_setting(
 ) -> None:
     """Change a setting of the current profile, or of all with --global.
 
-    Where there are profiles, setting its base_url makes another one; any other setting of one that is not there is refused.
+    Setting base_url creates a profile that does not exist; other settings need an existing one.
     """
-    from crmctl.config.keys import TOP_LEVEL_ONLY
+    from crmctl.config.settings import TOP_LEVEL_ONLY
 
     runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
@@ -81,7 +81,7 @@ def set_setting(
 @app.command("unset", local=True, examples=["crmctl config unset timeout", "crmctl config unset output --global"])
 def unset_setting(ctx: typer.Context, key: KeyArgument, everywhere: GlobalOption = False) -> None:
     """Remove a setting of the current profile, or the one for all with --global."""
-    from crmctl.config.keys import TOP_LEVEL_ONLY
+    from crmctl.config.settings import TOP_LEVEL_ONLY
 
     runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
@@ -91,8 +91,8 @@ def unset_setting(ctx: typer.Context, key: KeyArgument, everywhere: GlobalOption
 
 
 def _profile_of(runtime: Runtime, *, may_be_new: bool = False) -> str:
-    """The current profile. Raises ConfigError for one that is not there: a slip of the pen makes no profile that nobody uses."""
-    from crmctl.config.keys import DEFAULT_PROFILE
+    """Return the current profile. Raises ConfigError for an unknown one, which may be misspelt."""
+    from crmctl.config.settings import DEFAULT_PROFILE
 
     profile, known = runtime.settings.profile, sorted(runtime.settings.file.profiles)
     if may_be_new or not known or profile.value in (*known, DEFAULT_PROFILE):

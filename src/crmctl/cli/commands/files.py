@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp
-from crmctl.errors import PartialError, UsageError
+from crmctl.cli.app import CommandApp
+from crmctl.errors import PartialError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.client.uploads import LocalFile, UploadOutcome
+    from crmctl.models.jsontext import Json
+
 
 app = CommandApp("Upload files.")
 
@@ -35,21 +40,18 @@ def upload_files(
     ctx: typer.Context,
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="A file, or a folder with --recursive.")],
     bucket: Annotated[str, typer.Option("--bucket", metavar="BUCKET", help="The bucket to upload to.")],
-    prefix: Annotated[str | None, typer.Option("--prefix", metavar="PREFIX", help="Put this in front of every path in the bucket.")] = None,
-    recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="Upload what is in folders; files keep their path inside the folder.")
-    ] = False,
-    concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="Upload so many files at once.")] = CONCURRENCY,
+    prefix: Annotated[str | None, typer.Option("--prefix", metavar="PREFIX", help="Prefix of every path in the bucket.")] = None,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Upload folders; files keep their relative path.")] = False,
+    concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="Simultaneous uploads.")] = CONCURRENCY,
     content_type: Annotated[
         str | None,
-        typer.Option("--content-type", metavar="TYPE", help="Media type of all files; found out by content and name unless given."),
+        typer.Option("--content-type", metavar="TYPE", help="Media type of all files; by default detected."),
     ] = None,
 ) -> None:
-    """Upload files and print the address of each.
+    """Upload files and print their addresses.
 
-    All paths are checked before anything is sent. Uploads are repeated with a fresh address when one has expired or the connection broke.
+    crmctl checks all paths first, and repeats an upload if its address expires or the connection breaks.
     """
-    from crmctl.cli.upload_paths import plan_uploads
 
     runtime: Runtime = ctx.obj
     if not 1 <= concurrency <= MOST_AT_ONCE:
@@ -89,7 +91,7 @@ def _upload(runtime: Runtime, planned: Sequence[LocalFile], bucket: str, concurr
 
 
 def _report(runtime: Runtime, outcomes: Sequence[UploadOutcome]) -> None:
-    """Show what was stored. Raises the error when nothing was, PartialError naming each file that was not."""
+    """Show the stored files. Raises the error if none was stored, PartialError naming the others."""
     from crmctl.output.views import UPLOADS
 
     failures = [(outcome.file, outcome.error) for outcome in outcomes if outcome.error is not None]
@@ -115,7 +117,7 @@ def _report(runtime: Runtime, outcomes: Sequence[UploadOutcome]) -> None:
         )
 
 
-def _document(outcome: UploadOutcome) -> dict[str, Any]:
+def _document(outcome: UploadOutcome) -> Json:
     file = outcome.file
     return {
         "file": str(file.source),
@@ -124,3 +126,88 @@ def _document(outcome: UploadOutcome) -> dict[str, Any]:
         "bytes": outcome.size,
         "contentType": file.content_type,
     }
+
+
+def plan_uploads(paths: Sequence[str], *, prefix: str | None, recursive: bool, content_type: str | None) -> list[LocalFile]:
+    """Return the files under `paths` with their targets. Raises UsageError naming every unusable path."""
+    front = _segments(prefix)
+    problems: list[str] = []
+    files: list[LocalFile] = []
+    for source, inside in _walk(paths, recursive, problems):
+        try:
+            files.append(_local_file(source, "/".join([*front, *inside]), content_type))
+        except OSError as error:
+            problems.append(f"{_printable(source)}: {reason(error)}")
+        except UnicodeEncodeError:
+            problems.append(f"{_printable(source)}: its name is not UTF-8")
+    _check_targets(files, problems)
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise UsageError(
+            f"nothing was uploaded: {'; '.join(problems[:5])}{more}",
+            hint="--recursive uploads folders" if any("is a folder" in problem for problem in problems) else None,
+            code="unreadable_file",
+            details={"problems": problems},
+        )
+    if not files:
+        raise UsageError(f"there is no file in {', '.join(paths)}", code="no_files")
+    return files
+
+
+def _segments(prefix: str | None) -> list[str]:
+    segments = [segment for segment in (prefix or "").replace("\\", "/").split("/") if segment]
+    if any(segment in (".", "..") for segment in segments):
+        raise UsageError(f"--prefix {prefix!r} must not hold . or ..")
+    return segments
+
+
+def _walk(paths: Sequence[str], recursive: bool, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
+    """Yield files and the segments of their path below the prefix."""
+    for text in paths:
+        path = Path(text)
+        try:
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+        except OSError as error:
+            problems.append(f"{_printable(path)}: {reason(error)}")
+            continue
+        if not is_folder:
+            yield path, [path.name]
+        elif not recursive:
+            problems.append(f"{_printable(path)} is a folder")
+        else:
+            yield from _inside(path, problems)
+
+
+def _inside(folder: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
+    def unreadable(error: OSError) -> None:
+        problems.append(f"{error.filename}: {reason(error)}")
+
+    for place, folders, names in os.walk(folder, onerror=unreadable):
+        folders.sort()
+        for name in sorted(names):
+            source = Path(place, name)
+            yield source, list(source.relative_to(folder).parts)
+
+
+def _local_file(source: Path, target: str, content_type: str | None) -> LocalFile:
+    from crmctl.client.uploads import SAMPLE, LocalFile
+    from crmctl.client.uploads import content_type as guessed
+
+    target.encode()
+    if not stat.S_ISREG(source.stat().st_mode):
+        raise OSError(0, "not a regular file")
+    with source.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        return LocalFile(source, target, size, content_type or guessed(source.name, stream.read(SAMPLE)))
+
+
+def _check_targets(files: Sequence[LocalFile], problems: list[str]) -> None:
+    taken: dict[str, Path] = {}
+    for file in files:
+        other = taken.setdefault(file.target, file.source)
+        if other is not file.source:
+            problems.append(f"{_printable(other)} and {_printable(file.source)} would both become {file.target}")
+
+
+def _printable(path: Path) -> str:
+    return str(path).encode("utf-8", "backslashreplace").decode()

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp, command_help, common_option_rows
-from crmctl.cli.help_text import WIDEST, HelpPage, Section, render
-from crmctl.cli.help_topics import TOPICS
+from crmctl.cli.app import CommandApp, command_help, common_option_rows
+from crmctl.cli.help_text import TOPIC_NAMES, TOPICS, WIDEST, HelpPage, Section, render
 from crmctl.cli.registry import BY_NAME
 from crmctl.errors import EXIT_CODE_MEANINGS, UsageError
-from crmctl.models.nearest import suggestion
+from crmctl.models.ids import suggestion
 
 app = CommandApp()
 
@@ -22,7 +21,7 @@ def explain(
 ) -> None:
     """Explain a command or a topic.
 
-    Topics: exit-codes, filters, matching, output, options, environment.
+    Topics: exit-codes, filters, matching, matching-words, output, options, environment.
     """
     runtime = ctx.obj
     words = topic or []
@@ -30,23 +29,21 @@ def explain(
 
 
 def _page(words: list[str], width: int) -> str:
-    if words == ["exit-codes"]:
+    topic = " ".join(words)
+    if topic == "exit-codes":
         rows = [(str(int(code)), meaning) for code, meaning in EXIT_CODE_MEANINGS.items()]
         return render(HelpPage(usage="crmctl <command>; echo $?", sections=[Section("Exit codes", rows)]), width)
-    if words == ["options"]:
-        return render(
-            HelpPage(usage="crmctl [options] <command> [options]", sections=[Section("Common options", common_option_rows())]), width
-        )
-    if words == ["matching"]:
-        from crmctl.cli.help_match import matching_page
+    if topic == "options":
+        usage = "crmctl [options] <command> [options]"
+        return render(HelpPage(usage=usage, sections=[Section("Common options", common_option_rows())]), width)
+    if topic in ("matching", "matching-words"):
+        from crmctl.cli.help_match import matching_page, words_page
 
-        return render(matching_page(), width)
-    if len(words) == 1 and words[0] in TOPICS:
-        return render(TOPICS[words[0]], width)
-    shown = command_help(words, width)
-    if shown is None:
-        topics = ["exit-codes", "matching", "options", *TOPICS]
-        named = " ".join(words)
-        listing = f"crmctl --help lists the commands; topics: {', '.join(topics)}"
-        raise UsageError(f"there is no command or topic '{named}'", hint=suggestion(named, [*topics, *BY_NAME], listing))
-    return shown
+        return render(matching_page() if topic == "matching" else words_page(), width)
+    if topic in TOPICS:
+        return render(TOPICS[topic](), width)
+    page = command_help(words, width)
+    if page is None:
+        listing = f"crmctl --help lists the commands; topics: {', '.join(TOPIC_NAMES)}"
+        raise UsageError(f"there is no command or topic '{topic}'", hint=suggestion(topic, [*TOPIC_NAMES, *BY_NAME], listing))
+    return page

@@ -1,14 +1,29 @@
-"""`crmctl mirror`: all of the data at hand, proven, and asked in SQL. The work is done by crmctl.mirror."""
+"""`crmctl mirror`: a proven copy of the data, synced, searched and queried in SQL. The work is done by crmctl.mirror."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from crmctl.cli.framework import CommandApp
+from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import counted
+from crmctl.errors import ExitCode, NotFoundError, UsageError, reason
+from crmctl.models.numbers import size_text
 
-app = CommandApp("Keep a proven copy of the data in one SQLite file, and ask it anything.")
+if TYPE_CHECKING:
+    from crmctl.cli.bulk_output import RuntimeContext
+    from crmctl.cli.runtime import Runtime
+    from crmctl.mirror.file import MirrorFile
+
+app = CommandApp("Keep a proven copy of the data in one SQLite file and query it.")
+
+ObjectsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="OBJECT", help="Only these objects, or activities; by default all in the mirror.")
+]
 
 
 @app.command(
@@ -22,67 +37,90 @@ app = CommandApp("Keep a proven copy of the data in one SQLite file, and ask it 
 def sync(
     ctx: typer.Context,
     objects: Annotated[
-        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these; those the mirror has, at first all, when none is named.")
+        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these objects; by default those in the mirror, at first all.")
     ] = None,
-    activities: Annotated[bool | None, typer.Option("--activities", help="Activities too; from then on always.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Read everything anew.")] = False,
+    activities: Annotated[bool | None, typer.Option("--activities", help="Also keep activities, now and in later syncs.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Read everything again.")] = False,
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="OBJECT.ATTR", help="Never keep these values; remembered. Repeatable.")
+        list[str] | None, typer.Option("--exclude", metavar="OBJECT.ATTR", help="Never keep these values, now or later; repeatable.")
     ] = None,
     wait: Annotated[
-        float, typer.Option("--lock-wait", metavar="SECONDS", min=0, help="How long to wait for another sync of the mirror.")
+        float, typer.Option("--lock-wait", metavar="SECONDS", min=0, help="Longest wait for another sync of the mirror.")
     ] = 3600.0,
 ) -> int:
-    """Make the mirror, or bring it up to date with few requests.
+    """Create the mirror, or update it with few requests.
 
-    Only what changed is read. That nothing is missing or stale is proven: changes must join what was known, and the count must be right;
-    otherwise everything is read anew, and the result says why. Exit 7 when not even that could prove it.
+    crmctl reads only changes, and proves that the copy is complete: the changes must join the last sync and the count must match.
+    Otherwise it reads everything again and says why. Exit 7 if even that proves nothing.
     """
-    from crmctl.cli.mirror_commands import sync
+    from crmctl.mirror.sync import SyncRequest, result_document, sync_mirror
+    from crmctl.output.views import MIRROR_SYNCS
 
-    return sync(ctx.obj, objects or [], activities, full=full, exclude=exclude or [], wait=wait)
+    runtime: Runtime = ctx.obj
+    runtime.emitter.check_fields(MIRROR_SYNCS)
+    report = sync_mirror(_quiet_context(runtime), SyncRequest(objects or [], activities or None, full, _excluded(exclude or []), wait))
+    runtime.emitter.emit_items([result_document(result) for result in report.results], MIRROR_SYNCS)
+    runtime.messages.note(f"{counted(report.requests, 'request')}; {report.path}")
+    for slug in report.gone:
+        runtime.messages.note(f"{slug} is no object of the service any more, and was dropped")
+    for result in report.results:
+        if not result.state.proven:
+            runtime.messages.warn(f"{result.state.slug}: {result.state.proof}; the next sync reads it anew")
+        elif result.how == "everything" and result.state.syncs > 1 and result.state.slug != "activities":
+            runtime.messages.note(f"{result.state.slug} was read anew: {result.reason}")
+    return ExitCode.OK if report.is_proven else ExitCode.SERVICE
 
 
 @app.command("status", examples=["crmctl mirror status", "crmctl mirror status -q '[?!proven].object'"])
 def status(ctx: typer.Context) -> None:
-    """Show what is in the mirror, as of when, and how that is known."""
-    from crmctl.cli.mirror_commands import status
+    """Show the objects in the mirror, their age and the proof that they are complete."""
+    from crmctl.mirror.sync import state_document
+    from crmctl.output.views import MIRROR_OBJECTS
 
-    status(ctx.obj)
+    runtime: Runtime = ctx.obj
+    place = _existing(runtime)
+    with _open(place) as file:
+        runtime.emitter.emit_items([state_document(state) for state in file.states()], MIRROR_OBJECTS)
+    runtime.messages.note(f"{place}, {size_text(place.stat().st_size)}")
 
 
 @app.command("verify", examples=["crmctl mirror verify people", "crmctl mirror verify || echo 'the mirror was wrong'"])
-def verify(
-    ctx: typer.Context,
-    objects: Annotated[
-        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these, or activities; else all that the mirror has.")
-    ] = None,
-) -> int:
-    """Read everything, and name every record that the mirror had wrong.
+def verify(ctx: typer.Context, objects: ObjectsArgument = None) -> int:
+    """Compare the mirror with the service and correct wrong records.
 
-    What somebody changed since the last sync is not wrong. Exit 11 when a record was; it is put right at once.
+    Changes made since the last sync do not count as wrong. Exit 11 if a record was wrong.
     """
-    from crmctl.cli.mirror_commands import verify
+    from crmctl.mirror.verify import verify_mirror
+    from crmctl.output.views import MIRROR_MISTAKES
 
-    return verify(ctx.obj, objects or [])
+    runtime: Runtime = ctx.obj
+    _existing(runtime)
+    runtime.emitter.check_fields(MIRROR_MISTAKES)
+    report = verify_mirror(_quiet_context(runtime), objects or [])
+    runtime.emitter.emit_items([mistake.to_document() for mistake in report.wrong], MIRROR_MISTAKES)
+    compared = f"{counted(report.records, 'record')} compared, {counted(report.requests, 'request')}"
+    if not report.wrong:
+        runtime.messages.note(f"nothing was wrong: {compared}")
+        return ExitCode.OK
+    runtime.messages.warn(f"{counted(len(report.wrong), 'record')} were wrong and are right now; {compared}")
+    return ExitCode.DIFFERENT
 
 
 @app.command("search", examples=["crmctl mirror search Hopper", "crmctl mirror search 'ada acme' people companies -o ids"])
 def search(
     ctx: typer.Context,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words that must all be in a record; beginnings of words count.")],
-    objects: Annotated[
-        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these, or activities; else all that the mirror has.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 20,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words, or beginnings of words, that a record must contain.")],
+    objects: ObjectsArgument = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")] = 20,
 ) -> None:
-    """Find records of any object by words in any of their texts.
+    """Find records of any object by their words, best first, without any request."""
+    from crmctl.mirror.sql import search
+    from crmctl.output.views import MIRROR_HITS
 
-    The best matches come first. No request is made.
-    """
-    from crmctl.cli.mirror_commands import search
-
-    search(ctx.obj, text, objects or [], limit)
+    runtime: Runtime = ctx.obj
+    with _open(_existing(runtime)) as file:
+        hits = search(file, text, objects or [], limit)
+    runtime.emitter.emit_items([hit.to_document() for hit in hits], MIRROR_HITS)
 
 
 @app.command(
@@ -95,33 +133,119 @@ def search(
 )
 def sql(
     ctx: typer.Context,
-    statement: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT; - reads it from stdin.")],
+    statement: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement; - reads it from stdin.")],
     parameters: Annotated[
-        list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A value for :NAME; NAME:=JSON for another type. Repeatable.")
+        list[str] | None,
+        typer.Option("--param", metavar="NAME=VALUE", help="Value of :NAME; NAME:=JSON for other types; repeatable."),
     ] = None,
-    expect_empty: Annotated[bool, typer.Option("--expect-empty", help="Exit with 11 when rows come: a check for CI.")] = False,
+    expect_empty: Annotated[bool, typer.Option("--expect-empty", help="Exit 11 if the query returns rows, for CI.")] = False,
 ) -> int:
-    """Ask the mirror in SQL; it is only read, never changed.
+    """Query the mirror in SQL, without any request and read-only.
 
-    Each object is a table with a column for each attribute: crmctl mirror sql 'SELECT * FROM attributes' shows them. No request is made;
-    --timeout bounds how long a question may take.
+    Each object is a table with a column per attribute: crmctl mirror sql 'SELECT * FROM attributes' lists them. --timeout limits the
+    query's time.
     """
-    from crmctl.cli.mirror_commands import sql
+    from crmctl.mirror.sql import ask
+    from crmctl.output.views import generic_view
 
-    return sql(ctx.obj, statement, parameters or [], expect_empty=expect_empty)
+    runtime: Runtime = ctx.obj
+    if statement == "-":
+        statement = runtime.streams.stdin.read()
+    values = dict(_parameter(text) for text in parameters or [])
+    rows = ask(_existing(runtime), statement, values, runtime.clock, runtime.settings.timeout.value)
+    first = [row for row in (next(rows, None),) if row is not None]
+    count = runtime.emitter.emit_items(chain(first, rows), generic_view(first, "rows") if first else None)
+    if count and expect_empty:
+        runtime.messages.warn(f"{counted(count, 'row')} where none should be")
+        return ExitCode.DIFFERENT
+    return ExitCode.OK
 
 
 @app.command("path", examples=["crmctl mirror path", 'sqlite3 "$(crmctl mirror path -o ids)"'])
 def path(ctx: typer.Context) -> None:
-    """Show where the file of the mirror is."""
-    from crmctl.cli.mirror_commands import path
-
-    path(ctx.obj)
+    """Show the path of the mirror's file."""
+    runtime: Runtime = ctx.obj
+    place = _existing(runtime)
+    if runtime.message_format in ("table", "ids"):
+        runtime.streams.write_out(f"{place}\n")
+    else:
+        runtime.emitter.emit_result({"path": str(place), "bytes": place.stat().st_size})
 
 
 @app.command("remove", examples=["crmctl mirror remove"])
 def remove(ctx: typer.Context) -> None:
-    """Delete the mirror from this machine; asks first. The service keeps its data."""
-    from crmctl.cli.mirror_commands import remove
+    """Delete the mirror from this machine, not the service's data; asks first."""
+    from crmctl.mirror.file import remove_mirror, writing_turn
 
-    remove(ctx.obj)
+    runtime: Runtime = ctx.obj
+    place = _existing(runtime)
+    runtime.confirm(f"Delete the mirror {place}, {size_text(place.stat().st_size)}")
+    with writing_turn(place, runtime.clock, runtime.messages.note, patience=0):
+        remove_mirror(place)
+    runtime.done({"removed": str(place)}, f"removed {place}")
+
+
+def _quiet_context(runtime: Runtime) -> RuntimeContext:
+    """Return a context whose client logs requests without their data."""
+    from crmctl.cli.bulk_output import RuntimeContext
+
+    context = RuntimeContext(runtime)
+    context.service.session.logs_bodies = False
+    return context
+
+
+def _excluded(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the attributes that --exclude names, by object."""
+    excluded: dict[str, list[str]] = {}
+    for text in texts:
+        name, dot, slug = text.partition(".")
+        if not (name and dot and slug):
+            raise UsageError(f"--exclude {text!r} is not OBJECT.ATTR", hint="for example --exclude people.phone")
+        excluded.setdefault(name, []).append(slug)
+    return excluded
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """Return name and value of a --param: a number if it looks like one, else text; behind `:=` JSON."""
+    from crmctl.models import jsontext
+
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip(":"):
+        raise UsageError(f"--param {text!r} is not NAME=VALUE")
+    if name.endswith(":"):
+        try:
+            document = jsontext.loads(value)
+        except ValueError as error:
+            raise UsageError(f"--param {text!r}: what follows := is not JSON: {reason(error)}") from error
+        return name[:-1], document if isinstance(document, int | float | str | None) else jsontext.dumps(document)
+    for kind in (int, float):
+        try:
+            number = kind(value)
+        except ValueError:
+            continue
+        if str(number) == value:
+            return name, number
+    return name, value
+
+
+def _existing(runtime: Runtime) -> Path:
+    """Return the path of the service's mirror. Raises NotFoundError if there is none."""
+    from crmctl.mirror.place import mirror_path
+
+    place = mirror_path(runtime.paths.state, runtime.settings.profile.value, runtime.settings.require_origin())
+    if not place.is_file() or not place.stat().st_size:
+        _refuse_no_mirror()
+    return place
+
+
+def _open(place: Path) -> MirrorFile:
+    from crmctl.mirror.file import MirrorFile
+
+    file = MirrorFile.read(place)
+    if file is None:
+        _refuse_no_mirror()
+    return file
+
+
+def _refuse_no_mirror() -> NoReturn:
+    raise NotFoundError("there is no mirror of this service", hint="crmctl mirror sync makes it", code="no_mirror")

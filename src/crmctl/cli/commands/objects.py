@@ -1,44 +1,42 @@
-"""`crmctl objects`: the data structures of the organization."""
+"""`crmctl objects`: the objects of the organization."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp
 from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
-from crmctl.cli.targets import on_object, plain_fields, records_at_stake
+from crmctl.cli.targets import on_object, plain_fields
+from crmctl.cli.verbs import NOUNS, noun_app
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
+    from crmctl.models.jsontext import Json
 
-app = CommandApp("List and manage objects such as people or deals.")
+app = noun_app("objects")
+NOUN = NOUNS["objects"]
 
-PluralOption = Annotated[str | None, typer.Option("--plural-name", metavar="NAME", help="Name of many, for example Projects.")]
-DescriptionOption = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What the object is for.")]
+PluralOption = Annotated[str | None, typer.Option("--plural-name", metavar="NAME", help="Plural name, such as Projects.")]
+DescriptionOption = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Purpose of the object.")]
 
 
 @app.command("list", examples=["crmctl objects list", "crmctl objects list -q '[].slug'"])
 def list_objects(ctx: typer.Context) -> None:
     """List the active objects."""
-    from crmctl.output.views import OBJECTS
-
     runtime: Runtime = ctx.obj
-    runtime.emitter.emit_items(runtime.directory.objects(refresh=True), OBJECTS)
+    runtime.emitter.emit_items(runtime.directory.objects(refresh=True), NOUN.view)
 
 
 @app.command("get", examples=["crmctl objects get people", "crmctl objects get people -q 'attributes[].slug'"])
 def get_object(ctx: typer.Context, object_name: ObjectArgument) -> None:
     """Show one object with its attributes."""
-    from crmctl.output.views import OBJECTS
-
     runtime: Runtime = ctx.obj
     found, attributes = on_object(runtime, object_name, runtime.crm.get_object)
     item = dict(found.wire)
     if attributes is None:
         item["attributes"] = [attribute.wire for attribute in runtime.crm.list_attributes(found.id)]
-    runtime.emitter.emit_item(item, OBJECTS)
+    runtime.emitter.emit_item(item, NOUN.view)
 
 
 @app.command(
@@ -51,8 +49,8 @@ def get_object(ctx: typer.Context, object_name: ObjectArgument) -> None:
 )
 def create_object(
     ctx: typer.Context,
-    slug: Annotated[str | None, typer.Option("--slug", metavar="SLUG", help="Short name used in commands and addresses.")] = None,
-    singular_name: Annotated[str | None, typer.Option("--singular-name", metavar="NAME", help="Name of one, for example Project.")] = None,
+    slug: Annotated[str | None, typer.Option("--slug", metavar="SLUG", help="Short name for commands and addresses.")] = None,
+    singular_name: Annotated[str | None, typer.Option("--singular-name", metavar="NAME", help="Singular name, such as Project.")] = None,
     plural_name: PluralOption = None,
     description: DescriptionOption = None,
     assignments: PlainSetOption = None,
@@ -75,7 +73,7 @@ def update_object(
     object_name: ObjectArgument,
     plural_name: PluralOption = None,
     description: DescriptionOption = None,
-    active: Annotated[bool | None, typer.Option("--active/--inactive", help="Show it in lists, or hide it.")] = None,
+    active: Annotated[bool | None, typer.Option("--active/--inactive", help="Show the object in lists, or hide it.")] = None,
     assignments: PlainSetOption = None,
     data: DataOption = None,
 ) -> None:
@@ -85,18 +83,6 @@ def update_object(
     _emit(runtime, on_object(runtime, object_name, lambda target: runtime.crm.update_object(target, fields)).wire)
 
 
-@app.command("delete", writes=True, examples=["crmctl objects delete projects --dry-run"])
-def delete_object(ctx: typer.Context, object_name: ObjectArgument) -> None:
-    """Delete a custom object with all its records; asks first."""
-    runtime: Runtime = ctx.obj
-    runtime.confirm(f"Delete the object {object_name}", lambda: records_at_stake(runtime, object_name))
-    on_object(runtime, object_name, runtime.crm.delete_object)
+def _emit(runtime: Runtime, wire: Json) -> None:
     runtime.schema_changed()
-    runtime.done({"deleted": 1}, f"deleted the object {object_name}")
-
-
-def _emit(runtime: Runtime, wire: dict[str, Any]) -> None:
-    from crmctl.output.views import OBJECTS
-
-    runtime.schema_changed()
-    runtime.emitter.emit_item(wire, OBJECTS)
+    runtime.emitter.emit_item(wire, NOUN.view)

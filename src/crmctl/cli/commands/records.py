@@ -1,4 +1,4 @@
-"""`crmctl records`: the records of an object, one at a time or page by page. Many at once belong to `bulk`."""
+"""`crmctl records`: list, count, read and change records; `bulk` changes many at once."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp
+from crmctl.cli.app import CommandApp
+from crmctl.cli.fields import check_given, read_fields
 from crmctl.cli.list_window import window
-from crmctl.cli.named_records import find_record, read_record
 from crmctl.cli.options import (
     AllOption,
     CurrencyOption,
@@ -25,10 +25,8 @@ from crmctl.cli.options import (
     SortOption,
     StrictOption,
 )
-from crmctl.cli.record_display import RecordDisplay
-from crmctl.cli.record_fields import check_given, read_fields
-from crmctl.cli.record_listings import Asked, list_sample, list_window, show_count, show_groups
-from crmctl.cli.targets import check_columns, on_object
+from crmctl.cli.record_lists import Asked, RecordDisplay, list_sample, list_window, show_count, show_groups
+from crmctl.cli.targets import check_columns, find_record, on_object, read_record
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,9 +60,9 @@ def list_records(
     sample: SampleOption = None,
     seed: SeedOption = None,
 ) -> None:
-    """List records, newest first unless sorted otherwise.
+    """List records, newest first by default.
 
-    Shows 50 unless --limit or --all asks for more; how conditions are written: crmctl help filters.
+    Shows 50 unless --limit or --all asks for more. crmctl help filters explains conditions.
     """
     asked = Asked(object_name, filters, sort, order, strict=strict)
     if sample is None:
@@ -86,7 +84,7 @@ def list_records(
 def search_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Looked for in all text attributes.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Text to find in any text attribute.")] = None,
     filters: FilterOption = None,
     limit: LimitOption = None,
     every: AllOption = False,
@@ -95,9 +93,9 @@ def search_records(
     order: OrderOption = None,
     strict: StrictOption = False,
 ) -> None:
-    """Find records that have a text anywhere, or search with a body instead of a query.
+    """Find records by text, or with the search request of the service.
 
-    Same flags and same result as `records list`; a text takes one request for each text attribute.
+    Options and results are those of `records list`. A text takes one request per text attribute.
     """
     list_window(ctx.obj, Asked(object_name, filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
 
@@ -114,15 +112,15 @@ def count_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
     filters: FilterOption = None,
-    by: Annotated[str | None, typer.Option("--by", metavar="ATTR", help="One row for each value of this attribute.")] = None,
-    sums: Annotated[list[str] | None, typer.Option("--sum", metavar="ATTR", help="Add it up; may be repeated.")] = None,
-    averages: Annotated[list[str] | None, typer.Option("--avg", metavar="ATTR", help="Average it; may be repeated.")] = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="ATTR", help="Count each value of this attribute.")] = None,
+    sums: Annotated[list[str] | None, typer.Option("--sum", metavar="ATTR", help="Sum this attribute; repeatable.")] = None,
+    averages: Annotated[list[str] | None, typer.Option("--avg", metavar="ATTR", help="Average this attribute; repeatable.")] = None,
     strict: StrictOption = False,
 ) -> None:
-    """Count records, all together or by a value; add up amounts.
+    """Count records, in total or by value, and sum attributes.
 
-    A record with a list of values counts for each of them. Sums and averages leave out records without a number. What takes more than 50
-    requests comes from the mirror where there is one, and says as of when; --yes reads the service.
+    A record with a list of values counts for each value. Sums and averages ignore records without a number. Queries that need more than
+    50 requests use the mirror if there is one; the output shows its age. --yes reads the service instead.
     """
     asked = Asked(object_name, filters, strict=strict)
     if by is None and not sums and not averages:
@@ -133,7 +131,7 @@ def count_records(
 
 @app.command("get", examples=["crmctl records get people email=grace@acme.com", f"crmctl records get people {NEWEST} -q data.email"])
 def get_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
-    """Show one record, named by its id or by a value that it alone has."""
+    """Show one record, by its id or by a value that only it has."""
     runtime: Runtime = ctx.obj
     display = RecordDisplay(runtime, object_name)
     display.emit(read_record(runtime, object_name, record_name).wire)
@@ -148,12 +146,12 @@ def show_history(
     every: AllOption = False,
     offset: OffsetOption = 0,
 ) -> None:
-    """Show how a record changed, newest first.
+    """Show a record's changes, newest first.
 
-    When, by whom, and each value before and after. A deleted record's history too, by its id, as long as the service keeps it. Services
-    other than crmctl's own have none.
+    Each line shows when and by whom a value changed, before and after. Deleted records, by id, are included while the service keeps them.
+    Only crmctl's own service has a history.
     """
-    from crmctl.cli.record_changes import show_changes
+    from crmctl.cli.record_lists import show_changes
 
     show_changes(ctx.obj, object_name, record_name, window(limit, every, offset))
 
@@ -176,7 +174,7 @@ def create_record(
 ) -> None:
     """Create one record.
 
-    Values of --set are typed by the attribute; --set wins over --data.
+    --set reads values by the type of the attribute and overrides --data.
     """
     runtime: Runtime = ctx.obj
     fields = read_fields(runtime, object_name, assignments, data, currency=currency)
@@ -202,9 +200,9 @@ def update_record(
     data: DataOption = None,
     currency: CurrencyOption = None,
 ) -> None:
-    """Change fields of one record; the others stay as they are.
+    """Change some fields of one record.
 
-    So do the other parts of a value: --set address.city=Rome reads the record first and leaves its street alone.
+    --set address.city=Rome reads the record first and keeps its street.
     """
     runtime: Runtime = ctx.obj
     check_given(assignments, data)
@@ -221,10 +219,9 @@ def update_record(
     examples=["crmctl records edit people email=grace@acme.com", f"crmctl records edit people {NEWEST} --dry-run"],
 )
 def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
-    """Change one record in your editor, as YAML; only what you change is sent.
+    """Edit one record as YAML in your editor; crmctl sends only your changes.
 
-    The editor is VISUAL, else EDITOR. Nothing is sent when somebody else changed the record meanwhile. It is a
-    job: bulk undo puts back what was there.
+    The editor is VISUAL, else EDITOR. crmctl sends nothing if another client changed the record meanwhile. bulk undo reverts the edit.
     """
     from crmctl.cli.record_edit import edit_record
 

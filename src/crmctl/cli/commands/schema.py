@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp
+from crmctl.cli.app import CommandApp
 from crmctl.cli.targets import read_input
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.schema.diff import SchemaChange
-    from crmctl.schema.document import SchemaDocument
-    from crmctl.schema.pull import Present
+    from crmctl.models.jsontext import Json
+    from crmctl.schema.apply import SchemaChange
+    from crmctl.schema.schema_document import Present, SchemaDocument
 
 app = CommandApp("Write objects and attributes down, compare them with a service, apply them.")
 
@@ -30,7 +30,7 @@ def pull_schema(
     ] = None,
 ) -> None:
     """Print the objects and attributes of the service, without ids."""
-    from crmctl.schema.pull import read_service, to_document
+    from crmctl.schema.schema_document import read_service, to_document
 
     runtime: Runtime = ctx.obj
     document = to_document(read_service(runtime.crm), objects or ()).wire()
@@ -64,8 +64,7 @@ def apply_schema(ctx: typer.Context, file: FileArgument, prune: PruneOption = Fa
 
     Nothing is deleted without --prune. Running it again changes nothing more.
     """
-    from crmctl.schema.apply import apply, refuse_conflicts, steps
-    from crmctl.schema.diff import ChangeAction
+    from crmctl.schema.apply import ChangeAction, apply, refuse_conflicts, steps
 
     runtime: Runtime = ctx.obj
     changes, wanted, present = _compare(runtime, file, prune=prune)
@@ -92,16 +91,15 @@ def apply_schema(ctx: typer.Context, file: FileArgument, prune: PruneOption = Fa
 
 
 def _compare(runtime: Runtime, file: str, *, prune: bool) -> tuple[list[SchemaChange], SchemaDocument, Present]:
-    from crmctl.schema.diff import compare
-    from crmctl.schema.document import read_schema
-    from crmctl.schema.pull import read_service
+    from crmctl.schema.apply import compare
+    from crmctl.schema.schema_document import read_schema, read_service
 
     wanted = read_schema(read_input(runtime, file), "stdin" if file == "-" else file)
     present = read_service(runtime.crm, [spec.slug for spec in wanted.objects])
     return compare(wanted, present, prune=prune), wanted, present
 
 
-def _show(runtime: Runtime, requests: list[dict[str, Any]]) -> None:
+def _show(runtime: Runtime, requests: list[Json]) -> None:
     from crmctl.cli.preview import API
     from crmctl.models import jsontext
 
@@ -115,7 +113,7 @@ def _show(runtime: Runtime, requests: list[dict[str, Any]]) -> None:
     runtime.messages.note("dry run: nothing was sent")
 
 
-def _yaml(document: dict[str, Any]) -> str:
-    from crmctl.output.yaml_document import dump
+def _yaml(document: Json) -> str:
+    from crmctl.output.formats import yaml_text
 
-    return dump(document).rstrip("\n")
+    return yaml_text(document).rstrip("\n")

@@ -1,4 +1,4 @@
-"""`crmctl serve`: runs the embedded service until it is told to stop."""
+"""`crmctl serve`: run the embedded service until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from urllib.parse import urlsplit
 
 import typer
 
-from crmctl.cli.framework import CommandApp, environment_variable
+from crmctl.cli.app import CommandApp, environment_variable
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError, reason, storage_error
 from crmctl.models import jsontext
-from crmctl.models.nearest import nearest, suggestion
-from crmctl.service.settings import DAY, Address, Kept, Quotas, S3Settings, ServiceSettings
+from crmctl.models.ids import nearest, suggestion
+from crmctl.models.jsontext import Json
+from crmctl.service.context import DAY, Address, Kept, Quotas, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
-    from crmctl.service.server import Ready
+    from crmctl.service.app import Ready
 
 app = CommandApp()
 
@@ -116,12 +117,12 @@ def run_service(
 
 
 def _serve(runtime: Runtime, settings: ServiceSettings, ready_file: Path | None) -> None:
-    """The file is there as long as the service listens."""
+    """Run the service. The ready file exists as long as it listens."""
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
     try:
         with service_libraries():
-            from crmctl.service.server import serve
+            from crmctl.service.app import serve
         serve(settings, lambda ready: _announce(runtime, ready, ready_file))
     finally:
         if ready_file is not None:
@@ -130,7 +131,7 @@ def _serve(runtime: Runtime, settings: ServiceSettings, ready_file: Path | None)
 
 @contextlib.contextmanager
 def service_libraries() -> Iterator[None]:
-    """Around imports that may need the optional libraries. Raises UsageError when these are not installed."""
+    """Yield for imports of optional libraries. Raises UsageError when they are not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -142,7 +143,7 @@ def service_libraries() -> Iterator[None]:
 
 
 def data_directory(runtime: Runtime, data: Path | None) -> Path:
-    """Where the service's data is when --data does not say."""
+    """Return the directory of the service's data, with crmctl's own as default."""
     return data if data is not None else runtime.paths.state / "service"
 
 
@@ -155,7 +156,7 @@ def _s3_settings(prefix: str | None, endpoint: str | None, region: str | None) -
 
 
 def _source(ctx: typer.Context) -> tuple[Runtime, Callable[[str], str]]:
-    """How an option was said: as a flag or as a variable. A misspelt variable would leave its option as it is, so it is warned of."""
+    """Return the runtime, and a function that names an option as the user gave it: flag or variable. Warns of unknown variables."""
     runtime: Runtime = ctx.obj
     known = [f"{PREFIX}_{parameter.name.upper()}" for parameter in ctx.command.params if parameter.name]
     for name in sorted(runtime.environ):
@@ -191,8 +192,8 @@ def _switch(option: str, said: str, more: str = "") -> bool:
     return said == "on"
 
 
-def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], unit: int) -> dict[str, Any]:
-    """`["history=30"]` as `{"history": 30 * unit}`. Raises UsageError."""
+def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], unit: int) -> Json:
+    """Return `["history=30"]` as `{"history": 30 * unit}`. Raises UsageError."""
     found = {}
     for each in said or ():
         kind, _, amount = each.partition("=")
@@ -213,7 +214,7 @@ def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
     if not is_read and not runtime.streams.stderr_is_terminal:
         return
     lines = ["", "  The Customer Records Service is running", "", f"  Address   {ready.base_url}", f"  Docs      {ready.base_url}/docs"]
-    lines += [f"  Console   {ready.console_url}", "            opens for ten minutes; later: crmctl service console"]
+    lines += [f"  Console   {ready.console_url}", "            works once, for ten minutes; later: crmctl service console"]
     if ready.api_key:
         lines += [f"  API key   {ready.api_key}", "            shown this once: keep it safe", "", "  In another terminal"]
         lines += [f"    crmctl auth login --base-url {ready.base_url}", "    crmctl records list people"]
@@ -222,10 +223,10 @@ def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Whoever waits for the file never sees half of it. Raises UsageError, and StorageError where there is no room."""
+    """Write a file that readers never see half written. Raises UsageError, and StorageError on a full disk."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        # For its owner alone: the console link is as good as a key while it lasts.
+        # For its owner alone: the console link is as good as a key until it is used.
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text)
         partial.replace(path)

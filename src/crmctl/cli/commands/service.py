@@ -1,50 +1,380 @@
-"""`crmctl service`: administers an embedded service's own data, whether it runs or not: keys, and definitions as one YAML file."""
+"""`crmctl service`: administer an embedded service's own data."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from crmctl.cli import service_copies, service_logs
-from crmctl.cli.commands import service_members
-from crmctl.cli.commands.serve import DatabaseOption, DataOption
-from crmctl.cli.framework import CommandApp
-from crmctl.cli.service_access import opened, write
-from crmctl.errors import UsageError, reason
+from crmctl.cli.app import CommandApp
+from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, service_libraries
+from crmctl.errors import CrmctlError, NotFoundError, PartialError, RejectedError, ServiceError, UsageError, reason
+from crmctl.models.ids import suggestion
+from crmctl.models.jsontext import Json
+from crmctl.models.numbers import size_text
+from crmctl.service.context import DATABASE_FILE, ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
+    from crmctl.service.store.engine import Engine
     from crmctl.service.store.keys import ApiKey
+    from crmctl.service.store.tx import Tx
+
+
+T = TypeVar("T")
+
+
+def settings_for(runtime: Runtime, data: Path | None, database_url: str | None) -> ServiceSettings:
+    return ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
+
+
+@contextlib.contextmanager
+def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Engine]:
+    """Open a service's data, setting it up if it is new. Its faults become errors of the command line.
+
+    With `writes`, CRMCTL_READ_ONLY applies; a protected profile does not, because it protects its own service.
+    """
+    if writes:
+        runtime.guard_read_only()
+    from crmctl.service import faults
+    from crmctl.service.context import open_data
+
+    settings = settings_for(runtime, data, database_url)
+    try:
+        with service_libraries(), contextlib.closing(open_data(settings, runtime.clock)) as engine:
+            yield engine
+    except faults.Fault as fault:
+        kinds: dict[type[faults.Fault], type[CrmctlError]] = {faults.NotFound: NotFoundError, faults.Unavailable: ServiceError}
+        raise kinds.get(type(fault), RejectedError)(fault.message, code=fault.error, details=fault.details) from fault
+
+
+def write(runtime: Runtime, engine: Engine, work: Callable[[Tx], T]) -> T:
+    """Do the work, or with --dry-run roll it back."""
+    from crmctl.service.store.engine import rehearse
+    from crmctl.service.store.logs import OPERATOR
+
+    return rehearse(engine, work, by=OPERATOR) if runtime.dry_run else engine.write(work, by=OPERATOR)
+
+
+ROLES = ("owner", "admin", "member", "viewer")
+
+members_app = CommandApp("Invite members to the console, and give them new links.")
+
+EmailArgument = Annotated[str, typer.Argument(metavar="EMAIL", help="The member's email address.")]
+
+
+@members_app.command("list", examples=["crmctl service members list"])
+def list_members(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+    """List the members, their roles and their access.
+
+    A member is active (with a password), invited (with a valid link), or has no access."""
+    from crmctl.output.views import generic_view
+
+    runtime: Runtime = ctx.obj
+    with opened(runtime, data, database_url) as engine:
+        from crmctl.service.store import members
+
+        now = runtime.clock.now()
+        found, access = engine.read(lambda tx: (members.list_members(tx), members.access_of_members(tx, now=now)))
+    rows = [_describe_member(member) | {"access": access.get(member["id"], "none")} for member in found]
+    runtime.emitter.emit_items(rows, generic_view(rows, "members", first=("name", "email", "role", "access", "id")))
+
+
+@members_app.command(
+    "invite",
+    writes=None,
+    examples=["crmctl service members invite ada@example.com --name 'Ada Lovelace' --role admin"],
+)
+def invite_member(
+    ctx: typer.Context,
+    email: EmailArgument,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the member (default: the address).")] = None,
+    role: Annotated[str, typer.Option("--role", metavar="owner|admin|member|viewer", help="Role of the member.")] = "member",
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Add a member and print a link to set the password.
+
+    The link works once, within three days. The service sends no mail: pass the link on to the member only.
+    """
+    if role not in ROLES:
+        raise UsageError(f"there is no role {role!r}", hint=suggestion(role, ROLES, f"one of: {', '.join(ROLES)}"))
+    runtime: Runtime = ctx.obj
+    with opened(runtime, data, database_url, writes=True) as engine:
+        from crmctl.service.context import new_id
+        from crmctl.service.store import members
+
+        def invite(tx: Tx) -> Json:
+            made = members.create_member(tx, name=name or email, email=email, role=role, ids=new_id, now=runtime.clock.now())
+            return _linked(runtime, tx, made)
+
+        described = write(runtime, engine, invite)
+    _emit(runtime, described)
+
+
+@members_app.command("reset", writes=None, examples=["crmctl service members reset ada@example.com"])
+def reset_password(ctx: typer.Context, email: EmailArgument, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+    """Print a link to set a new password; earlier links become invalid.
+
+    The present password works until the member uses the link, which ends all of the member's sessions.
+    """
+    runtime: Runtime = ctx.obj
+    with opened(runtime, data, database_url, writes=True) as engine:
+        from crmctl.service.store import members
+
+        def reset(tx: Tx) -> Json:
+            known = members.find_member_by_email(tx, email)
+            if known is None:
+                raise NotFoundError(f"there is no member {email!r}", hint="crmctl service members list")
+            return _linked(runtime, tx, known)
+
+        described = write(runtime, engine, reset)
+    _emit(runtime, described)
+
+
+def _linked(runtime: Runtime, tx: Tx, member: Json) -> Json:
+    from crmctl.service.console.visits import make_password_link
+    from crmctl.service.store.keys import get_address
+    from crmctl.service.store.tx import to_micros, to_wire
+
+    address = get_address(tx)
+    if address is None:
+        raise UsageError("this service has never been started", hint="crmctl serve")
+    link = make_password_link(tx, address, member["id"], now=runtime.clock.now())
+    return _describe_member(member) | {"passwordUrl": link.url, "expiresAt": to_wire(to_micros(link.expires_at))}
+
+
+def _describe_member(member: Json) -> Json:
+    return {"id": member["id"], "name": member["user"]["name"], "email": member["user"]["email"], "role": member["role"]}
+
+
+def _emit(runtime: Runtime, described: Json) -> None:
+    # After a dry run neither id nor link exists.
+    shown = {field: described[field] for field in ("name", "email", "role")}
+    runtime.emitter.emit_item({"dryRun": True} | shown if runtime.dry_run else described)
+
+
+SHOWN = 20
+
+
+def backup(
+    ctx: typer.Context,
+    target: Annotated[str, typer.Argument(metavar="FILE|s3://BUCKET/NAME", help="Where the backup goes.")],
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Write all of a service into one file, while it runs.
+
+    The file holds the database as of one moment, from either engine, and the files uploaded to the service (not those in an S3-compatible
+    storage). It is read back before it gets its name, so that a file with the name is complete. It also holds the keys that sign links:
+    keep it as safe as API keys.
+
+    s3:// needs pip install 'crmctl[s3]' and uses the credentials, region and AWS_ENDPOINT_URL of the AWS tools.
+    """
+    runtime: Runtime = ctx.obj
+    settings = settings_for(runtime, data, database_url)
+    if database_url is None and not (settings.data_dir / DATABASE_FILE).exists():
+        raise UsageError(f"there is no service's data in {settings.data_dir}", hint="--data DIR, as crmctl serve was given it")
+    with opened(runtime, data, database_url) as engine:
+        from crmctl.service.backup.backup import make_backup
+
+        if _is_remote(target):
+            from crmctl.service.backup.backup import RemotePlace
+
+            place = RemotePlace(target)
+            with tempfile.TemporaryDirectory(prefix="crmctl-backup-") as folder:
+                made = make_backup(engine, settings, Path(folder) / "backup", runtime.clock)
+                place.put(Path(folder) / "backup")
+        else:
+            made = make_backup(engine, settings, Path(target), runtime.clock)
+    _show(runtime, {"file": target}, made.wire())
+
+
+def restore(
+    ctx: typer.Context,
+    what: Annotated[
+        str, typer.Argument(metavar="FILE|OBJECT", help="A backup (FILE or s3://BUCKET/NAME); with --as-of, the slug of an object.")
+    ],
+    as_of: Annotated[str | None, typer.Option("--as-of", metavar="MOMENT", help="A moment, such as 'yesterday 15:30'.")] = None,
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Restore a service from a backup, or records as of a moment.
+
+    A backup needs an empty place: an empty --data directory or an empty --database-url. It is checked first, and restored completely or not
+    at all.
+
+    With --as-of, records created since that moment are deleted, deleted ones are created again under their ids, and changed ones get their
+    values back. These are ordinary changes: webhooks and workflows get them, the history shows them, and they can be taken back, too. The
+    service may run meanwhile. --dry-run shows what would happen.
+    """
+    runtime: Runtime = ctx.obj
+    if as_of is not None:
+        restore_records(runtime, what, as_of, data, database_url)
+        return
+    if not _is_remote(what) and not Path(what).is_file():
+        raise UsageError(f"there is no backup {what}", hint=f"for the records of an object: crmctl service restore {what} --as-of MOMENT")
+    runtime.guard_read_only()
+    with service_libraries(), contextlib.ExitStack() as stack:
+        from crmctl.service.backup.backup import restore_backup, unpack
+
+        source = Path(what)
+        if _is_remote(what):
+            from crmctl.service.backup.backup import RemotePlace
+
+            source = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crmctl-restore-"))) / "backup"
+            RemotePlace(what).get(source)
+        if runtime.dry_run:
+            manifest = unpack(source, None, what)
+            _show(runtime, {"dryRun": True, "file": what}, {name: manifest[name] for name in ("createdAt", "records", "files")})
+            return
+        restored = restore_backup(source, settings_for(runtime, data, database_url), what)
+    _show(runtime, {"file": what}, restored.wire())
+
+
+def _is_remote(place: str) -> bool:
+    return place.startswith("s3://")
+
+
+def _show(runtime: Runtime, about: Json, found: Json) -> None:
+    from crmctl.values.moments import in_a_sentence
+
+    as_of = in_a_sentence(str(found["createdAt"]), runtime.clock.now())
+    size = f", {size_text(found['bytes'])}" if "bytes" in found else ""
+    text = f"{about['file']}: {found['records']:,} records, {found['files']:,} uploaded files{size}, as of {as_of}"
+    runtime.emitter.emit_result(about | found, text=text)
+
+
+def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, database_url: str | None) -> None:
+    """Restore the records of an object as of a moment. Raises NotFoundError, RejectedError, PartialError when some could not be
+    restored."""
+    from crmctl.service.store.tx import micros_of, to_micros, to_wire
+    from crmctl.values.moments import timestamp
+    from crmctl.values.value_readers import parse_instant
+
+    moment = micros_of(parse_instant(timestamp(as_of, runtime.clock.now()))) / 1_000_000
+    with opened(runtime, data, database_url, writes=True) as engine:
+        from crmctl.service.context import new_id
+        from crmctl.service.faults import NotFound
+        from crmctl.service.store import objects, record_restore
+
+        found = engine.read(lambda tx: objects.find_object_by_slug(tx, slug))
+        if found is None:
+            raise NotFound(f"there is no object with the slug {slug!r}")
+        candidates = engine.read(lambda tx: record_restore.find_candidates(tx, found["id"], moment, now=runtime.clock.now()))
+        _confirm(runtime, slug, candidates.count, to_wire(to_micros(moment)))
+        restored = record_restore.restore(
+            candidates, lambda work: write(runtime, engine, work), found["id"], lambda: {"ids": new_id, "now": runtime.clock.now()}
+        )
+    counts = {name: restored.counts[name] for name in ("created", "updated", "deleted", "unchanged")}
+    summary: Json = {"dryRun": True} if runtime.dry_run else {}
+    summary |= {"object": slug, "asOf": to_wire(to_micros(moment)), **counts, "failed": len(restored.failed)}
+    summary |= {"leftOut": sorted(restored.left_out)} if restored.left_out else {}
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing has changed since"
+    runtime.emitter.emit_result(summary, text=text)
+    if restored.left_out:
+        runtime.messages.warn(f"left out, because the object has no such attributes any more: {', '.join(sorted(restored.left_out))}")
+    if restored.failed:
+        first = dict(list(restored.failed.items())[:SHOWN])
+        why = "; ".join([*dict.fromkeys(restored.failed.values())][:2])
+        raise PartialError(f"{len(restored.failed):,} records stay as they are: {why}", details={"failed": first})
+
+
+def _confirm(runtime: Runtime, slug: str, count: int, moment: str) -> None:
+    if count:
+        runtime.confirm(f"Take {count:,} records of {slug} back to {moment}")
+
+
+LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Show at most N.")]
+
+
+def list_requests(
+    ctx: typer.Context,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY-ID", help="Only requests of this API key.")] = None,
+    request: Annotated[str | None, typer.Option("--request", metavar="ID", help="Only the request with this X-Request-Id.")] = None,
+    failed: Annotated[bool, typer.Option("--errors", help="Only refused or failed requests (status 400 and up).")] = False,
+    since: Annotated[str | None, typer.Option("--since", metavar="MOMENT", help="Only later requests, such as -1h.")] = None,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """List the requests that a service answered, newest first.
+
+    Shows when, which key, what, the status, the duration, and from where. Requests are kept for 7 days unless serve --keep says otherwise.
+    """
+    from crmctl.service.store.tx import micros_of
+    from crmctl.values.moments import timestamp
+    from crmctl.values.value_readers import parse_instant
+
+    runtime: Runtime = ctx.obj
+    moment = None if since is None else micros_of(parse_instant(timestamp(since, runtime.clock.now()))) / 1_000_000
+    with opened(runtime, data, database_url) as engine:
+        from crmctl.service.store import logs
+
+        wanted = logs.RequestFilter(key, request, 400 if failed else None, moment)
+        found = engine.read(lambda tx: logs.list_requests(tx, wanted, limit))
+    rows = [each | {"key": each["key"] and each["key"].get("name", each["key"]["id"])} for each in found]
+    _emit_log(runtime, rows, "requests")
+
+
+def list_audit(
+    ctx: typer.Context,
+    action: Annotated[
+        str | None, typer.Option("--action", metavar="ACTION", help="Only this action, such as key.created, or all of a noun: key.")
+    ] = None,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """List changes of the schema, keys, members, endpoints, reports and workflows.
+
+    Newest first. Changes of records are in their history: crmctl records history.
+    """
+    runtime: Runtime = ctx.obj
+    with opened(runtime, data, database_url) as engine:
+        from crmctl.service.store import logs
+
+        found = engine.read(lambda tx: logs.list_entries(tx, limit, action=action))
+    _emit_log(runtime, [each | {"by": each["by"] and each["by"].get("name", each["by"]["type"])} for each in found], "entries")
+
+
+def _emit_log(runtime: Runtime, rows: list[Json], noun: str) -> None:
+    from crmctl.output.views import generic_view
+
+    runtime.emitter.emit_items(rows, generic_view(rows, noun))
+
 
 app = CommandApp("Administer an embedded service's own data.")
 keys = CommandApp("Create, list and revoke API keys.")
 app.add_typer(keys, name="keys")
-app.add_typer(service_members.app, name="members")
+app.add_typer(members_app, name="members")
 
 
 @keys.command("create", writes=None, examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])
 def create_key(
     ctx: typer.Context,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the key is for.")],
-    scope: Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", help="A scope the key gets; may be repeated.")] = None,
-    full_access: Annotated[bool, typer.Option("--full-access", help="Every scope.")] = False,
-    expires: Annotated[str | None, typer.Option("--expires", metavar="DATE|30d", help="When the key ends (default: never).")] = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Purpose of the key.")],
+    scope: Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", help="A scope of the key; repeatable.")] = None,
+    full_access: Annotated[bool, typer.Option("--full-access", help="Grant every scope.")] = False,
+    expires: Annotated[str | None, typer.Option("--expires", metavar="DATE|30d", help="Expiry of the key (default: never).")] = None,
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
-    """Create an API key and show it, this once.
+    """Create an API key and show it once.
 
-    Give the scopes it needs, or --full-access. The key itself is stored nowhere: only a hash is.
+    Give the scopes it needs, or --full-access. Only a hash of the key is stored.
     """
     if bool(scope) == full_access:
         raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.data import new_id
-        from crmctl.service.expiry import parse_expiry
+        from crmctl.service.context import new_id
         from crmctl.service.store import keys as store
+        from crmctl.service.store.keys import parse_expiry
 
         now = runtime.clock.now()
         end = parse_expiry(expires, now) if expires else None
@@ -57,7 +387,7 @@ def create_key(
 
 @keys.command("list", examples=["crmctl service keys list"])
 def list_keys(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
-    """List the API keys, never the keys themselves; revoked ones too."""
+    """List the API keys without their secrets; revoked ones too."""
     from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj
@@ -72,11 +402,11 @@ def list_keys(ctx: typer.Context, data: DataOption = None, database_url: Databas
 @keys.command("revoke", writes=None, examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
 def revoke_key(
     ctx: typer.Context,
-    key_id: Annotated[str, typer.Argument(metavar="KEY-ID", help="Id of the key, as keys list shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="KEY-ID", help="Id of the key, from keys list.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
-    """Revoke an API key; its next request is refused. A revoked key never comes back."""
+    """Revoke an API key for good; the service refuses its next request."""
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.store import keys as store
@@ -88,19 +418,19 @@ def revoke_key(
 @app.command("console", examples=["crmctl service console", "crmctl service console --open"])
 def console(
     ctx: typer.Context,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser, too.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Also open it in the browser.")] = False,
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
     """Print a link that opens the console of a running service.
 
-    The link works for ten minutes; the session it opens lasts eight hours. Whoever has it can create API keys: do not pass it on.
+    The link works once, within ten minutes; the session it opens lasts eight hours. Whoever uses it can create API keys: do not pass it on.
     """
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.console.links import CONSOLE, make_link
-        from crmctl.service.store.service_values import get_address
-        from crmctl.service.store.timestamps import to_micros, to_wire
+        from crmctl.service.console.visits import CONSOLE, make_link
+        from crmctl.service.store.keys import get_address
+        from crmctl.service.store.tx import to_micros, to_wire
 
         address = engine.read(get_address)
         if address is None:
@@ -120,16 +450,16 @@ def load_definitions(
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
-    """Bring members, objects and attributes to what a YAML file says.
+    """Apply a YAML file of members, objects, attributes, reports and workflows.
 
-    Creates what is missing and renames what is called differently; never deletes. All of the file is loaded or nothing; loading it again
-    changes nothing. --dry-run says what would happen.
+    Creates what is missing and renames what has another name; never deletes. The file is loaded completely or not at all; loading it again
+    changes nothing. --dry-run shows what would happen.
     """
     runtime: Runtime = ctx.obj
     text = _read_text(runtime, file)
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.data import new_id
-        from crmctl.service.definitions.document import parse_document
+        from crmctl.service.context import new_id
+        from crmctl.service.definitions.definitions_file import parse_document
         from crmctl.service.definitions.load import load_document
 
         summary = load_document(engine, parse_document(text), clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
@@ -138,11 +468,11 @@ def load_definitions(
 
 @app.command("dump", examples=["crmctl service dump > crm.yaml"])
 def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
-    """Print members, objects and attributes as a YAML file that load takes back."""
+    """Print members, objects, attributes, reports and workflows as YAML for `load`."""
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.definitions.document import format_document
-        from crmctl.service.definitions.dump import dump_sections
+        from crmctl.service.definitions.definitions_file import format_document
+        from crmctl.service.definitions.load import dump_sections
 
         sections = engine.read(dump_sections)
     asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else "yaml")
@@ -152,9 +482,9 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
         runtime.emitter.emit_result(sections)
 
 
-app.command("requests", examples=["crmctl service requests --errors --since -1h"])(service_logs.list_requests)
-app.command("audit", examples=["crmctl service audit --action key"])(service_logs.list_audit)
-app.command("backup", examples=["crmctl service backup crm.backup"])(service_copies.backup)
+app.command("requests", examples=["crmctl service requests --errors --since -1h"])(list_requests)
+app.command("audit", examples=["crmctl service audit --action key"])(list_audit)
+app.command("backup", examples=["crmctl service backup crm.backup"])(backup)
 app.command(
     "restore",
     writes=None,
@@ -162,10 +492,10 @@ app.command(
         "crmctl service restore crm.backup --data ./restored",
         "crmctl service restore deals --as-of 'yesterday 15:30' --dry-run",
     ],
-)(service_copies.restore)
+)(restore)
 
 
-def _describe(key: ApiKey) -> dict[str, Any]:
+def _describe(key: ApiKey) -> Json:
     from crmctl.models.scopes import SCOPES
 
     return key.wire() | {"scopes": sorted(SCOPES if key.scopes is None else key.scopes)}

@@ -1,16 +1,27 @@
-"""`crmctl webhooks`: the event types, the management portal, a local receiver, and checking a saved delivery."""
+"""`crmctl webhooks`: event types, management portal, local receiver and signature checks."""
 
 from __future__ import annotations
 
+import queue
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crmctl.cli.framework import CommandApp
-from crmctl.errors import RejectedError, ServiceError, UsageError
+from crmctl.cli.app import CommandApp
+from crmctl.errors import RejectedError, ServiceError, UsageError, reason
+from crmctl.output.streams import ClosedPipe
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
+    from crmctl.client.webhook_receiver import Forwarder, Outcome, ReceivedEvent
+    from crmctl.models.jsontext import Json
+
+    Events = queue.SimpleQueue[tuple[ReceivedEvent, Outcome] | None]
+
 
 app = CommandApp("See event types, open the management portal, receive and check deliveries.")
 
@@ -24,7 +35,7 @@ SecretOption = Annotated[
 @app.command("events", examples=["crmctl webhooks events", "crmctl webhooks events -q '[].name'"])
 def list_events(ctx: typer.Context) -> None:
     """List the event types that endpoints can subscribe to."""
-    from crmctl.models.webhooks import EVENT_TYPES as KNOWN
+    from crmctl.models.resources import EVENT_TYPES as KNOWN
     from crmctl.output.views import EVENT_TYPES
 
     runtime: Runtime = ctx.obj
@@ -38,11 +49,11 @@ def list_events(ctx: typer.Context) -> None:
 @app.command("portal", examples=["crmctl webhooks portal", "crmctl webhooks portal -q portalUrl", "crmctl webhooks portal --open"])
 def show_portal(
     ctx: typer.Context,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser, where there is a terminal and a browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Print the address of the management portal.
 
-    Endpoints, their event types, delivery history, replays and test sends are managed there.
+    It manages endpoints, event types, delivery history, replays and test events.
     """
     runtime: Runtime = ctx.obj
     url = runtime.crm.webhooks().portal_url
@@ -78,19 +89,16 @@ def listen_for_events(
     secret: SecretOption = None,
     port: Annotated[int, typer.Option("--port", metavar="PORT", help="Listen on this port; 0 takes a free one.")] = PORT,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Listen on this address.")] = "127.0.0.1",
-    forward: Annotated[str | None, typer.Option("--forward", metavar="URL", help="Send every event on to this address.")] = None,
+    forward: Annotated[str | None, typer.Option("--forward", metavar="URL", help="Forward every event to this address.")] = None,
     events: Annotated[str | None, typer.Option("--events", metavar="EVENT,...", help="Only events of these types.")] = None,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", metavar="SECONDS", help="Most seconds a signature may be old, or early.")
-    ] = TOLERANCE,
+    tolerance: Annotated[float, typer.Option("--tolerance", metavar="SECONDS", help="Largest accepted age of a signature.")] = TOLERANCE,
 ) -> None:
-    """Receive deliveries: check the signature, answer, print one JSON line per event.
+    """Receive deliveries, check signatures and print one JSON line per event.
 
-    Deliveries signed with webhook-* or svix-* headers are printed once each and answered 204 when their line is written; others are
-    answered 401. What cannot be written is answered 503, so that it comes again. With --forward events are sent on in the background,
-    bytes and headers as they came. Events that do not say their type pass every filter. Ctrl-C, or a reader that ends, ends it with 0.
+    crmctl prints deliveries signed with webhook-* or svix-* headers once and answers 204 after writing the line. It answers 401 to other
+    deliveries, and 503 if it cannot write, so that the service sends the event again. --forward passes events on in the background,
+    unchanged. Events without a type pass every filter. Ctrl-C or a closed pipe ends the command with exit 0.
     """
-    from crmctl.cli.webhook_listener import Listening, listen, signing_secret
 
     runtime: Runtime = ctx.obj
     if not 0 <= port <= 65_535:
@@ -123,7 +131,7 @@ def _checked_address(url: str | None) -> str | None:
 )
 def verify_delivery(
     ctx: typer.Context,
-    body_file: Annotated[str, typer.Argument(metavar="BODYFILE|-", help="The body, byte for byte, in a file or from stdin.")],
+    body_file: Annotated[str, typer.Argument(metavar="BODYFILE|-", help="The exact body, in a file or from stdin.")],
     secret: SecretOption = None,
     message_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Value of the header webhook-id.")] = None,
     timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="T", help="Value of the header webhook-timestamp.")] = None,
@@ -132,15 +140,14 @@ def verify_delivery(
         str | None, typer.Option("--headers", metavar="FILE", help="Saved headers: lines of 'Name: value', or JSON.")
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option("--tolerance", metavar="SECONDS", help="Refuse a signature that is older; any age unless given.")
+        float | None, typer.Option("--tolerance", metavar="SECONDS", help="Refuse older signatures; by default any age is valid.")
     ] = None,
 ) -> None:
     """Check the signature of a saved delivery.
 
-    Exit code 0 when it is valid, 9 with the reason when it is not. The age of a saved delivery does not matter unless --tolerance is given.
+    Exit 0 if it is valid, 9 with the reason if not. The age matters only with --tolerance.
     """
     from crmctl.cli.targets import read_input
-    from crmctl.cli.webhook_listener import parse_saved_headers, signing_secret
     from crmctl.models.signatures import SignatureError, read_headers, verify
 
     runtime: Runtime = ctx.obj
@@ -155,7 +162,7 @@ def verify_delivery(
         verify(key, signed, body, now if tolerance is not None else _moment(signed.timestamp), tolerance if tolerance is not None else 1.0)
     except SignatureError as error:
         raise RejectedError(f"not valid: {error}", code="invalid_signature", hint=_hint(str(error))) from error
-    document: dict[str, Any] = {
+    document: Json = {
         "valid": True,
         "id": signed.id,
         "timestamp": signed.timestamp,
@@ -172,3 +179,194 @@ def _hint(reason: str) -> str | None:
     if "missing header" in reason:
         return "--headers FILE, or --id, --timestamp and --signature"
     return "the body must be the bytes that came, not reformatted JSON" if "fits" in reason else None
+
+
+SECRET_VARIABLE = "CRMCTL_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+WAITING = 10_000
+TICK = 0.5
+LAST_ANSWERS = 5.0
+"""Seconds to answer deliveries received before the end."""
+
+LAST_FORWARDS = 5.0
+"""Seconds to forward waiting events at the end."""
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Options of `webhooks listen`; empty `events` means all."""
+
+    host: str
+    port: int
+    secret: str
+    tolerance: float
+    forward: str | None
+    events: frozenset[str]
+
+
+def signing_secret(runtime: Runtime, given: str | None) -> str:
+    """Return the secret from --secret or the environment. Raises UsageError for a missing or malformed one."""
+    from crmctl.models.signatures import SignatureError, key_of
+
+    secret = (given or runtime.environ.get(SECRET_VARIABLE) or "").strip()
+    if not secret:
+        raise UsageError("the signing secret is missing", hint=f"set {SECRET_VARIABLE} or pass --secret; the portal shows it")
+    try:
+        key_of(secret)
+    except SignatureError as error:
+        raise UsageError(f"{error}", hint="a secret looks like whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLw==", code="bad_secret") from error
+    return secret
+
+
+def listen(runtime: Runtime, asked: Listening) -> None:
+    """Receive until Ctrl-C, SIGTERM or a closed pipe, then shut down cleanly.
+
+    The receiver confirms an event only after its line is written; the service sends unconfirmed events again.
+    """
+    from crmctl.client.webhook_receiver import Receiver
+
+    events: Events = queue.SimpleQueue()
+
+    def accept(event: ReceivedEvent, outcome: Outcome) -> None:
+        if events.qsize() >= WAITING:
+            outcome.set_result(False)
+        else:
+            events.put((event, outcome))
+
+    say = _speaker(runtime)
+    address = (asked.host, asked.port)
+    receiver = Receiver(address, asked.secret, runtime.clock, tolerance=asked.tolerance, accept=accept, refuse=say)
+    forwarder = _forwarder(runtime, asked, say)
+    taker = _Taker(runtime, asked.events, forwarder)
+    receiver.start()
+    try:
+        with _signals_end(events):
+            say(f"listening on {receiver.url}" + (f", forwarding to {asked.forward}" if asked.forward else "") + "; Ctrl-C ends it")
+            taker.take_until_told(events)
+            receiver.close()
+            taker.take_rest(events)
+            until = runtime.clock.monotonic() + LAST_ANSWERS
+            while not receiver.await_answers(TICK) and runtime.clock.monotonic() < until:
+                taker.take_rest(events)
+    finally:
+        if forwarder is not None:
+            forwarder.close(LAST_FORWARDS)
+
+
+class _Taker:
+    """Prints events and passes them to the forwarder, in the main thread, which signals interrupt between lines.
+
+    After the pipe closes it takes no more events.
+    """
+
+    def __init__(self, runtime: Runtime, wanted: frozenset[str], forwarder: Forwarder | None) -> None:
+        self._streams = runtime.streams
+        self._wanted = wanted
+        self._forwarder = forwarder
+        self._is_over = False
+
+    def take_until_told(self, events: Events) -> None:
+        """Take events until None arrives or the pipe closes."""
+        while not self._is_over:
+            try:
+                pair = events.get(timeout=TICK)  # some systems notice signals only between two waits
+            except queue.Empty:
+                self._is_over = self._streams.reader_is_gone
+                continue
+            if pair is None:
+                return
+            self._settle(*pair)
+
+    def take_rest(self, events: Events) -> None:
+        """Take the waiting events."""
+        while not events.empty():
+            if (pair := events.get()) is not None:
+                self._settle(*pair)
+
+    def _settle(self, event: ReceivedEvent, outcome: Outcome) -> None:
+        taken = False
+        try:
+            taken = not self._is_over and self._take(event)
+        except ClosedPipe:
+            self._is_over = True
+        finally:
+            outcome.set_result(taken)
+
+    def _take(self, event: ReceivedEvent) -> bool:
+        from crmctl.models import jsontext
+
+        if self._wanted and event.type is not None and event.type not in self._wanted:
+            return True
+        if self._forwarder is not None and not self._forwarder.has_room:
+            return False
+        self._streams.write_out(jsontext.dumps(event.to_document()) + "\n")
+        if self._forwarder is not None:
+            self._forwarder.forward(event)
+        return True
+
+
+@contextmanager
+def _signals_end(events: Events) -> Iterator[None]:
+    """Make Ctrl-C and SIGTERM put None into the queue; a second signal ends the process."""
+    before: dict[signal.Signals, Any] = {}
+
+    def end(*_: Any) -> None:
+        events.put(None)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _speaker(runtime: Runtime) -> Callable[[str], None]:
+    """Return a function that writes to stderr at once in every format: scripts wait for the address."""
+    from crmctl.output.streams import clean
+
+    return lambda text: runtime.streams.write_err(f"{clean(text)}\n")
+
+
+def _forwarder(runtime: Runtime, asked: Listening, say: Callable[[str], None]) -> Forwarder | None:
+    if asked.forward is None:
+        return None
+    from crmctl.client.transport import HttpxTransport
+    from crmctl.client.webhook_receiver import Forwarder
+
+    transport = HttpxTransport(ca_bundle=runtime.settings.ca_bundle.value)
+
+    def detail(text: str) -> None:
+        if runtime.flags.get("verbose"):
+            say(text)
+
+    return Forwarder(asked.forward, transport, runtime.clock, say=say, detail=detail)
+
+
+def parse_saved_headers(text: str) -> dict[str, str]:
+    """Return headers from `Name: value` lines, a JSON object or a list of pairs. Raises UsageError."""
+    from crmctl.models import jsontext
+
+    if not text.lstrip().startswith(("{", "[")):
+        pairs = [line.partition(":") for line in text.splitlines() if ":" in line and not line.startswith(("POST ", "HTTP/"))]
+        return {name.strip().lower(): value.strip() for name, _, value in pairs}
+    hint = "lines of 'Name: value', or a JSON object"
+    try:
+        saved = jsontext.loads(text)
+    except ValueError as error:
+        raise UsageError(f"the headers are not JSON: {reason(error)}", hint=hint) from error
+    try:
+        saved = saved.get("headers", saved) if isinstance(saved, dict) and isinstance(saved.get("headers"), dict | list) else saved
+        items = saved.items() if isinstance(saved, dict) else [_pair(item) for item in saved]
+        return {str(name).lower(): str(value[0] if isinstance(value, list) and value else value) for name, value in items}
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise UsageError("the headers cannot be read: they are neither an object nor pairs of name and value", hint=hint) from error
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, dict):
+        return item["name"], item["value"]
+    name, value = item
+    return name, value

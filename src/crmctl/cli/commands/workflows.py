@@ -1,61 +1,27 @@
-"""`crmctl workflows`: run them by hand, wait for the run, see the runs."""
+"""`crmctl workflows`: list and run workflows, and wait for a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crmctl.cli.framework import CommandApp
-from crmctl.cli.list_window import show_pages, window
-from crmctl.cli.named_resources import WorkflowArgument, find_workflow, list_workflows
-from crmctl.cli.options import AllOption, LimitOption, OffsetOption
-from crmctl.errors import UsageError
+from crmctl.cli.verbs import NOUNS, find_item, noun_app
+from crmctl.errors import PendingError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.models.workflows import Workflow
+    from crmctl.client.runs import Followed
+    from crmctl.models.jsontext import Json
+    from crmctl.models.resources import Workflow
 
-app = CommandApp("Run workflows by hand and see their runs.")
 
-NAME = "'Greet new people'"
+NOUN = NOUNS["workflows"]
+app = noun_app("workflows")
+
+NAME = NOUN.example
+WorkflowArgument = Annotated[str, typer.Argument(metavar="WORKFLOW", help="Id or exact name of the workflow.")]
 WAIT_SECONDS = 300.0
-
-
-@app.command("list", examples=["crmctl workflows list", "crmctl workflows list -q '[?enabled].name'"])
-def list_all(ctx: typer.Context) -> None:
-    """List workflows."""
-    from crmctl.output.views import WORKFLOWS
-
-    runtime: Runtime = ctx.obj
-    runtime.emitter.emit_items(list_workflows(runtime), WORKFLOWS)
-
-
-@app.command("get", examples=[f"crmctl workflows get {NAME}", f"crmctl workflows get {NAME} -q enabled"])
-def get_workflow(ctx: typer.Context, workflow: WorkflowArgument) -> None:
-    """Show one workflow."""
-    from crmctl.output.views import WORKFLOWS
-
-    runtime: Runtime = ctx.obj
-    runtime.emitter.emit_item(runtime.crm.get_workflow(find_workflow(runtime, workflow).id).wire, WORKFLOWS)
-
-
-@app.command("runs", examples=[f"crmctl workflows runs {NAME}", f"crmctl workflows runs {NAME} -q \"[?status!='completed']\""])
-def list_runs(
-    ctx: typer.Context, workflow: WorkflowArgument, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0
-) -> None:
-    """List the runs of a workflow.
-
-    Shows 50 unless --limit or --all asks for more.
-    """
-    from crmctl.output.views import WORKFLOW_RUNS
-
-    runtime: Runtime = ctx.obj
-    part = window(limit, every, offset)
-    identity = find_workflow(runtime, workflow).id
-    show_pages(
-        runtime, lambda limit, offset: runtime.crm.list_workflow_runs(identity, limit=limit, offset=offset), part, lambda _: WORKFLOW_RUNS
-    )
 
 
 @app.command(
@@ -72,31 +38,28 @@ def run_workflow(
     workflow: WorkflowArgument,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="JSON|@FILE|-", help="What the run is given: a JSON object, from a file, or from stdin."),
+        typer.Option("--data", metavar="JSON|@FILE|-", help="Input of the run: a JSON object, from a file or from stdin."),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the run that this call started has ended, and show it.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the run to end, and show it.")] = False,
     wait_timeout: Annotated[
-        float | None, typer.Option("--wait-timeout", metavar="SECONDS", help="Longest wait for the run; 300 unless given.")
+        float | None, typer.Option("--wait-timeout", metavar="SECONDS", help="Longest wait for the run; 300 by default.")
     ] = None,
 ) -> None:
-    """Run a workflow by hand; it must be enabled.
+    """Run an enabled workflow by hand.
 
-    With --wait the exit code is 0 when the run completed, 7 when it failed, 8 when it had not ended in time. The service does not say
-    which run a call started: it is the new one of that moment. Where several cannot be told apart, all of them must complete.
+    With --wait the exit code is 0 if the run completed, 7 if it failed, 8 if it did not end in time. The service does not say which run
+    a call started; if crmctl finds several new runs, all of them must complete.
     """
     from crmctl.cli.targets import read_json_object
-    from crmctl.output.views import WORKFLOW_RUNS
 
     runtime: Runtime = ctx.obj
     if wait_timeout is not None and not (wait and 0 <= wait_timeout < 1e7):
         raise UsageError("--wait-timeout is a number of seconds from 0 on, and goes with --wait")
     given = read_json_object(runtime, data) if data is not None else None
     if wait:
-        runtime.emitter.check_fields(WORKFLOW_RUNS)
+        runtime.emitter.check_fields(NOUN.runs_view)
     found = _enabled(runtime, workflow, look=wait)
     if wait:
-        from crmctl.cli.run_wait import run_and_wait
-
         run_and_wait(runtime, found, given, WAIT_SECONDS if wait_timeout is None else wait_timeout)
     else:
         started, _ = runtime.crm.run_workflow(found.id, given)
@@ -104,10 +67,11 @@ def run_workflow(
 
 
 def _enabled(runtime: Runtime, text: str, *, look: bool) -> Workflow:
-    """The workflow, refused here when it is known to be disabled. Raises RejectedError before anything is started."""
+    """Return the workflow. Raises RejectedError if it is disabled; `look` reads it to find out."""
     from crmctl.errors import RejectedError
+    from crmctl.models.resources import Workflow
 
-    found = find_workflow(runtime, text)
+    found = Workflow.parse(find_item(runtime, NOUN, text).wire)
     if look and found.name is None:
         found = runtime.crm.get_workflow(found.id)
     if found.enabled is False:
@@ -116,6 +80,41 @@ def _enabled(runtime: Runtime, text: str, *, look: bool) -> Workflow:
     return found
 
 
-def _acknowledged(workflow: Workflow) -> dict[str, Any]:
-    """What stands for an empty answer."""
+def _acknowledged(workflow: Workflow) -> Json:
+    """Return the document for an empty answer."""
     return {"workflowId": workflow.id} | ({"workflowName": workflow.name} if workflow.name else {})
+
+
+def run_and_wait(runtime: Runtime, workflow: Workflow, data: Json | None, seconds: float) -> None:
+    """Run a workflow and show the run. Raises ServiceError if it failed, PendingError if it did not end in time."""
+    from crmctl.client.runs import RunFollower
+    from crmctl.output.progress import StatusLine
+
+    standing = StatusLine(runtime.streams, runtime.clock, quiet=bool(runtime.flags.get("quiet")))
+    follower = RunFollower(runtime.crm, workflow.id, workflow.name, runtime.clock, note=runtime.messages.note, tell=standing)
+    if not runtime.dry_run:
+        follower.look()
+    follower.start(data)
+    try:
+        followed = follower.follow(seconds)
+    except KeyboardInterrupt:
+        runtime.messages.warn("the run goes on; crmctl workflows runs shows it")
+        raise
+    _show(runtime, workflow, followed, seconds)
+
+
+def _show(runtime: Runtime, workflow: Workflow, followed: Followed, seconds: float) -> None:
+    runs = [run.wire for run in followed.runs]
+    hint = f"crmctl workflows runs {workflow.id}"
+    if not followed.ended:
+        where = f"run {followed.runs[0].id} is still {followed.runs[0].status or 'going on'}" if runs else "the run is not in the list yet"
+        raise PendingError(f"{where} after {seconds:g} s", hint=f"{hint} shows how it ends", details={"runs": runs})
+    failed = followed.failed
+    runtime.emitter.emit_item((failed or followed.runs[0]).wire, NOUN.runs_view)
+    if failed is None:
+        return
+    reason = f": {failed.error}" if failed.error else ""
+    said = f"run {failed.id} ended as {failed.status}{reason}"
+    if len(runs) > 1:
+        said = f"one of {len(runs)} runs that cannot be told apart failed: {said}"
+    raise ServiceError(said, code="run_failed", hint=hint, details={"runs": runs})

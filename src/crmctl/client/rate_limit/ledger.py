@@ -1,4 +1,4 @@
-"""The log of requests that all processes with one key share, in one SQLite file. Decides nothing: `model` does, `limiter` waits."""
+"""The log of requests that all processes with one key share, in one SQLite file. `model` decides, `limiter` waits."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from crmctl.client.rate_limit.estimator import Exchange, learn
-from crmctl.client.rate_limit.model import SOON, Learned, Usage, free_at, time_for
+from crmctl.client.rate_limit.model import SOON, Exchange, Learned, Usage, free_at, learn, time_for
 from crmctl.write_ahead_log import begin_log
 
 INTERACTIVE, BULK = 0, 1
 """Lanes; the lower one goes first."""
 
 LOOK = 0.02
-"""Seconds after which a waiting request looks again while another one is under way: its answer may bring news."""
+"""Seconds after which a waiting request looks again while another request is under way."""
 
 IDLE_LOOK = 1.0
-"""The same while none is under way."""
+"""Seconds after which a waiting request looks again while no request is under way."""
 
 TIDY = 1.0
-"""Seconds between two looks for what is over and who has died."""
+"""Seconds between two removals of old requests and dead processes."""
 
 IN_FLIGHT_SECONDS = 900.0
-"""A request without an end for this long belongs to a process that is gone."""
+"""An unanswered request older than this belongs to a process that has ended."""
 
 LOCKED = 3.0
-"""Seconds after which the file counts as locked for good: on a busy machine its turn may take a while to come."""
+"""Seconds to wait for the lock on the file."""
 
 STALLED = 60.0
-"""Seconds by which a process may be late after it has looked at the clock."""
+"""Seconds a process may stall between reading the clock and writing the file."""
 
 TICKET_GRACE = 2.0
-"""Seconds after which a place in the queue is lost when its owner did not look again as announced."""
+"""Seconds after which a place in the queue is lost if its owner did not look again as announced."""
 
 _COLUMNS = ", ".join(f'"{field.name}"' for field in fields(Learned))
 _LEARNED = f"learned_{zlib.crc32(_COLUMNS.encode()):08x}"
-"""Versions of crmctl that learn different things share the log of one file and nothing else."""
+"""Versions of crmctl with different facts share only the log of the file."""
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS slot (
   id INTEGER PRIMARY KEY AUTOINCREMENT, sent REAL NOT NULL, done REAL, pid INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0
@@ -49,8 +48,8 @@ CREATE INDEX IF NOT EXISTS slot_done ON slot (done);
 CREATE TABLE IF NOT EXISTS ticket (id INTEGER PRIMARY KEY AUTOINCREMENT, lane INTEGER NOT NULL, pid INTEGER NOT NULL, wake REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS {_LEARNED} (id INTEGER PRIMARY KEY CHECK (id = 1), {_COLUMNS});
 """
-_RECALL = f"SELECT {_COLUMNS} FROM {_LEARNED}"  # noqa: S608
-_SAVE = f"REPLACE INTO {_LEARNED} VALUES (1{', ?' * len(fields(Learned))})"  # noqa: S608
+_RECALL = f"SELECT {_COLUMNS} FROM {_LEARNED}"
+_SAVE = f"REPLACE INTO {_LEARNED} VALUES (1{', ?' * len(fields(Learned))})"
 _USAGE = """
 SELECT (SELECT count(*) FROM slot WHERE done >= :from), (SELECT min(done) FROM slot WHERE done >= :begun),
   count(*), count(*) FILTER (WHERE sent >= :probe), (SELECT count(*) FROM slot WHERE done > :asked AND told = 0),
@@ -71,14 +70,14 @@ ORDER BY done DESC LIMIT 1
 
 @dataclass(frozen=True)
 class Grant:
-    """A request may go; its slot is to be closed with the answer."""
+    """A request may go. The caller closes `slot` with the answer."""
 
     slot: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Not now. `until`: when there may be room by what is known; `look`: when to ask again; `ticket` keeps the place in the queue."""
+    """`until`: when there may be room; `look`: when to ask again; `ticket` keeps the place in the queue."""
 
     until: float
     look: float
@@ -86,7 +85,7 @@ class Wait:
 
 
 class Ledger:
-    """One file, or memory when `path` is None; safe for threads and processes. Raises sqlite3.Error and OSError for an unusable file."""
+    """One file, or memory if `path` is None; safe for threads and processes. Raises sqlite3.Error and OSError if unusable."""
 
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
@@ -98,7 +97,7 @@ class Ledger:
         name = ":memory:" if path is None else str(path)
         self._base = sqlite3.connect(name, timeout=LOCKED, isolation_level=None, check_same_thread=False)
         try:
-            # What a power cut could lose here is not worth an fsync per request.
+            # A power cut may lose some requests; that is not worth an fsync per request.
             self._base.execute("PRAGMA synchronous=OFF")
             if path is not None:
                 begin_log(self._base, LOCKED)
@@ -133,12 +132,12 @@ class Ledger:
             return Wait(max(free, now), look, ticket)
 
     def admit(self, now: float) -> Grant:
-        """A slot for a request that went without asking."""
+        """Return a slot for a request that went without asking."""
         with self._lock, self._base:
             return Grant(self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid))
 
-    def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str], lane: int = BULK) -> bool:
-        """Close a slot and learn from the answer; whether requests may go without asking from now on."""
+    def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str]) -> bool:
+        """Close a slot, learn from the answer, and return whether requests may now go without asking."""
         with self._lock, self._base:
             self._base.execute("BEGIN IMMEDIATE")
             row = self._base.execute("SELECT sent FROM slot WHERE id = ?", (slot,)).fetchone()
@@ -151,16 +150,16 @@ class Ledger:
             under_way, recent, before, later = self._base.execute(_EXCHANGE, values).fetchone()
 
             def sent_before(number: int) -> float | None:
-                found = self._base.execute(_SENT_BEFORE, (sent, sent, max(0, number - 2))).fetchone()
-                return None if found is None else float(found[0])
+                earlier = self._base.execute(_SENT_BEFORE, (sent, sent, max(0, number - 2))).fetchone()
+                return None if earlier is None else float(earlier[0])
 
             counts = (under_way + recent, before + 1, under_way + later)
-            learned = learn(learned, Exchange(sent, now, wall, status, headers, lane == BULK, *counts, sent_before))
+            learned = learn(learned, Exchange(sent, now, wall, status, headers, *counts, sent_before))
             self._base.execute(_SAVE, tuple(vars(learned).values()))
             return learned.is_unlimited
 
     def lost(self, slot: int, now: float, *, never_sent: bool) -> None:
-        """Close a slot whose request got no answer; one that never left does not count."""
+        """Close the slot of an unanswered request; a request that was never sent does not count."""
         with self._lock, self._base:
             if never_sent:
                 self._base.execute("DELETE FROM slot WHERE id = ?", (slot,))
@@ -173,12 +172,10 @@ class Ledger:
             self._base.execute("DELETE FROM ticket WHERE id = ?", (ticket,))
 
     def window(self) -> float:
-        """Seconds, from all answers so far."""
         with self._lock, self._base:
             return self._learned().window
 
     def time_for(self, now: float, requests: int) -> float:
-        """Seconds until so many requests may have gone, by what is known."""
         with self._lock, self._base:
             learned = self._learned()
             return time_for(learned, self._usage(learned, now), requests, now)
@@ -203,7 +200,7 @@ class Ledger:
         )
 
     def _is_behind(self, lane: int, ticket: int | None, now: float) -> bool:
-        """Whether somebody else is to go first: anybody in a lower lane, whoever came earlier in the same."""
+        """Whether another request goes first: any in a lower lane, or an earlier one in this lane."""
         place = ticket if ticket is not None else 1 << 62
         query = "SELECT id, pid FROM ticket WHERE (lane < ? OR (lane = ? AND id < ?)) AND wake BETWEEN ? AND ? ORDER BY lane, id"
         for other, pid in self._base.execute(query, (lane, lane, place, now - TICKET_GRACE, now + 3600.0)).fetchall():
@@ -217,20 +214,20 @@ class Ledger:
         return Learned() if row is None else Learned(*row)
 
     def _tidy(self, now: float) -> None:
-        """Drop what is over and what the dead have left, once in a while."""
+        """Remove old requests and those of dead processes, once per TIDY seconds."""
         if self._tidied is not None and 0 <= now - self._tidied < TIDY:
             return
         self._tidied = now
         newest = self._base.execute("SELECT sent FROM slot ORDER BY id DESC LIMIT 1").fetchone()
         if newest is not None and newest[0] > now + STALLED:
-            # The clock counts from the start of the machine: these are of an earlier one.
+            # The clock counts from the start of the machine; these requests are older than that.
             for table in ("slot", "ticket", _LEARNED):
-                self._base.execute(f"DELETE FROM {table}")  # noqa: S608
+                self._base.execute(f"DELETE FROM {table}")
         kept = max(2 * self._learned().window, 120.0)
         self._base.execute("DELETE FROM slot WHERE done < ?", (now - kept,))
-        self._base.execute(f"UPDATE {_LEARNED} SET remaining = -1 WHERE asked < ?", (now - kept,))  # noqa: S608
+        self._base.execute(f"UPDATE {_LEARNED} SET remaining = -1 WHERE asked < ?", (now - kept,))
         self._base.execute("DELETE FROM ticket WHERE wake < ? OR wake > ?", (now - TICKET_GRACE, now + 3600.0))
-        # A killed process leaves requests without an end; they may have arrived until now.
+        # Requests of a killed process may have arrived until now.
         for (pid,) in self._base.execute("SELECT DISTINCT pid FROM slot WHERE done IS NULL AND pid <> ?", (self._pid,)).fetchall():
             if not _is_alive(pid):
                 self._base.execute("UPDATE slot SET done = ? WHERE done IS NULL AND pid = ?", (now, pid))
@@ -242,7 +239,7 @@ class Ledger:
 
 def _is_alive(pid: int) -> bool:
     if os.name != "posix":
-        return True  # signal 0 ends a process elsewhere; the times in the tables have to do
+        return True  # on Windows signal 0 ends the process; tickets and requests expire by time
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

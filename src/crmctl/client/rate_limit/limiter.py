@@ -1,4 +1,4 @@
-"""Waiting for the rate budget: asked before every request, told about every answer. What is allowed is decided in `model`."""
+"""Pace requests: wait for room before each request and log each answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from crmctl.clock import Clock
 from crmctl.errors import RateLimitedError, reason, storage_error
@@ -19,71 +19,43 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNCOUNTED = 0
-"""The slot of requests to a service without a limit: until it names one, nothing has to be written down."""
+"""The slot of requests to a service without a limit: they are not logged until an answer names a limit."""
 
 NOTED_WAIT = 3.0
-"""Seconds from which on a wait is worth a sentence."""
+"""Seconds from which a wait is worth a message."""
 
 
-class Budget(Protocol):
-    """Paces requests. Safe for several threads."""
-
-    def acquire(self, patience: float) -> int:
-        """Wait until one request may go and return its slot; `patience` is the most seconds to wait.
-
-        Raises RateLimitedError at once when the wait would be longer, saying until when.
-        """
-        ...
-
-    def answered(self, slot: int, status: int, headers: Mapping[str, str]) -> None:
-        """The request of this slot was answered; header names are lower case."""
-        ...
-
-    def lost(self, slot: int, *, never_sent: bool) -> None:
-        """The request of this slot got no answer."""
-        ...
-
-    def window(self) -> float:
-        """The length of the service's rate window in seconds, as far as it is known."""
-        ...
-
-    def close(self) -> None:
-        """Let go of files; safe to call twice."""
-        ...
-
-    def time_for(self, requests: int) -> float:
-        """Seconds that so many requests take at least, by what is known of the limit; 0 without one."""
-        ...
-
-
-class Unpaced:
-    """No budget at all: every request goes at once."""
+class Budget:
+    """No pacing: every request goes at once. Safe for several threads, as are its subclasses."""
 
     def acquire(self, patience: float) -> int:
-        return 0
+        """Wait until one request may go and return its slot. Raise RateLimitedError at once if that takes more than `patience` seconds."""
+        return UNCOUNTED
 
     def answered(self, slot: int, status: int, headers: Mapping[str, str]) -> None:
-        return None
+        """Record the answer to the request of this slot; header names are lower case."""
 
     def lost(self, slot: int, *, never_sent: bool) -> None:
-        return None
+        """Record that the request of this slot got no answer."""
 
     def window(self) -> float:
+        """Return the length of the service's rate window in seconds."""
         from crmctl.client.rate_limit.model import DEFAULT_WINDOW
 
         return DEFAULT_WINDOW
 
     def close(self) -> None:
-        return None
+        """Close the file; safe to call twice."""
 
     def time_for(self, requests: int) -> float:
+        """Return the least seconds that so many requests take; 0 without a limit."""
         return 0.0
 
 
-class SharedBudget:
+class SharedBudget(Budget):
     """The budget of one key, shared by every process of this machine through the file at `path`.
 
-    `lane` is `interactive` or `bulk`. A file that cannot be used never stops work: this process then paces itself alone, and says so once.
+    `lane` is `interactive` or `bulk`. If the file is unusable, the process tells the user once and paces only itself.
     """
 
     def __init__(self, path: Path, clock: Clock, *, lane: str = "interactive", note: Callable[[str], None] | None = None) -> None:
@@ -124,14 +96,14 @@ class SharedBudget:
                 self._use(lambda ledger: ledger.leave(ticket))
 
     def answered(self, slot: int, status: int, headers: Mapping[str, str]) -> None:
-        from crmctl.client.rate_limit.estimator import has_limit
+        from crmctl.client.rate_limit.model import has_limit
 
         if slot == UNCOUNTED and not has_limit(status, headers):
             return
         now, wall = self._clock.monotonic(), self._clock.now()
         if slot == UNCOUNTED:
             slot = self._use(lambda ledger: ledger.admit(now)).slot
-        self._is_unlimited = self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers, self._lane))
+        self._is_unlimited = self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers))
 
     def lost(self, slot: int, *, never_sent: bool) -> None:
         if slot == UNCOUNTED:
@@ -155,7 +127,7 @@ class SharedBudget:
         return self._use(lambda ledger: ledger.time_for(now, requests))
 
     def _say_wait(self, until: float, now: float) -> None:
-        """Once, however many threads wait for the same moment."""
+        """Tell the user once, however many threads wait for the same moment."""
         with self._lock:
             is_news, self._said = abs(until - self._said) >= 1.0, until
         if is_news:
@@ -165,14 +137,14 @@ class SharedBudget:
         if needed <= patience:
             return
         raise RateLimitedError(
-            f"the rate limit leaves no request before {clock_time(self._clock.now() + left)}, longer than may be waited",
+            f"the rate limit leaves no request before {clock_time(self._clock.now() + left)}, which is longer than --max-wait",
             hint="--max-wait SECONDS waits longer",
             retryable=True,
             retry_after=left,
         )
 
     def _use(self, work: Callable[[Ledger], T]) -> T:
-        """Work on the ledger; where the file fails, on one in memory."""
+        """Run `work` on the ledger, or on one in memory if the file fails."""
         import sqlite3
 
         from crmctl.client.rate_limit.ledger import Ledger
@@ -198,15 +170,15 @@ class SharedBudget:
         from crmctl.client.rate_limit.ledger import Ledger
 
         why = reason(storage_error(error, self._path) or error)
-        self._note(f"the shared rate budget cannot be used ({why}); other crmctl processes with this key are not taken into account")
+        self._note(f"the shared rate budget is unusable ({why}); crmctl cannot see other processes that use this key")
         return Ledger(None)
 
 
 def ledger_path(state_dir: Path, origin: str, key: str) -> Path:
-    """The file of one key at one origin. Its name is a keyed fingerprint: it tells nothing about the key."""
+    """Return the file of one key at one origin. Its name is a keyed hash that does not reveal the key."""
     return state_dir / "rate" / f"{hmac.new(key.encode(), origin.encode(), hashlib.sha256).hexdigest()[:32]}.sqlite"
 
 
 def clock_time(moment: float) -> str:
-    """A Unix time as local wall-clock time, for people who wait: `10:42:00`."""
+    """Return a Unix time as local time: `10:42:00`."""
     return time.strftime("%H:%M:%S", time.localtime(moment))

@@ -1,72 +1,61 @@
-"""When a request may go, by what the service's answers have taught (`estimator`). Pure: times in, decisions out, nothing stored.
-
-All times are seconds of the machine's monotonic clock, except where a name says `wall`. Read `free_at` first.
-Why it is so: docs/decisions/0012-rate-budget.md.
-"""
+"""Decide when a request may go, and learn the rate limit from answers. Pure: times in, decisions out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from crmctl.clock import http_date, retry_after
 
 DEFAULT_LIMIT = 100
 DEFAULT_WINDOW = 60.0
-"""The specification's rate: assumed until the first answer, and whenever what is seen fits it."""
+"""The specification's rate, assumed until the first answer and whenever the answers fit it."""
 
 LONGEST_WINDOW = 3600.0
-SHORTEST_WINDOW = 0.95
-"""A second, as well as it can be seen."""
 
 UNLIMITED = 1_000_000
-"""Services without a limit say so by a number like this, or by 0."""
+"""Services without a limit advertise this many requests or more, or 0."""
 
 SHARP = 0.15
 """Seconds within which the end of a window counts as known."""
 
 ROUNDING = 1.25
-"""Seconds by which two lengths of a window may differ: Reset is rounded, and answers take time."""
+"""Largest difference in seconds between two measurements of one window: Reset is rounded, and answers take time."""
 
 LEAD = 1.0
-"""Seconds that people can wait."""
+"""Seconds a person can wait."""
 
-OFTEN = 0.12
-SELDOM = 0.06
-"""Shares of the limit that bulk work leaves people all the time: with somebody there, and when nobody has asked for two windows."""
-
-OFTEN_SECONDS = 1.0
-SELDOM_SECONDS = 10.0
-"""No more than one in so many seconds."""
-
-SMALL = 20
-"""A limit of a second or two that few requests use up."""
+STEADY = 0.12
+STEADY_SECONDS = 1.0
+"""Share of the limit that bulk work leaves to people throughout a window, and the least seconds between two such requests."""
 
 FEW = 2
-"""Requests that bulk work leaves besides, where more come one by one."""
+"""Requests that bulk work also leaves in a sliding window."""
 
 TICK = 0.005
-"""Seconds by which a request is later than the moment it wants to be behind."""
+"""Seconds after the expected end of a window at which a request tries it."""
 
 SOON = 0.01
-"""Seconds until a request looks again that can only go when another one is answered."""
+"""Seconds until a request looks again if it can only go once another one is answered."""
+
+SLOW = 0.2
+"""Seconds before its answer by which a request reached the service: slow answers must not make a window seem longer."""
 
 NEVER = math.inf
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What is known of the service's limit.
+    """Facts about the service's limit.
 
-    `limit` 0 means unlimited or unknown: no pacing. `remaining`, `asked` and `heard` come from the newest answer: what it said was left,
-    when its request was sent, when it was answered. `reset` is its X-RateLimit-Reset (the service's wall clock; 0: none), `shift` our wall
-    clock minus the monotonic one, `offset_*` bound the service's clock minus ours. `longest` is the longest time seen from a request to its
-    Reset. Where windows end at once: `bias_*` bound the seconds by which they end after Reset on our wall clock, as seen at `flips` ends;
-    `drifts` counts how often those bounds did not hold, or Reset moved within a window: windows then begin with a request. `opened`: the
-    present window was first seen then; `ended`: the last one was still seen then; `span`: no window is longer, by ends one after another.
-    Where requests leave one by one (`drops` counts such sights): `gone` is the smallest age at which one had left; `refills` counts the
-    sights of as many as a token bucket gains, at a smaller age than Reset names. `foreign` is what others use of the limit. `visited`: a
-    person asked then. After a 429: nobody before `blocked_until`, then one (`probing` counts refused ones), evenly for a window from
-    `even_from` on.
+    `limit` 0 means unlimited or unknown: no pacing. `remaining`, `asked` and `heard` come from the newest answer: its Remaining, and when
+    its request was sent and answered. `reset` is its X-RateLimit-Reset (0: none) by the service's clock, `shift` our wall clock minus the
+    monotonic clock, `offset_*` bound the service's clock minus ours. `longest` is the longest time observed from a request to its Reset.
+    Fixed windows: `bias_*` bound the seconds between Reset and the real end, as observed at `flips` ends; `opened` is when the present
+    window was first observed. Sliding windows: `drops` counts observations of single requests leaving the window, `gone` is the smallest
+    age at which one left. `foreign` is the use by other clients. After a 429, requests stop until `blocked_until`; then one goes first
+    (`probing` counts its refusals), and bulk work spreads its requests evenly for one window after `even_from`.
     """
 
     limit: int = DEFAULT_LIMIT
@@ -83,59 +72,37 @@ class Learned:
     bias_high: float = NEVER
     flips: int = 0
     opened: float = -1.0
-    drifts: int = 0
-    ended: float = -1.0
-    span: float = NEVER
     drops: int = 0
     gone: float = NEVER
-    refills: int = 0
     foreign: int = 0
-    visited: float = -NEVER
     blocked_until: float = -1.0
     probing: int = 0
     even_from: float = -NEVER
 
     @property
     def is_unlimited(self) -> bool:
-        """Nobody has to wait, and nothing is to be learnt before an answer that `has_limit`."""
         return self.limit <= 0 and not self.probing
 
     @property
     def sliding(self) -> bool:
-        """Requests leave one by one, at about the age that Reset names."""
-        return self.drops >= (1 if self.is_small else 2) and self.youngest <= self.gone <= self.longest * 1.5
-
-    @property
-    def youngest(self) -> float:
-        """The smallest age at which a request can leave a window that slides: it is a second long or more, and what Reset names."""
-        return SHORTEST_WINDOW if self.is_small else self.longest - ROUNDING
-
-    @property
-    def is_small(self) -> bool:
-        """Few requests in a second or two: to see more than once that some have left would take long."""
-        return self.limit <= SMALL and self.longest < 2 * ROUNDING
-
-    @property
-    def refilling(self) -> bool:
-        """A token bucket: what is left grows evenly, whatever Reset names."""
-        return self.refills >= (1 if self.is_small else 2)
+        """Whether requests leave the window one by one, at about the age that Reset names."""
+        return self.drops >= 2 and self.longest - ROUNDING <= self.gone <= self.longest * 1.5
 
     @property
     def gap(self) -> float:
-        """Seconds from one request to the next when a window is used evenly."""
+        """Seconds between requests that use a window evenly."""
         return self.window / self.limit
 
     @property
     def window(self) -> float:
-        """Seconds after its answer at which a request counts no more, at the latest. Reset may be rounded either way."""
-        is_told = self.longest > 0.0 or (self.flips > 0 and self.offset_low < self.offset_high)  # Reset may never lie ahead, rounded down
+        """Seconds after its answer at which a request stops counting, at the latest. Reset may be rounded either way."""
+        is_told = self.longest > 0.0 or (self.flips > 0 and self.offset_low < self.offset_high)
         if not is_told or abs(self.longest - DEFAULT_WINDOW) < ROUNDING:
             return DEFAULT_WINDOW
         if self.sliding:
             return self.gone
         rounding = min(1.0, max(0.0, self.bias_high)) if self.flips else 1.0
-        whole = float(max(1, math.ceil(self.longest + rounding - 0.05)))
-        return min(whole, max(SHORTEST_WINDOW, self.span)) if self.is_small else whole
+        return float(max(1, math.ceil(self.longest + rounding - 0.05)))
 
     @property
     def edge(self) -> float:
@@ -144,34 +111,33 @@ class Learned:
 
     @property
     def latest(self) -> float:
-        """The last moment that Reset can mean: rounded down, and by the slowest clock that the service can have."""
+        """The last moment that Reset can mean: rounded down, by the slowest clock the service can have."""
         return self.reset + 1.0 - self.offset_low - self.shift if self.reset else NEVER
 
     @property
     def reserve(self) -> int:
-        """Requests of a window that bulk work leaves: to people who wait, and for its end, where they tell when it is."""
-        known = self.sliding or (self.is_small and self.drifts > 0) or self.bias_high - self.bias_low <= SHARP
+        """Requests of a window that bulk work leaves to people, and spends to find the end of the window."""
+        known = self.sliding or self.bias_high - self.bias_low <= SHARP
         return min(self.limit // 3, max(1 if known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12))))
 
     @property
     def lead(self) -> float:
-        """Seconds before there is more from which on bulk work leaves people nothing: so long they can wait."""
+        """Seconds before new room in which bulk work leaves people nothing."""
         return min(LEAD, self.window * 0.1)
 
-    def spacing(self, now: float) -> float:
-        """Seconds between two requests that bulk work leaves to people besides: who asks again and again finds one."""
-        if self.visited > now - 2 * self.window:
-            return max(OFTEN_SECONDS, self.gap / OFTEN)
-        return max(SELDOM_SECONDS, self.gap / SELDOM)
+    @property
+    def spacing(self) -> float:
+        """Seconds between two requests that bulk work leaves to people throughout a window."""
+        return max(STEADY_SECONDS, self.gap / STEADY)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Our own log.
+    """The log of our own requests.
 
-    `counting`: requests that count; `since`: those that `remaining` does not know of; `probes`: those under way since the end of a 429;
-    `under_way`: all without an answer; `oldest`: the oldest answer that counts and belongs to the present window; `newest`: the last
-    sending; `answers(skip, count)`: when those that count were answered, the oldest first; requests under way are not there.
+    `counting`: requests that count; `since`: those that `remaining` does not include; `probes`: requests under way that were sent after a
+    429; `under_way`: all unanswered requests; `oldest`: the oldest counting answer of the present window; `newest`: when the last request
+    was sent; `answers(skip, count)`: answer times of counting requests, oldest first.
     """
 
     counting: int
@@ -184,7 +150,7 @@ class Usage:
 
 
 def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
-    """When a request may go by what is known; not after `now`: it may go at once."""
+    """Return when a request may go; a moment that is not after `now` means at once."""
     if learned.blocked_until > now:
         return learned.blocked_until
     if learned.probing:
@@ -195,23 +161,23 @@ def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
         return usage.newest + learned.gap
     by_log = learned.limit - learned.foreign - usage.counting
     by_answer = learned.remaining - usage.since if learned.remaining >= 0 else by_log
-    if learned.sliding or learned.refilling:
-        return _free_in_flow(learned, usage, by_log, by_answer, now, bulk=bulk)
+    if learned.sliding:
+        return _free_in_sliding_window(learned, usage, by_log, by_answer, now, bulk=bulk)
     room = max(by_log, by_answer)
-    ahead = [moment for moment in probe_times(learned, usage, now) if moment > now] if bulk else []
+    ahead = [moment for moment in probe_times(learned, usage) if moment > now] if bulk else []
     if room > len(ahead):
         return now
     moments = []
     if room > 0:
-        moments.append(ahead[-room])  # once this has passed, fewer than `room` are ahead
+        moments.append(ahead[-room])  # after this moment fewer than `room` are ahead
     moments.extend(answer + learned.window + 0.001 for answer in usage.answers(len(ahead) - by_log, 1))
     if learned.latest < NEVER and by_answer >= 0:
-        moments.append(learned.latest)  # the window has certainly ended: one request more goes and tells what there is
+        moments.append(learned.latest)  # the window has certainly ended; one more request learns how much is free
     return min(moments, default=now + SOON)
 
 
 def time_for(learned: Learned, usage: Usage, requests: int, now: float) -> float:
-    """Seconds until so many requests may have gone: those that are left at once, the rest at the limit's rate."""
+    """Return the seconds until so many requests may have gone: the free ones at once, the rest at the limit's rate."""
     if learned.limit <= 0:
         return 0.0
     if learned.remaining >= 0 and now < min(learned.edge, learned.heard + learned.window):
@@ -221,50 +187,166 @@ def time_for(learned: Learned, usage: Usage, requests: int, now: float) -> float
     return max(0, requests - max(0, room)) * learned.gap
 
 
-def _free_in_flow(learned: Learned, usage: Usage, by_log: int, by_answer: int, now: float, *, bulk: bool) -> float:
-    """The same where requests come free one by one. Until each of them bulk work leaves people a few, and one for each `spacing`."""
-    few, spacing = min(FEW, learned.reserve), learned.spacing(now)
-    most = few + int(learned.window / spacing) + 1
-    if learned.refilling:
-        gained = max(0, int((now - learned.heard) / learned.gap))
-        room, lead = by_answer + gained, 0.0  # what is left in a bucket is not lost
-        coming = [learned.heard + (gained + number) * learned.gap for number in range(1, most - room + 1)]
-    else:
-        room, lead = by_log, learned.lead
-        coming = [answer + learned.window + 0.001 for answer in usage.answers(0, max(0, most - room))]
-    free = now if max(room, by_answer) > 0 else coming[-room] if -room < len(coming) else now + SOON
+def _free_in_sliding_window(learned: Learned, usage: Usage, by_log: int, by_answer: int, now: float, *, bulk: bool) -> float:
+    """Return when a request may go if requests come free one by one.
+
+    Bulk work goes only if, at each coming free moment, a few requests are left for people, and one more for each `spacing` until then.
+    """
+    few = min(FEW, learned.reserve)
+    most = few + int(learned.window / learned.spacing) + 1
+    coming = [answer + learned.window + 0.001 for answer in usage.answers(0, max(0, most - by_log))]
+    free = now if max(by_log, by_answer) > 0 else coming[-by_log] if -by_log < len(coming) else now + SOON
     if not bulk:
         return free
     coming.append(now + learned.window)
-    return max(free, *(moment - max(lead, (room - few + before) * spacing) for before, moment in enumerate(coming)))
+    spare = enumerate(coming, by_log - few)
+    return max(free, *(moment - max(learned.lead, room * learned.spacing) for room, moment in spare))
 
 
-def probe_times(learned: Learned, usage: Usage, now: float) -> list[float]:
-    """When bulk work may spend each request it leaves: some evenly, the reserve where there may be more room already or just before."""
+def probe_times(learned: Learned, usage: Usage) -> list[float]:
+    """Return when bulk work may spend each request it leaves: some evenly, the reserve just before and at the possible ends."""
     sure = min(learned.latest, usage.oldest + learned.window)
-    ends = _ends_to_try(learned, usage, sure) if learned.reset else []
+    ends = _possible_ends(learned, usage, sure) if learned.reset else []
     tries = sorted(moment + TICK for moment in ends[: learned.reserve])
     first = tries[0] if tries else sure
     early, start = learned.reserve - len(tries), first - learned.lead
-    spacing = learned.spacing(now)
-    steady = [start - spacing * step for step in range(int(learned.window / spacing), 0, -1)]
+    steady = [start - learned.spacing * step for step in range(int(learned.window / learned.spacing), 0, -1)]
     return steady + [first - learned.lead * (early - step) / early for step in range(early)] + tries
 
 
-def _ends_to_try(learned: Learned, usage: Usage, sure: float) -> list[float]:
-    """Where the window may end before it surely has, in the order of trying: the latest first, of a small limit the likeliest, each once.
+def _possible_ends(learned: Learned, usage: Usage, sure: float) -> list[float]:
+    """Return moments before `sure` at which the window may end, latest first.
 
-    Where Reset puts it, or between two moments (one try between them halves the rest); a number of whole seconds after the oldest request.
+    It may end a whole number of seconds after the oldest request, at Reset, or between two bounds: a try in their middle halves the rest.
     """
-    length = learned.longest - (SHARP if learned.is_small else 0.0)  # seen from the sending, and so a little too long
-    ends = [usage.oldest + max(1, math.floor(length)), usage.oldest + math.ceil(length)]
+    ends = [usage.oldest + max(1, math.floor(learned.longest)), usage.oldest + math.ceil(learned.longest)]
     if not learned.flips:
-        ends = [learned.edge, *ends]
-    elif not (learned.is_small and learned.drifts):
+        ends.append(learned.edge)
+    else:
         first, last = (learned.reset - learned.shift + bias for bias in (learned.bias_low, learned.bias_high))
-        ends = [last, *ends] if last - first <= SHARP else [last, (first + last) / 2, *ends]
-    ends = [moment for moment in ends if moment < sure]
-    if not learned.is_small:
-        return sorted(ends, reverse=True)
-    close = [[other for other in ends if abs(other - moment) <= SHARP / 2] for moment in ends]
-    return list(dict.fromkeys(max(each) for each in close))  # of those that lie together the latest is behind all
+        ends += [last] if last - first <= SHARP else [last, (first + last) / 2]
+    return sorted((moment for moment in ends if moment < sure), reverse=True)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One answered request: when it was sent and answered, and the wall clock at its answer.
+
+    `counted` requests of ours may count at the service, `arrived` certainly do, `since` of the former came after `Learned.asked`.
+    `sent_before(n)` returns when the n-th newest of the requests answered before this one was sent had been sent itself.
+    """
+
+    sent: float
+    done: float
+    wall: float
+    status: int
+    headers: Mapping[str, str]
+    counted: int
+    arrived: int
+    since: int
+    sent_before: Callable[[int], float | None]
+
+
+def has_limit(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether an answer shows that the service has a limit."""
+    limit = _number(headers.get("x-ratelimit-limit"))
+    return status == 429 or (limit is not None and 0 < limit < UNLIMITED)
+
+
+def learn(learned: Learned, exchange: Exchange) -> Learned:
+    """Return the facts after an answer."""
+    learned = _read(learned, exchange)
+    if exchange.status == 429:
+        return _block(learned, exchange)
+    return replace(learned, probing=0) if learned.probing and exchange.sent >= learned.blocked_until else learned
+
+
+def _block(learned: Learned, exchange: Exchange) -> Learned:
+    """Stop all requests until the service's moment, then let one go first. Forget that the window slides."""
+    asked = retry_after(exchange.headers, exchange.wall)
+    wait = asked if asked is not None else 1.0
+    again = learned.probing > 0 and exchange.sent >= learned.blocked_until
+    spent = not (_number(exchange.headers.get("x-ratelimit-remaining")) or 0) > 0
+    # With requests left, another limit than this window refused: its end does not matter.
+    if spent and learned.edge < NEVER and (asked is None or again or not learned.drops):
+        wait = max(wait, learned.edge - exchange.done)
+    until = max(learned.blocked_until, exchange.done + wait)
+    return replace(learned, drops=0, gone=NEVER, blocked_until=until, probing=learned.probing + 1 if again else 1, even_from=until)
+
+
+def _read(learned: Learned, exchange: Exchange) -> Learned:
+    limit = _number(exchange.headers.get("x-ratelimit-limit"))
+    if limit is None:
+        return learned if learned.told else replace(learned, limit=0)
+    if not 0 < limit < UNLIMITED:
+        return replace(learned, limit=0, told=1, remaining=-1, reset=0.0)
+    if int(limit) != learned.limit:
+        learned = replace(Learned(), limit=int(limit), blocked_until=learned.blocked_until, probing=learned.probing)
+    remaining = _number(exchange.headers.get("x-ratelimit-remaining"))
+    learned, reset = _place_reset(replace(learned, told=1), exchange)
+    older = exchange.sent < learned.asked if reset is None else reset < learned.reset
+    if remaining is None or older:
+        return learned
+    left = max(0, int(remaining))
+    used = learned.limit - left
+    learned = _learn_drops(learned, exchange, left, used)
+    if reset == learned.reset and 0 <= learned.remaining <= left:
+        return learned  # within one window the smallest number is the newest
+    if reset is not None:
+        learned = _learn_end(learned, exchange, reset, used)
+    # Other clients used what we cannot have used; their use is taken at its highest.
+    foreign = used - exchange.arrived if used > exchange.counted else 0
+    return replace(learned, remaining=left, asked=exchange.sent, heard=exchange.done, foreign=foreign)
+
+
+def _learn_drops(learned: Learned, exchange: Exchange, left: int, used: int) -> Learned:
+    """Recognise a sliding window: some requests have left it and some have not. It is no longer than the age of the youngest that left."""
+    is_later = exchange.status != 429 and learned.remaining >= 0 and exchange.sent >= learned.heard
+    youngest = exchange.sent_before(used) if is_later and left >= learned.remaining and used > exchange.since else None
+    if youngest is None:
+        return learned
+    return replace(learned, drops=learned.drops + 1, gone=min(learned.gone, exchange.done - youngest))
+
+
+def _learn_end(learned: Learned, exchange: Exchange, reset: float, used: int) -> Learned:
+    """Take a new Reset. If the count started anew, narrow the bounds of where windows end."""
+    reached = exchange.done >= learned.edge - 1.0 - (learned.offset_high - learned.offset_low)
+    emptied = used <= exchange.since + learned.limit // 10
+    if learned.reset and reset > learned.reset + 0.5 and reached and emptied and not learned.sliding:
+        low, high = learned.asked + learned.shift - learned.reset, exchange.wall - learned.reset
+        both_low, both_high = max(low, learned.bias_low), min(high, learned.bias_high)
+        if both_low <= both_high:
+            learned = replace(learned, bias_low=both_low, bias_high=both_high, flips=learned.flips + 1)
+        else:  # windows that begin with a request drift
+            learned = replace(learned, bias_low=low, bias_high=high, flips=1)
+        if used <= exchange.since and not learned.drops:
+            learned = replace(learned, opened=exchange.done)
+    learned = replace(learned, reset=reset)
+    came = max(exchange.sent, exchange.done - SLOW)
+    return replace(learned, longest=min(LONGEST_WINDOW, max(learned.longest, learned.edge - came)))
+
+
+def _place_reset(learned: Learned, exchange: Exchange) -> tuple[Learned, float | None]:
+    """Compare the service's clock with ours and return X-RateLimit-Reset in Unix seconds of the service; None if missing or impossible."""
+    reset = _number(exchange.headers.get("x-ratelimit-reset"))
+    date = http_date(exchange.headers.get("date", ""))
+    shift = exchange.wall - exchange.done
+    if date is None:
+        low, high = 0.0, 0.0
+    else:
+        low, high = date - exchange.wall, date + 1.0 - (exchange.sent + shift)
+        if max(low, learned.offset_low) <= min(high, learned.offset_high):
+            low, high = max(low, learned.offset_low), min(high, learned.offset_high)
+    learned = replace(learned, offset_low=low, offset_high=high, shift=shift)
+    if reset is None:
+        return learned, None
+    ahead = reset - min(max(0.0, low), high) - exchange.wall
+    return learned, reset if -2.0 <= ahead <= LONGEST_WINDOW + 1.0 else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

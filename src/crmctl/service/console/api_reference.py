@@ -8,7 +8,8 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.console.pages import ConsolePage, Pages, Visit
+from crmctl.service.console.pages import NavigationLink, Pages
+from crmctl.service.console.visits import ConsolePage, Visit
 
 Document = Mapping[str, Any]
 
@@ -84,7 +85,7 @@ class ApiCall:
 
 
 def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
-    """The overview of all calls, and the calls of each noun."""
+    pages.navigation.append(NavigationLink("Administration", "api", "/api", "API"))
 
     @pages.get("/api")
     def show_calls(_tx: object, visit: Visit) -> ConsolePage:
@@ -148,7 +149,7 @@ def _parameter(parameter: Mapping[str, Any]) -> SchemaField:
 
 
 def _resolved(document: Document, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a reference leads to; of several shapes the first that is not null."""
+    """Return the schema behind a reference; of several alternatives the first that is not null."""
     while "$ref" in schema or "anyOf" in schema or "oneOf" in schema:
         if "$ref" in schema:
             schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]

@@ -2,55 +2,79 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crmctl.models.filters import Operator
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
 from crmctl.service.console.visits import Visit
 from crmctl.service.faults import BadRequest
+from crmctl.values.operators import VALUELESS, Kind, Operator
 
-OPERATORS = {
-    Operator.EQUALS: "is",
-    Operator.NOT_EQUALS: "is not",
-    Operator.CONTAINS: "contains",
-    Operator.NOT_CONTAINS: "does not contain",
-    Operator.STARTS_WITH: "starts with",
-    Operator.ENDS_WITH: "ends with",
-    Operator.GREATER_THAN: "is greater than, after",
-    Operator.LESS_THAN: "is less than, before",
-    Operator.GREATER_THAN_OR_EQUAL: "is at least, on or after",
-    Operator.LESS_THAN_OR_EQUAL: "is at most, on or before",
-    Operator.IS_EMPTY: "is empty",
-    Operator.IS_NOT_EMPTY: "is not empty",
-    Operator.IS_TRUE: "is true",
-    Operator.IS_FALSE: "is false",
+PHRASES = {str(operator): operator.meaning.phrase for operator in Operator}
+"""The operators in words."""
+
+_ORDERED = {Kind.EQUALITY, Kind.ORDER, Kind.PRESENCE}
+_CHOSEN = {Kind.EQUALITY, Kind.PRESENCE}
+_KINDS = {
+    AttributeType.SELECT: _CHOSEN,
+    AttributeType.REFERENCE: _CHOSEN,
+    AttributeType.CHECKBOX: {Kind.TRUTH, Kind.PRESENCE},
+    AttributeType.NUMBER: _ORDERED,
+    AttributeType.CURRENCY: _ORDERED,
+    AttributeType.DATE: _ORDERED,
 }
-"""The operators of the specification in words, all of them."""
+"""The kinds of operators that forms offer for a type; other types are texts."""
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 
 Rows = tuple[tuple[str, str, str], ...]
 """Attribute, operator and value as they were typed."""
 
 
+def operators_for(attribute: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the operators that make sense for an attribute, in words; all of them without one."""
+    if attribute is None:
+        return PHRASES
+    kinds = _KINDS.get(attribute["type"], {Kind.EQUALITY, Kind.PATTERN, Kind.PRESENCE})
+    return {str(operator): PHRASES[operator] for operator in Operator if operator.meaning.kind in kinds}
+
+
+def ungrouped(text: str) -> str:
+    """Return `12500.50` for `12,500.50`, the way lists show numbers; other texts stay as they are."""
+    return text.replace(",", "") if _GROUPED.fullmatch(text.strip()) else text
+
+
+def stored_spelling(attribute: Mapping[str, Any] | None, value: str) -> str:
+    """Return a typed value the way the attribute stores it: options whatever their case, numbers without separators."""
+    if attribute is None:
+        return value
+    if attribute["type"] == AttributeType.SELECT:
+        options = attribute["config"]["options"]
+        return next((option for option in options if option.casefold() == value.strip().casefold()), value)
+    return ungrouped(value) if attribute["type"] in (AttributeType.NUMBER, AttributeType.CURRENCY) else value
+
+
 def rows_of(fields: Mapping[str, Sequence[str]]) -> Rows:
-    """The rows of a form or an address that name an attribute."""
+    """Return the rows of a form or an address that name an attribute."""
     given = (fields.get(name, []) for name in ("where", "op", "value"))
     return tuple((slug, name, value) for slug, name, value in zip(*given, strict=False) if slug)
 
 
 def refuse_unfinished(rows: Rows) -> None:
-    """A condition without a value is not left out in silence: what it asks would be answered for everything. Raises BadRequest."""
+    """Raise BadRequest for a condition without a value: ignoring it would match every record."""
     for slug, name, value in rows:
-        if not value and name in OPERATORS and not needs_no_value(name):
-            message = f"the filter on {slug!r} with {name} has no value; choose {OPERATORS[Operator.IS_EMPTY]!r} for what has none"
-            raise BadRequest(f"{message}, or '–' to take it out", {"field": "value", "slug": slug})
+        if not value and name in PHRASES and not needs_no_value(name):
+            message = f"the filter on {slug!r} with {name} has no value; choose {PHRASES[Operator.IS_EMPTY]!r} to find empty values"
+            raise BadRequest(f"{message}, or '–' to remove it", {"field": "value", "slug": slug})
 
 
 def needs_no_value(name: str) -> bool:
-    return any(name == operator and not operator.takes_value for operator in Operator)
+    return name in VALUELESS
 
 
-def definitions_of(visit: Visit) -> list[dict[str, Any]]:
-    """The rows of a form as entries of a definition."""
+def definitions_of(visit: Visit) -> list[Json]:
+    """Return the rows of a form as entries of a definition."""
     return [
         {"attributeSlug": slug, "operator": name, "value": "true" if needs_no_value(name) else value}
         for slug, name, value in rows_of(visit.form)
@@ -58,7 +82,7 @@ def definitions_of(visit: Visit) -> list[dict[str, Any]]:
 
 
 def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
-    """Entries of a definition as rows."""
+    """Return entries of a definition as rows."""
     return tuple(
         (str(each.get("attributeSlug", "")), str(each.get("operator", "")), str(each.get("value", "")) if _shows(each) else "")
         for each in definitions
@@ -66,15 +90,15 @@ def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def in_words(definitions: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
-    """Each condition as a sentence: `Status is new`."""
-    return [f"{names.get(slug, slug)} {OPERATORS[Operator(name)]} {value}".rstrip() for slug, name, value in rows_from(definitions)]
+    """Return each condition as a sentence: `Status is new`."""
+    return [f"{names.get(slug, slug)} {PHRASES[name]} {value}".rstrip() for slug, name, value in rows_from(definitions)]
 
 
 def blamed(message: str, rows: Rows, names: Mapping[str, str]) -> str:
-    """What the store says of a condition, in the words of the form."""
+    """Return the store's message about a condition in the words of the form."""
     for slug, name, _ in rows:
-        if name in OPERATORS:
-            message = message.replace(f"{slug!r} with {name}", f"{names.get(slug, slug)} ({OPERATORS[Operator(name)]})")
+        if name in PHRASES:
+            message = message.replace(f"{slug!r} with {name}", f"{names.get(slug, slug)} ({PHRASES[name]})")
     return message
 
 

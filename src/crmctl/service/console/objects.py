@@ -1,22 +1,23 @@
-"""Pages of the schema: objects and their attributes; creating, renaming, activating, and deleting with what that would destroy."""
+"""Reading and changing objects and attributes."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
-from typing import Any
+from collections.abc import Sequence
 
-from crmctl.models.attributes import AttributeType
-from crmctl.models.filters import Condition, Operator
-from crmctl.service.console.edits import form_status, form_values, refuse_if_saved_meanwhile
-from crmctl.service.console.pages import ConsolePage, Pages, Redirect, Visit
-from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden
-from crmctl.service.roles import MemberRole
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
+from crmctl.service.console.cells import ListCell
+from crmctl.service.console.noun_pages import NounQuery
+from crmctl.service.console.visits import Outcome, Redirect, Visit
+from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import attributes, objects, records
-from crmctl.service.store.attribute_removals import StillLeaving
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.objects import STANDARD, NewObject
 from crmctl.service.store.records import Paging
+from crmctl.service.store.removals import StillLeaving
 from crmctl.service.store.tx import Tx
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
 
 TYPES = {
     AttributeType.TEXT: "Text",
@@ -28,194 +29,130 @@ TYPES = {
     AttributeType.ADDRESS: "Postal address",
     AttributeType.CURRENCY: "Amount of money",
     AttributeType.DATE: "Date",
-    AttributeType.SELECT: "One of some options",
+    AttributeType.SELECT: "List of options",
     AttributeType.LIST: "List of texts",
-    AttributeType.REFERENCE: "Another record",
+    AttributeType.REFERENCE: "Link to a record",
 }
-
-PATH = "/objects/{objectId:uuid}"
-ATTRIBUTE = PATH + "/attributes/{attributeId:uuid}"
-
-
-def add_pages(pages: Pages) -> None:
-    """All pages of the schema."""
-    _add_lists(pages)
-    _add_object_changes(pages)
-    _add_attribute_changes(pages)
-    _add_deletions(pages)
+RULES = {
+    "required": ("A value is required", ""),
+    "unique": ("No two records have the same value", ""),
+    "list": ("Several values", ""),
+}
+IRREVERSIBLE = "This cannot be undone; to hide it and keep the values, deactivate it instead."
 
 
-def _add_lists(pages: Pages) -> None:
-    @pages.get("/objects")
-    def list_objects(tx: Tx, _visit: Visit) -> ConsolePage:
-        found = [known | {"total": records.count_records(tx, known["id"])} for known in objects.list_objects(tx, include_inactive=True)]
-        return ConsolePage("objects.html", {"section": "objects", "objects": found})
-
-    @pages.get(PATH)
-    def show_object(tx: Tx, visit: Visit) -> ConsolePage:
-        return _object(tx, visit)
+def list_page(tx: Tx, _visit: Visit, _asked: NounQuery) -> list[Json]:
+    return [known | {"total": records.count_records(tx, known["id"])} for known in objects.list_objects(tx, include_inactive=True)]
 
 
-def _add_object_changes(pages: Pages) -> None:
-    @pages.post("/objects")
-    def create_object(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        fields = {name: visit.text(name) for name in ("plural", "singular", "slug", "description")}
-        try:
-            new = NewObject(fields["plural"], fields["singular"] or None, fields["description"], fields["slug"] or None)
-            made = objects.create_object(tx, new, **visit.stamp())
-        except (BadRequest, Conflict) as error:
-            values = {"section": "objects", "fields": fields, "error": error.message}
-            return ConsolePage("object_new.html", values, HTTPStatus.BAD_REQUEST)
-        return Redirect(f"/objects/{made['id']}", "object-created")
-
-    @pages.get("/objects/new", needs=MemberRole.ADMIN)
-    def new_object(_tx: Tx, _visit: Visit) -> ConsolePage:
-        fields = dict.fromkeys(("plural", "singular", "slug", "description"), "")
-        return ConsolePage("object_new.html", {"section": "objects", "fields": fields, "error": None})
-
-    @pages.post(PATH)
-    def change_object(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        try:
-            changes = {"pluralName": visit.text("plural"), "description": visit.text("description")}
-            refuse_if_saved_meanwhile(visit, _changeable(objects.get_object(tx, visit.id("objectId"))))
-            objects.update_object(tx, visit.id("objectId"), changes, now=visit.now())
-        except (BadRequest, Conflict) as error:
-            return _object(tx, visit, error)
-        return Redirect(f"/objects/{visit.id('objectId')}", "saved")
-
-    @pages.post(PATH + "/active")
-    def set_object_active(tx: Tx, visit: Visit) -> Redirect:
-        is_active = visit.text("active") == "true"
-        objects.update_object(tx, visit.id("objectId"), {"isActive": is_active}, now=visit.now())
-        return Redirect(f"/objects/{visit.id('objectId')}", "object-active" if is_active else "object-inactive")
+def is_standard(known: Json) -> bool:
+    return bool(known["type"] == STANDARD)
 
 
-def _config(visit: Visit, kind: str) -> dict[str, Any] | None:
-    """Raises BadRequest."""
-    if kind == AttributeType.SELECT:
-        return {"options": [line.strip() for line in visit.raw("options").splitlines() if line.strip()]}
-    if kind != AttributeType.REFERENCE:
-        return None
-    if not visit.text("target"):
-        raise BadRequest("choose which records it leads to; that cannot be changed later", {"field": "target"})
-    return {"allowed_object_id": visit.text("target")}
+def slug_options(visit: Visit) -> dict[str, tuple[str, str]]:
+    return {known["slug"]: (known["pluralName"], "") for known in visit.objects}
 
 
-def _add_attribute_changes(pages: Pages) -> None:
-    @pages.post(PATH + "/attributes")
-    def create_attribute(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        flags, kind = set(visit.chosen("flag")), visit.text("type")
-        rules = ("required" in flags, "unique" in flags, "list" in flags)
-        try:
-            new = NewAttribute(visit.text("name"), kind, visit.text("slug") or None, *rules, _config(visit, kind))
-            attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
-        except (BadRequest, Conflict, StillLeaving) as error:
-            return _object(tx, visit, error, is_attribute=True)
-        return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
-
-    @pages.get(ATTRIBUTE)
-    def show_attribute(tx: Tx, visit: Visit) -> ConsolePage:
-        return _attribute(tx, visit)
-
-    @pages.post(ATTRIBUTE)
-    def rename_attribute(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
-        try:
-            refuse_if_saved_meanwhile(visit, {"name": known["name"]})
-            attributes.update_attribute(tx, visit.id("objectId"), known["id"], name=visit.text("name"), now=visit.now())
-        except (BadRequest, Conflict) as error:
-            return _attribute(tx, visit, error)
-        return Redirect(f"/objects/{visit.id('objectId')}", "saved")
-
-    @pages.post(ATTRIBUTE + "/active")
-    def set_active(tx: Tx, visit: Visit) -> Redirect:
-        is_active = visit.text("active") == "true"
-        attributes.set_active(tx, visit.id("objectId"), visit.id("attributeId"), is_active, now=visit.now())
-        return Redirect(f"/objects/{visit.id('objectId')}", "attribute-active" if is_active else "attribute-inactive")
+def target_options(visit: Visit) -> dict[str, tuple[str, str]]:
+    return {"": ("–", "")} | {known["id"]: (known["pluralName"], "") for known in visit.objects}
 
 
-def _add_deletions(pages: Pages) -> None:
-    @pages.get(PATH + "/delete", needs=MemberRole.ADMIN)
-    def confirm_delete_object(tx: Tx, visit: Visit) -> ConsolePage:
-        known = objects.get_object(tx, visit.id("objectId"))
-        if known["type"] == STANDARD:
-            raise Forbidden(f"{known['pluralName']} is a standard object: it is there for good")
-        total = records.count_records(tx, known["id"])
-        text = f"{_counted(total, 'record')} and {_counted(len(known['attributes']), 'attribute')} go with it, without an event for each."
-        text = text if total or known["attributes"] else "It has neither records nor attributes."
-        return _confirmation(f"/objects/{known['id']}", known["pluralName"], text, "object")
-
-    @pages.post(PATH + "/delete")
-    def delete_object(tx: Tx, visit: Visit) -> Redirect:
-        objects.delete_object(tx, visit.id("objectId"))
-        return Redirect("/objects", "object-deleted")
-
-    @pages.get(ATTRIBUTE + "/delete", needs=MemberRole.ADMIN, is_slow=True)
-    def confirm_delete_attribute(tx: Tx, visit: Visit) -> ConsolePage:
-        known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
-        text = "Its values are taken out of every record, without an event."
-        if known["isActive"]:
-            held = records.list_part(tx, visit.id("objectId"), [Condition(known["slug"], Operator.IS_NOT_EMPTY)], Paging(limit=0))
-            some = f"More than {held.total:,}" if held.is_more else f"{held.total:,}"
-            among = _counted(held.everything, "record")
-            among = among if held.is_whole or held.is_more else f"the newest {held.looked:,} of {among}"
-            text = f"{some} of {among} {'holds' if held.total == 1 else 'hold'} a value of it. {text}"
-        return _confirmation(f"/objects/{visit.id('objectId')}/attributes/{known['id']}", known["name"], text, "attribute")
-
-    @pages.post(ATTRIBUTE + "/delete")
-    def delete_attribute(tx: Tx, visit: Visit) -> Redirect:
-        attributes.delete_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
-        return Redirect(f"/objects/{visit.id('objectId')}", "attribute-deleted")
+def page_values(tx: Tx, visit: Visit, known: Json) -> Json:
+    standard = is_standard(known)
+    total = records.count_records(tx, known["id"])
+    return {"total": total, "is_standard": standard, "may_edit": visit.may_administer and not standard}
 
 
-def _confirmation(path: str, name: str, text: str, thing: str) -> ConsolePage:
-    values = {
-        "section": "objects",
-        "title": f"Delete {name}",
-        "text": f"{text} This cannot be undone; to take it out of sight and keep the values, deactivate it instead.",
-        "action": f"{path}/delete",
-        "button": f"Delete the {thing}",
-        "back": path,
-    }
-    return ConsolePage("confirm.html", values)
+def create(tx: Tx, visit: Visit) -> Outcome:
+    singular, slug = visit.text("singular") or None, visit.text("slug") or None
+    new = NewObject(visit.text("plural"), singular, visit.text("description"), slug)
+    return Redirect(f"/objects/{objects.create_object(tx, new, **visit.stamp())['id']}", "object-created")
 
 
-def _counted(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+def change(tx: Tx, visit: Visit, known: Json) -> Outcome:
+    changes = {"pluralName": visit.text("plural"), "description": visit.text("description")}
+    objects.update_object(tx, known["id"], changes, now=visit.now())
+    return Redirect(f"/objects/{known['id']}", "saved")
 
 
-def _changeable(known: dict[str, Any]) -> dict[str, Any]:
-    return {"plural": known["pluralName"], "description": known["description"]}
+def switch(tx: Tx, visit: Visit, known: Json) -> Outcome:
+    is_active = visit.text("active") == "true"
+    objects.update_object(tx, known["id"], {"isActive": is_active}, now=visit.now())
+    return Redirect(f"/objects/{known['id']}", "object-active" if is_active else "object-inactive")
 
 
-def _object(tx: Tx, visit: Visit, error: Fault | None = None, *, is_attribute: bool = False) -> ConsolePage:
+def deletion_text(tx: Tx, known: Json) -> str:
+    if is_standard(known):
+        raise Forbidden(f"{known['pluralName']} is a standard object and cannot be deleted")
+    total, fields = records.count_records(tx, known["id"]), len(known["attributes"])
+    if not total and not fields:
+        return f"It has neither records nor attributes. {IRREVERSIBLE}"
+    return f"This also deletes {_counted(total, 'record')} and {_counted(fields, 'attribute')}, without an event for each. {IRREVERSIBLE}"
+
+
+def described_attributes(tx: Tx, object_id: str) -> list[Json]:
+    """Return the attributes of an object, each with its type and rules in words as `kind`."""
+    names = {known["id"]: known["pluralName"] for known in objects.list_objects(tx, include_inactive=True)}
+    return [attribute | {"kind": _kind(attribute, names)} for attribute in attributes.list_attributes(tx, object_id, include_inactive=True)]
+
+
+def _kind(attribute: Json, names: dict[str, str]) -> str:
+    target = (attribute["config"] or {}).get("allowed_object_id")
+    rules = (("isRequired", "required"), ("isUnique", "unique"), ("isList", "several values"))
+    words = [TYPES[attribute["type"]] + (f": {names.get(target, 'deleted')}" if target else "")]
+    return ", ".join(words + [word for flag, word in rules if attribute[flag]])
+
+
+def attribute_facts(tx: Tx, visit: Visit, attribute: Json) -> list[tuple[str, ListCell]]:
+    [described] = [each for each in described_attributes(tx, visit.id("objectId")) if each["id"] == attribute["id"]]
+    facts = [("Slug", ListCell(attribute["slug"], "code")), ("Type", ListCell(described["kind"]))]
+    options = (attribute["config"] or {}).get("options")
+    return [*facts, ("Options", ListCell(", ".join(options), "lines"))] if options else facts
+
+
+def trail(tx: Tx, visit: Visit) -> Sequence[tuple[str, str]]:
     known = objects.get_object(tx, visit.id("objectId"))
-    own_error = None if is_attribute else error
-    values = {
-        "section": "objects",
-        "object": known,
-        "is_standard": known["type"] == STANDARD,
-        "attributes": attributes.list_attributes(tx, known["id"], include_inactive=True),
-        "names": {each["id"]: each["pluralName"] for each in objects.list_objects(tx, include_inactive=True)},
-        "types": TYPES,
-        "total": records.count_records(tx, known["id"]),
-        "fields": {name: visit.raw(name) for name in ("name", "slug", "type", "options", "target")},
-        "flags": visit.chosen("flag"),
-        "changed": {name: visit.raw(name) if own_error else text for name, text in _changeable(known).items()},
-        "attribute_error": error.message if error and is_attribute else None,
-    }
-    return ConsolePage("object.html", values | form_values(_changeable(known), own_error), form_status(error))
+    return [("/objects", "Objects"), (f"/objects/{known['id']}", known["pluralName"])]
 
 
-def _attribute(tx: Tx, visit: Visit, error: Fault | None = None) -> ConsolePage:
-    known = attributes.get_attribute(tx, visit.id("objectId"), visit.id("attributeId"))
-    target = (known["config"] or {}).get("allowed_object_id")
-    values = {
-        "section": "objects",
-        "object": objects.get_object(tx, visit.id("objectId")),
-        "attribute": known,
-        "name": visit.raw("name") if error else known["name"],
-        "types": TYPES,
-        "target": objects.get_object(tx, target)["pluralName"] if target else "",
-    }
-    return ConsolePage("attribute.html", values | form_values({"name": known["name"]}, error), form_status(error))
+def create_attribute(tx: Tx, visit: Visit) -> Outcome:
+    flags, kind, slug = set(visit.chosen("flag")), visit.text("type"), visit.text("slug") or None
+    config: Json | None = None
+    if kind == AttributeType.SELECT:
+        config = {"options": [line.strip() for line in visit.raw("options").splitlines() if line.strip()]}
+    elif kind == AttributeType.REFERENCE:
+        if not visit.text("target"):
+            raise BadRequest("choose the linked records; that cannot be changed later", {"field": "target"})
+        config = {"allowed_object_id": visit.text("target")}
+    new = NewAttribute(visit.text("name"), kind, slug, "required" in flags, "unique" in flags, "list" in flags, config)
+    try:
+        attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
+    except StillLeaving as error:
+        raise Conflict(error.message) from error
+    return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
+
+
+def rename_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
+    attributes.update_attribute(tx, visit.id("objectId"), attribute["id"], name=visit.text("name"), now=visit.now())
+    return Redirect(f"/objects/{visit.id('objectId')}", "saved")
+
+
+def switch_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
+    is_active = visit.text("active") == "true"
+    attributes.set_active(tx, visit.id("objectId"), attribute["id"], is_active, now=visit.now())
+    return Redirect(f"/objects/{visit.id('objectId')}", "attribute-active" if is_active else "attribute-inactive")
+
+
+def attribute_deletion_text(tx: Tx, attribute: Json) -> str:
+    text = f"Its values are removed from every record, without an event. {IRREVERSIBLE}"
+    if not attribute["isActive"]:
+        return text
+    part = records.list_part(tx, attribute["objectId"], [Condition(attribute["slug"], Operator.IS_NOT_EMPTY)], Paging(limit=0))
+    some = f"More than {part.total:,}" if part.is_more else f"{part.total:,}"
+    among = _counted(part.everything, "record")
+    among = among if part.is_whole or part.is_more else f"the newest {part.looked:,} of {among}"
+    return f"{some} of {among} {'has' if part.total == 1 else 'have'} a value. {text}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,38 +1,75 @@
-"""How one page is declared, and what surrounds each: the session, its role, the form's token, one transaction, the template, the headers.
-
-A page is a plain function `page(tx, visit) -> Outcome`. What a page shows is in the modules of their subjects.
-"""
+"""How a page is declared, and the checks around each."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Router
 
-from crmctl.service.console.links import CONSOLE, read_link
-from crmctl.service.console.navigation import sections_for
-from crmctl.service.console.templates import render
-from crmctl.service.console.uploads import FormParts, boundary_of, split_parts
-from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, SignedIn, TurnedBack, Visit
+from crmctl.models.jsontext import Json
+from crmctl.service.console.visits import (
+    CONSOLE,
+    ConsolePage,
+    Download,
+    FormParts,
+    Outcome,
+    Redirect,
+    SignedIn,
+    TurnedBack,
+    Visit,
+    boundary_of,
+    read_link,
+    render,
+    split_parts,
+)
 from crmctl.service.context import Context
-from crmctl.service.failures import FAILURES
-from crmctl.service.faults import Fault, Forbidden
-from crmctl.service.http.concurrency import FairLimiter
+from crmctl.service.faults import FAILURES, Fault, Forbidden
+from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoints import NamedRoute, read_body
 from crmctl.service.http.errors import Refusal, answer_for
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import objects
-from crmctl.service.store.sessions import SESSION_SECONDS, ConsoleSession, SessionOwner, find_session, new_token, open_session
+from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
 
-__all__ = ["ConsolePage", "Download", "PageRoute", "Pages", "Redirect", "SignedIn", "TurnedBack", "Visit"]
+MOST_OBJECTS = 12
+"""Named in the navigation; the list of objects has them all."""
+
+
+GROUPS = ("Work", "Automation", "Administration")
+
+
+@dataclass(frozen=True)
+class NavigationLink:
+    """`section` is the name a page uses to mark its link as current."""
+
+    group: str
+    section: str
+    path: str
+    text: str
+    needs: MemberRole = MemberRole.VIEWER
+
+
+def navigation_for(visit: Visit, links: Sequence[NavigationLink]) -> list[tuple[str, list[NavigationLink]]]:
+    """Return the links this visitor may follow, by group."""
+    if visit.area != CONSOLE:
+        return [("", [NavigationLink("", "webhooks", "/webhooks", "Endpoints")])]
+    records = [
+        NavigationLink("Records", f"records-{known['slug']}", f"/records/{known['slug']}", known["pluralName"])
+        for known in visit.objects[:MOST_OBJECTS]
+    ]
+    if len(visit.objects) > MOST_OBJECTS:
+        records.append(NavigationLink("Records", "objects-all", "/objects", f"All {len(visit.objects)} objects"))
+    groups = [("", [NavigationLink("", "overview", "", "Overview")]), ("Records", records)]
+    allowed = ((group, [link for link in links if link.group == group and visit.may(link.needs)]) for group in GROUPS)
+    return groups + [(group, chosen) for group, chosen in allowed if chosen]
+
 
 FORM_LIMIT = 64 * 1024
 """Bytes of a form; the longest of most has a few kilobytes."""
@@ -61,7 +98,7 @@ Handler = Callable[..., Outcome]
 
 @dataclass(frozen=True)
 class PageRoute:
-    """What one address of an area does, and the least role it needs. `is_slow`: it may have to look at many records."""
+    """One address of an area and the least role it needs. `is_slow`: it may read many records."""
 
     method: str
     path: str
@@ -79,13 +116,14 @@ class Pages:
         self.area = area
         self.router = Router()
         self.routes: list[PageRoute] = []
+        self.navigation: list[NavigationLink] = []
         public = urlsplit(context.settings.address)
         self._base = public.path.rstrip("/")
         self._cookie_name = f"crm_{area}_{hashlib.sha256(context.settings.address.encode()).hexdigest()[:8]}"
         self._entry_name = f"{self._cookie_name}_entry"
         # Not the prefix "__Host-": it needs HTTPS, and the path "/", where the API and uploaded files live.
-        # Lax and not Strict, so that a link in a mail or a chat opens what it names. What changes something needs the session's token.
-        self._cookie_options: dict[str, Any] = {
+        # Lax and not Strict, so that links in mails and chats open their page. Every change needs the session's token.
+        self._cookie_options: Json = {
             "path": f"{self._base}/{area}",
             "httponly": True,
             "samesite": "lax",
@@ -93,15 +131,15 @@ class Pages:
         }
 
     def get(self, path: str, *, needs: MemberRole = MemberRole.VIEWER, is_slow: bool = False) -> Callable[[Handler], Handler]:
-        """Decorator: registers what a page shows. It runs in a reading transaction."""
+        """Decorator: register the handler of a page. It runs in a reading transaction."""
         return self._register(PageRoute("GET", path, needs, is_slow=is_slow))
 
     def post(
         self, path: str, *, needs: MemberRole = MemberRole.ADMIN, in_transaction: bool = True, form_limit: int = FORM_LIMIT
     ) -> Callable[[Handler], Handler]:
-        """Decorator: registers what a form does, and only with the session's own token. It runs in a writing transaction, or in none.
+        """Decorator: register the handler of a form, which needs the session's token. It runs in a writing transaction, or in none.
 
-        Who is not told who may do it, is told that an administrator may: a form that forgets to say so is no gap.
+        The default role is admin, so that a form without a declared role opens nothing.
         """
         return self._register(PageRoute("POST", path, needs, in_transaction, False, form_limit))
 
@@ -129,7 +167,7 @@ class Pages:
         return register
 
     def _places(self, route: PageRoute) -> FairLimiter:
-        """Reading what may be slow must not keep others from reading what is not."""
+        """Slow pages have a limiter of their own, so that fast pages never wait for them."""
         work = self.context.work
         if route.is_slow or not route.in_transaction:
             return work.searches
@@ -137,10 +175,10 @@ class Pages:
 
     def _answer(self, request: Request, route: PageRoute, handler: Handler, form: FormParts) -> Response:
         queries = _fields(request.scope["query_string"])
-        if route.method == "GET" and "link" in queries:
+        if route.method == "GET" and "link" in queries and request.state.method != "HEAD":
             return self._enter(request, queries["link"][0])
         engine = self.context.engine
-        # Who it is, before what it does: changes are written down with who made them.
+        # The session comes first: each change is stored with its actor.
         visit = engine.read(lambda tx: self._visit(tx, request, queries, form), within=PAGE_SECONDS)
         try:
             return self._visited(request, route, handler, visit)
@@ -161,7 +199,7 @@ class Pages:
         return self._response(_outcome(visit, route, handler), visit, request)
 
     def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: FormParts) -> Visit:
-        """By somebody who has signed in, or with a session of nobody that the entrance's forms belong to."""
+        """Return the visit of a signed-in visitor, or of a visitor whose temporary session only serves the sign-in form."""
         token = request.cookies.get(self._cookie_name, "")
         session = find_session(tx, self.area, token, now=self.context.clock.now()) if token else None
         known = objects.list_objects(tx) if session and self.area == CONSOLE else []
@@ -218,7 +256,7 @@ class Pages:
             "home": f"{self._base}/{self.area}",
             "is_console": self.area == CONSOLE,
             "visit": visit,
-            "navigation": sections_for(visit) if visit and visit.session.role is not MemberRole.NOBODY else [],
+            "navigation": navigation_for(visit, self.navigation) if visit and visit.session.role is not MemberRole.NOBODY else [],
             "notice": visit.query.get("notice") if visit else None,
             **page.values,
         }
@@ -240,8 +278,8 @@ def _outcome(visit: Visit, route: PageRoute, handler: Handler) -> Outcome:
         return turned.page
 
 
-def _welcome(request: Request, area: str) -> dict[str, Any]:
-    """Where to go on to after signing in: what was asked for, if it was a page."""
+def _welcome(request: Request, area: str) -> Json:
+    """Return the values of the sign-in page; `next` is the requested page, opened after signing in."""
     path = request.url.path.partition(f"/{area}")[2] if request.method == "GET" else ""
     query = f"?{request.url.query}" if path and request.url.query else ""
     return {"next": f"{path}{query}", "email": "", "error": None}

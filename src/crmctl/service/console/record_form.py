@@ -1,7 +1,4 @@
-"""The form of a record: each attribute as the fields that fit its type, and back. Pure; what nobody changed never becomes part of a change.
-
-A field is changed when its text differs from what the stored value shows as. Of a composite only changed parts are written.
-"""
+"""The form of a record, and its values as text."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from typing import Any
 
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
-from crmctl.models.attributes import Attribute, AttributeType
-from crmctl.models.part_names import PART_NAMES
-from crmctl.models.typed_text import reader
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.service.console.conditions_form import ungrouped
+from crmctl.values.attribute_types import PART_NAMES, reader
 
 USUAL_PARTS = {
     AttributeType.NAME: ("first", "last"),
@@ -29,7 +27,7 @@ _LONG = 80
 
 @dataclass(frozen=True)
 class Input:
-    """One field of the form. `kind` is how it is shown; `was` what somebody else saved meanwhile; `choices` are records to choose from."""
+    """One input of the form. `kind` names its widget; `was` is the text someone else saved; `choices` are records to choose from."""
 
     name: str
     label: str
@@ -42,7 +40,7 @@ class Input:
 
 @dataclass(frozen=True)
 class FormField:
-    """One attribute: its inputs, what is asked of it, and what is wrong with it."""
+    """One attribute with its inputs, hint and problem."""
 
     slug: str
     label: str
@@ -52,6 +50,8 @@ class FormField:
     hint: str = ""
     target_id: str = ""
     problem: str = ""
+    other: tuple[str, str] | None = None
+    """Path and label of the record that already has this unique value."""
 
 
 Attributes = Sequence[Mapping[str, Any]]
@@ -74,12 +74,12 @@ def changes(
     stored: Sequence[FormField],
     filled: Sequence[FormField],
     is_free: Callable[[str], bool] = lambda _: False,
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[Json, dict[str, str]]:
     """The data to write, of changed attributes alone, and what is wrong by slug. References are left as they were typed.
 
-    `is_free` says which texts are taken as they are, whatever the attribute's type.
+    `is_free` tells which texts need no conversion, whatever the type.
     """
-    written: dict[str, Any] = {}
+    written: Json = {}
     problems: dict[str, str] = {}
     for attribute, before, after in zip(attributes, stored, filled, strict=True):
         texts = {_part(now.name): now.text for old, now in zip(before.inputs, after.inputs, strict=True) if old.text != now.text}
@@ -93,14 +93,14 @@ def changes(
 
 
 def fingerprints(fields: Sequence[FormField]) -> str:
-    """What each input showed, short: comes back with the form, and tells who changed what when somebody saved meanwhile."""
+    """Return a short hash of each input. The form sends them back, so that a conflict shows which inputs changed."""
     return " ".join(_fingerprint(each) for field in fields for each in field.inputs)
 
 
 def merged(current: Sequence[FormField], filled: Sequence[FormField], base: str) -> list[FormField]:
-    """The form again after somebody else saved: what was typed where it was changed, else what is stored now.
+    """Return the form after a conflict: inputs the visitor changed keep the typed text, others show the stored value.
 
-    Where both changed a field, `was` shows what is stored.
+    If both people changed an input, `was` shows the stored value.
     """
     seen = set(base.split())
     merged_fields = []
@@ -208,7 +208,7 @@ def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], k
     read = reader(Attribute(id="", slug=attribute["slug"], type=attribute["type"], config=attribute["config"]))
 
     def single(text: str) -> Any:
-        return text if is_free(text) else read(text)
+        return text if is_free(text) else read(ungrouped(text) if attribute["type"] == AttributeType.NUMBER else text)
 
     if kind == "lines":
         return _read_lines(before, texts[""], single if attribute["type"] != AttributeType.LIST else str)
@@ -231,7 +231,7 @@ def _read_lines(before: Any, text: str, read: Callable[[str], Any]) -> list[Any]
     return [known[line] if line in known else read(line) for line in lines] or None
 
 
-def _merge_parts(before: Any, texts: Mapping[str, str]) -> dict[str, Any] | None:
+def _merge_parts(before: Any, texts: Mapping[str, str]) -> Json | None:
     parts = dict(before) if isinstance(before, dict) else {}
     for part, text in texts.items():
         if text.strip():
@@ -247,7 +247,9 @@ def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], 
         if not texts["amount"].strip():
             return None
         amount = texts["amount"].strip()
-        parts["amount"] = amount if is_free(amount) else reader(Attribute(id="", slug="amount", type=AttributeType.NUMBER))(amount)
+        parts["amount"] = (
+            amount if is_free(amount) else reader(Attribute(id="", slug="amount", type=AttributeType.NUMBER))(ungrouped(amount))
+        )
     if "currency" in texts:
         code = texts["currency"].strip()
         if code and not is_free(code):

@@ -7,21 +7,24 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from crmctl.models.attributes import AttributeType
-from crmctl.models.filters import Condition, Operator
-from crmctl.service.console.pages import LARGE_FORM, ConsolePage, Pages, Redirect, Visit
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
+from crmctl.service.console.cells import cells_of, labels_in, reference_target, value_text
+from crmctl.service.console.noun_pages import actor_name
+from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
-from crmctl.service.console.record_list import cells_of, labels_in, object_of, reference_target
-from crmctl.service.console.templates import shortened
-from crmctl.service.console.value_texts import value_text
+from crmctl.service.console.record_list import object_of
+from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.roles import MemberRole
-from crmctl.service.store import activities, attributes, objects, record_labels, records
+from crmctl.service.store import activities, attributes, objects, records
 from crmctl.service.store.record_history import History, read_history
+from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
-from crmctl.service.store.schema import load_schema
 from crmctl.service.store.tx import Tx
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
+from crmctl.values.value_readers import canonical_uuid
 
 MOST_REFERRING, MOST_ACTIVITIES, MOST_CHANGES = 5, 10, 5
 PER_PAGE, MOST_LOOKED_THROUGH = 25, 10_000
@@ -65,7 +68,7 @@ def _add_create(pages: Pages) -> None:
                 ids = visit.context.ids
                 records.create_record(tx, known["id"], data, ids=lambda: next(first, None) or ids(), now=visit.now())
             except (BadRequest, Conflict) as error:
-                filled, problem = _blamed(filled, error)
+                filled, problem = _blamed(tx, known, filled, data, error)
         if problem is not None:
             return _form(tx, visit, known, None, filled, problem)
         return Redirect(f"/records/{known['slug']}/{record_id}", "record-created")
@@ -139,14 +142,14 @@ def _add_edit(pages: Pages) -> None:
             except PreconditionFailed:
                 return _conflict(tx, visit, known)
             except (BadRequest, Conflict) as error:
-                filled, problem = _blamed(filled, error)
+                filled, problem = _blamed(tx, known, filled, data, error)
         if problem is not None:
             return _form(tx, visit, known, record, filled, problem, base=stored)
         return Redirect(f"/records/{known['slug']}/{record['id']}", "saved" if data else "nothing-changed")
 
 
-def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """What the change of this moment overwrote, by slug. Raises NotFound."""
+def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
+    """Return the values that the change of this moment overwrote, by slug. Raises NotFound."""
     history = read_history(tx, str(known["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
     change = next((each for each in history.changes if each["at"] == at and each["type"] == RECORD_UPDATED), None)
     if change is None:
@@ -155,13 +158,19 @@ def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str
 
 
 def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
-    """The form again: what was typed where it was changed, else what somebody else saved meanwhile."""
+    """Return the form with the visitor's changes merged into the values someone else saved."""
     record = records.get_record(tx, str(known["id"]), visit.id("recordId"))
     found = attributes.list_attributes(tx, str(known["id"]))
     stored = fields_for(found, record["data"], labels_in(tx, found, record["data"]))
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
-    said = "somebody saved this record meanwhile; what you changed is kept below, look at it and save again"
+    said = f"{_last_saver(tx, known, record)} saved this record; your changes are kept below, check them and save again"
     return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
+
+
+def _last_saver(tx: Tx, known: Mapping[str, Any], record: Json) -> str:
+    """Return who saved the record last, and when."""
+    change = next(iter(read_history(tx, str(known["id"]), record["id"], 1).changes), None)
+    return f"{actor_name(change['by'])} (on {moment(change['at'])} UTC)" if change else "someone else"
 
 
 def _add_delete(pages: Pages) -> None:
@@ -175,7 +184,7 @@ def _add_delete(pages: Pages) -> None:
         try:
             records.delete_record(tx, known["id"], visit.id("recordId"), [visit.text("version") or records.ANY_VERSION], **visit.stamp())
         except PreconditionFailed:
-            return _ask_to_delete(tx, visit, "Somebody saved this record meanwhile; look at it again. ", HTTPStatus.CONFLICT)
+            return _ask_to_delete(tx, visit, "Someone saved this record meanwhile. ", HTTPStatus.CONFLICT)
         return Redirect(f"/records/{known['slug']}", "record-deleted")
 
 
@@ -202,33 +211,44 @@ def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HT
 
 def _read(
     tx: Tx, found: Attributes, data: Mapping[str, Any], forms: tuple[list[FormField], list[FormField]]
-) -> tuple[dict[str, Any], list[FormField], str | None]:
-    """What is to be written, the form with what is wrong in it, and a sentence about that. `forms`: as stored, as filled in."""
+) -> tuple[Json, list[FormField], str | None]:
+    """Return the data to write, the form with its problems, and an error message or None. `forms`: as stored, as filled in."""
     stored, filled = forms
     written, problems = changes(found, data, stored, filled)
     for place, attribute in enumerate(found):
         slug, target = attribute["slug"], reference_target(attribute)
         if target is None or not isinstance(written.get(slug), str) or canonical_uuid(written[slug]):
             continue
-        exact = record_labels.called(tx, target, written[slug])
+        exact = records.called(tx, target, written[slug])
         if len(exact) == 1:
             written[slug] = exact[0]["id"]
             continue
-        problems[slug] = "fits several records: choose one" if exact else record_labels.not_called(tx, target)
+        problems[slug] = "fits several records: choose one" if exact else records.not_called(tx, target)
         pairs = tuple((choice["id"], f"{choice['label']} ({choice['about']})") for choice in exact)
         text, pick = filled[place].inputs
         filled[place] = replace(filled[place], inputs=(text, replace(pick, choices=pairs)))
     if not problems:
         return written, filled, None
     marked = [replace(field, problem=problems.get(field.slug, "")) for field in filled]
-    return {}, marked, f"{len(problems)} attribute{' is' if len(problems) == 1 else 's are'} not right yet; nothing was saved"
+    return {}, marked, _not_saved(len(problems))
 
 
-def _blamed(filled: list[FormField], error: Fault) -> tuple[list[FormField], str]:
-    """The form with what the store says of each attribute."""
+def _blamed(tx: Tx, known: Json, filled: list[FormField], data: Json, error: Fault) -> tuple[list[FormField], str]:
+    """Return the form with the store's complaint at each attribute, and a link to the record that has a unique value already."""
     details = error.details or {}
     problems = dict(details.get("fields", {})) or ({str(details["slug"]): error.message} if "slug" in details else {})
-    return [replace(field, problem=problems.get(field.slug, "")) for field in filled], error.message
+    others: dict[str, tuple[str, str]] = {}
+    for slug in problems if isinstance(error, Conflict) else ():
+        if isinstance(data.get(slug), str):
+            rows, _ = records.list_records(tx, known["id"], [Condition(slug, Operator.EQUALS, data[slug])], Paging(limit=1))
+            if rows:
+                others[slug] = (f"/records/{known['slug']}/{rows[0]['id']}", _label(tx, known, rows[0]))
+    fields = [replace(field, problem=problems.get(field.slug, ""), other=others.get(field.slug)) for field in filled]
+    return fields, _not_saved(len(problems)) if problems else error.message
+
+
+def _not_saved(count: int) -> str:
+    return f"nothing was saved: correct {count} attribute{'' if count == 1 else 's'}"
 
 
 def _form(
@@ -283,7 +303,7 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     return ConsolePage("record.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
-def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[str, Any]]:
+def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
     """Changes as a page shows them: who, when, and the old and new text of each attribute."""
     kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
     labels = _labels_of_changes(tx, kinds, history)
@@ -298,7 +318,7 @@ def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[st
         {
             "at": change["at"],
             "what": change["type"].partition(".")[2],
-            "by": (change["by"] or {}).get("name") or (change["by"] or {}).get("type") or "the service",
+            "by": actor_name(change["by"]),
             "values": [
                 (kinds[slug]["name"] if slug in kinds else slug, text(slug, each["old"]), text(slug, each["new"]))
                 for each in change["changes"]
@@ -310,7 +330,7 @@ def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[dict[st
 
 
 def _labels_of_changes(tx: Tx, kinds: Mapping[str, Any], history: History) -> dict[str, str]:
-    """What the records are called that references named before and after."""
+    """Return the names of all records in old and new reference values, by id."""
     named: dict[str, set[str]] = {}
     for change in history.changes:
         for each in change["changes"]:
@@ -318,14 +338,14 @@ def _labels_of_changes(tx: Tx, kinds: Mapping[str, Any], history: History) -> di
             target = reference_target(attribute) if attribute and attribute["type"] == AttributeType.REFERENCE else None
             if target:
                 named.setdefault(target, set()).update(i for i in [*_as_list(each["old"]), *_as_list(each["new"])] if isinstance(i, str))
-    return {record: label for target, ids in named.items() for record, label in record_labels.labels_of(tx, target, sorted(ids)).items()}
+    return {record: label for target, ids in named.items() for record, label in records.labels_of(tx, target, sorted(ids)).items()}
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[dict[str, Any]]:
+def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[Json]:
     """By attribute that may refer to the record: how many do, and some of them. Of lists of references only the way to look them up."""
     slugs = {each["id"]: each for each in visit.objects}
     result = []
@@ -333,20 +353,29 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
         owner = slugs.get(attribute["objectId"])
         if owner is None or not attribute["isActive"]:
             continue
-        entry: dict[str, Any] = {"object": owner, "attribute": attribute, "total": None, "records": []}
+        title = _referring_title(owner, attribute, known)
+        entry: Json = {"title": title, "object": owner, "attribute": attribute, "total": None, "records": []}
         if not attribute["isList"]:
             condition = Condition(attribute["slug"], Operator.EQUALS, record_id)
             rows, total = records.list_records(tx, owner["id"], [condition], Paging(limit=MOST_REFERRING))
-            naming = record_labels.naming_attributes(load_schema(tx, owner["id"]))
+            naming = records.naming_attributes(load_schema(tx, owner["id"]))
             entry["total"] = total
-            entry["records"] = [(row["id"], record_labels.label_of(naming, row["id"], row["data"])) for row in rows]
+            entry["records"] = [(row["id"], records.label_of(naming, row["id"], row["data"])) for row in rows]
         result.append(entry)
     return result
 
 
+def _referring_title(owner: Mapping[str, Any], attribute: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """Return `People at this company`, or `Deals: Contact` where the attribute is not named after the object."""
+    singular = str(known["singularName"])
+    if str(attribute["name"]).casefold() != singular.casefold():
+        return f"{owner['pluralName']}: {attribute['name']}"
+    return f"{owner['pluralName']} {'at' if known['slug'] == 'companies' else 'of'} this {singular.lower()}"
+
+
 def _label(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    naming = record_labels.naming_attributes(load_schema(tx, str(known["id"])))
-    return record_labels.label_of(naming, str(record["id"]), record["data"])
+    naming = records.naming_attributes(load_schema(tx, str(known["id"])))
+    return records.label_of(naming, str(record["id"]), record["data"])
 
 
 def _exists(tx: Tx, object_id: str, record_id: str) -> bool:

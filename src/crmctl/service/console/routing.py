@@ -1,4 +1,4 @@
-"""Which pages the console and the portal have, and the front door. The portal is the webhook part alone."""
+"""The pages of the console and the portal, and the front door. The portal has the webhook pages alone."""
 
 from __future__ import annotations
 
@@ -7,53 +7,51 @@ from collections.abc import Callable
 from starlette.routing import Router
 
 from crmctl.service.console import (
-    account,
-    activities,
+    administration,
     api_reference,
-    deliveries,
-    endpoints,
     files,
-    imports,
-    keys,
-    logs,
-    members,
-    objects,
-    overview,
     record_list,
     record_page,
-    report_edit,
-    report_results,
     reports,
-    workflow_edit,
+    sign_in,
+    webhooks,
     workflows,
 )
-from crmctl.service.console import sign_in as signing_in
-from crmctl.service.console.links import CONSOLE, PORTAL
+from crmctl.service.console.noun_pages import add_noun
+from crmctl.service.console.nouns import NOUNS, PORTAL_NOUNS
 from crmctl.service.console.pages import Pages
+from crmctl.service.console.visits import CONSOLE, PORTAL, Redirect
 from crmctl.service.context import Context
 
 
 def areas(context: Context, document: Callable[[], api_reference.Document]) -> tuple[Pages, Pages]:
-    """The console and the portal; `document` gives the OpenAPI document."""
+    """Return the console and the portal; `document` returns the OpenAPI document."""
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
-    overview.add_pages(console)
-    overview.add_portal_entrance(portal)
-    for subject in (
-        *(record_page, imports, record_list, activities, files, account, members, keys, logs, objects),
-        *(report_edit, report_results, reports, workflow_edit, workflows),
+    administration.add_overview(console)
+    portal.get("")(lambda _tx, _visit: Redirect("/webhooks"))
+    for add_pages in (
+        record_page.add_pages,
+        files.add_import_pages,
+        record_list.add_pages,
+        sign_in.add_account_pages,
+        reports.add_pages,
+        workflows.add_pages,
     ):
-        subject.add_pages(console)
+        add_pages(console)
+    for pages, nouns in ((console, NOUNS), (portal, PORTAL_NOUNS)):
+        for noun in nouns:
+            add_noun(pages, noun)
+        webhooks.add_pages(pages)
+        sign_in.add_pages(pages)
+        if pages is console:
+            files.add_file_pages(console)
     api_reference.add_pages(console, document)
+    sign_in.add_entrance(console)
     for pages in (console, portal):
-        endpoints.add_pages(pages)
-        deliveries.add_pages(pages)
-        signing_in.add_pages(pages)
-    signing_in.add_entrance(console)
-    for pages in (console, portal):
-        signing_in.add_nowhere(pages)
+        sign_in.add_nowhere(pages)
     return console, portal
 
 
 def routers(context: Context, document: Callable[[], api_reference.Document]) -> list[Router]:
-    """The front door with the static files, the console, the portal."""
-    return [signing_in.front_door(context), *(pages.router for pages in areas(context, document))]
+    """Return the front door with the static files, the console and the portal."""
+    return [sign_in.front_door(context), *(pages.router for pages in areas(context, document))]

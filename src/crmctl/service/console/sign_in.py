@@ -1,29 +1,88 @@
-"""The ways in and out: a password, a one-time link to set one, signing out, static files, and what is not there."""
+"""Sign in and out, sessions and passwords."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
+import threading
+import unicodedata
+from functools import cache
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Router
 
-from crmctl.service.console import passwords as hashing
-from crmctl.service.console.links import CONSOLE
-from crmctl.service.console.pages import HEADERS, ConsolePage, Pages, Redirect, SignedIn, Visit
-from crmctl.service.console.templates import STATIC, static_file
+from crmctl.service.console import administration
+from crmctl.service.console.noun_pages import table_rows
+from crmctl.service.console.nouns import SESSIONS
+from crmctl.service.console.pages import HEADERS, Pages
+from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Redirect, SignedIn, Visit, static_file
 from crmctl.service.context import Context
-from crmctl.service.faults import BadRequest
+from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.http.endpoints import NamedRoute
 from crmctl.service.http.errors import Refusal
-from crmctl.service.roles import MemberRole
-from crmctl.service.store import members, passwords, sessions
-from crmctl.service.store.service_values import LINKS, replace_signing_key
-from crmctl.service.store.sessions import SessionOwner
+from crmctl.service.roles import MEANINGS, MemberRole
+from crmctl.service.store import members
+from crmctl.service.store.keys import LINKS, replace_signing_key
+from crmctl.service.store.members import SessionOwner
 from crmctl.service.store.tx import Tx
+
+if TYPE_CHECKING:
+    from argon2 import PasswordHasher
+
+
+SHORTEST, LONGEST = 10, 500
+
+_AT_ONCE = threading.BoundedSemaphore(2)
+"""Each takes 64 MiB and a tenth of a second of a processor."""
+
+
+def check_new(password: str, again: str, email: str) -> None:
+    """Raises BadRequest for a password that is too short, too long, the email address, or not what was typed again."""
+    if len(password) < SHORTEST or len(password) > LONGEST:
+        raise BadRequest(f"a password must have {SHORTEST} to {LONGEST} characters", {"field": "password"})
+    if password.casefold() == email.casefold() or len(set(password)) < 4:
+        raise BadRequest("this password is too easy to guess", {"field": "password"})
+    if password != again:
+        raise BadRequest("the two passwords are not the same", {"field": "again"})
+
+
+def hash_password(password: str) -> str:
+    """What may be stored."""
+    with _AT_ONCE:
+        return _hasher().hash(_bytes(password))
+
+
+def is_right(hashed: str | None, password: str) -> bool:
+    """Whether this is the password. It takes the same time for a member without one, so that timing reveals nothing."""
+    from argon2.exceptions import InvalidHashError, VerificationError
+
+    with _AT_ONCE:
+        try:
+            return _hasher().verify(hashed or _nobodys(), _bytes(password)) and hashed is not None
+        except (VerificationError, InvalidHashError):
+            return False
+
+
+@cache
+def _hasher() -> PasswordHasher:
+    from argon2 import PasswordHasher
+
+    return PasswordHasher()
+
+
+@cache
+def _nobodys() -> str:
+    return _hasher().hash(b"nobody's")
+
+
+def _bytes(password: str) -> bytes:
+    """However a keyboard composes letters, they are the same ones."""
+    return unicodedata.normalize("NFC", password[:LONGEST]).encode(errors="replace")
+
 
 ATTEMPTS_SECONDS = 900
 """Attempts to sign in are counted over this time."""
@@ -38,7 +97,7 @@ def add_pages(pages: Pages) -> None:
 
     @pages.post("/sign-out", needs=MemberRole.VIEWER)
     def sign_out(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        sessions.end_session(tx, visit.session.id)
+        members.end_session(tx, visit.session.id)
         return Redirect("")
 
 
@@ -65,7 +124,7 @@ def _add_sign_in(pages: Pages) -> None:
         engine = visit.context.engine
         member_id, hashed = engine.read(lambda tx: _stored(tx, email))
         # Outside of a transaction: it takes a tenth of a second.
-        if not hashing.is_right(hashed, visit.raw("password")) or member_id is None:
+        if not is_right(hashed, visit.raw("password")) or member_id is None:
             problem = "the email address or the password is wrong"
             return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.FORBIDDEN)
         return engine.write(lambda tx: _enter(tx, visit, member_id, values["next"]))
@@ -83,17 +142,17 @@ def _add_password_link(pages: Pages) -> None:
         if form.status != HTTPStatus.OK:
             return form
         try:
-            hashing.check_new(password, visit.raw("again"), form.values["email"])
+            check_new(password, visit.raw("again"), form.values["email"])
         except BadRequest as error:
             return ConsolePage(form.template, {**form.values, "error": error.message}, HTTPStatus.BAD_REQUEST)
-        hashed = hashing.hash_password(password)
+        hashed = hash_password(password)
 
         def store(tx: Tx) -> ConsolePage | SignedIn:
-            member_id = passwords.find_by_code(tx, code, now=visit.now())
+            member_id = members.find_by_code(tx, code, now=visit.now())
             if member_id is None:
                 return _password_form(tx, visit, code)
-            passwords.put_password(tx, member_id, hashed)
-            sessions.end_sessions_of(tx, member_id)
+            members.put_password(tx, member_id, hashed)
+            members.end_sessions_of(tx, member_id)
             return _enter(tx, visit, member_id, "")
 
         return engine.write(store)
@@ -114,13 +173,13 @@ def _add_leaving(pages: Pages) -> None:
 
     @pages.post("/sign-out-everywhere", needs=MemberRole.OWNER)
     def sign_out_everywhere(tx: Tx, _visit: Visit) -> Redirect:
-        sessions.close_all_sessions(tx)
+        members.close_all_sessions(tx)
         replace_signing_key(tx, LINKS)
         return Redirect("")
 
 
 def add_nowhere(pages: Pages) -> None:
-    """What is at no other page's address; to be added last."""
+    """Register the page for unknown addresses; call this last."""
 
     @pages.get("/{rest:path}")
     def nowhere(_tx: Tx, _visit: Visit) -> ConsolePage:
@@ -146,12 +205,12 @@ def front_door(context: Context) -> Router:
 def _stored(tx: Tx, email: str) -> tuple[str | None, str | None]:
     """The id and the hash of the member with this address."""
     member = members.find_member_by_email(tx, email)
-    return (None, None) if member is None else (member["id"], passwords.get_password(tx, member["id"]))
+    return (None, None) if member is None else (member["id"], members.get_password(tx, member["id"]))
 
 
 def _enter(tx: Tx, visit: Visit, member_id: str, path: str) -> SignedIn:
     owner = SessionOwner(member_id=member_id, address=visit.address, agent=visit.agent)
-    return SignedIn(sessions.open_session(tx, visit.area, owner, now=visit.now()), path)
+    return SignedIn(members.open_session(tx, visit.area, owner, now=visit.now()), path)
 
 
 def _minutes_to_wait(visit: Visit, email: str) -> int:
@@ -166,9 +225,52 @@ def _minutes_to_wait(visit: Visit, email: str) -> int:
 
 
 def _password_form(tx: Tx, visit: Visit, code: str) -> ConsolePage:
-    member_id = passwords.find_by_code(tx, code, now=visit.now())
+    member_id = members.find_by_code(tx, code, now=visit.now())
     if member_id is None:
         message = "this link was used, replaced, or is too old; ask for another one"
         return ConsolePage("error.html", {"message": message, "code": 403}, HTTPStatus.FORBIDDEN)
     email = members.get_member(tx, member_id)["user"]["email"]
-    return ConsolePage("password.html", {"code": code, "email": email, "error": None, "shortest": hashing.SHORTEST})
+    return ConsolePage("password.html", {"code": code, "email": email, "error": None, "shortest": SHORTEST})
+
+
+def add_account_pages(pages: Pages) -> None:
+    @pages.get("/account")
+    def show_account(tx: Tx, visit: Visit) -> ConsolePage:
+        return _account(tx, visit)
+
+    @pages.post("/account/password", needs=MemberRole.VIEWER, in_transaction=False)
+    def change_password(visit: Visit) -> ConsolePage | Redirect:
+        engine, member_id = visit.context.engine, visit.session.member_id
+        if member_id is None:
+            raise Forbidden("the operator's session belongs to no member and has no password")
+        email, hashed = engine.read(lambda tx: (members.get_member(tx, member_id)["user"]["email"], members.get_password(tx, member_id)))
+        try:
+            if not is_right(hashed, visit.raw("present")):
+                raise BadRequest("the present password is wrong", {"field": "present"})
+            check_new(visit.raw("password"), visit.raw("again"), email)
+        except BadRequest as error:
+            problem = error.message
+            return engine.read(lambda tx: _account(tx, visit, problem))
+        fresh = hash_password(visit.raw("password"))
+
+        def store(tx: Tx) -> Redirect:
+            members.put_password(tx, member_id, fresh)
+            members.end_sessions_of(tx, member_id, but=visit.session.id)
+            return Redirect("/account", "password-changed")
+
+        return engine.write(store)
+
+
+def _account(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+    mine = visit.session.member_id
+    sessions = administration.sessions(tx, visit, mine) if mine else []
+    values = {
+        "section": "account",
+        "member": members.get_member(tx, mine) if mine else None,
+        "meaning": MEANINGS[visit.session.role],
+        "noun": SESSIONS,
+        "rows": table_rows(visit, SESSIONS, sessions),
+        "shortest": SHORTEST,
+        "error": error,
+    }
+    return ConsolePage("account.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)

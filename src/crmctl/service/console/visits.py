@@ -1,17 +1,77 @@
-"""One request for a page, and what a page's function may answer: a page, a way on, a file, a session."""
+"""One request for a page, its forms, and the templates that answer it."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from crmctl.service.console.uploads import UploadedFile
+import jinja2
+
+from crmctl.models import jsontext
+from crmctl.models.numbers import size_text
 from crmctl.service.context import Context
+from crmctl.service.faults import Forbidden
 from crmctl.service.roles import MemberRole
-from crmctl.service.store import actors
-from crmctl.service.store.sessions import ConsoleSession
-from crmctl.service.store.stamp import Stamp
+from crmctl.service.store import logs, members
+from crmctl.service.store.keys import LINKS, signing_key, use_link
+from crmctl.service.store.members import ConsoleSession
+from crmctl.service.store.tx import Stamp, Tx
+from crmctl.values.value_readers import canonical_uuid
+
+_NAME = re.compile(rb'content-disposition: *form-data; *name="([^"]*)"(?:; *filename="([^"]*)")?', re.IGNORECASE)
+_TYPE = re.compile(rb"content-type: *([a-z0-9!#$&^_.+-]{1,80}/[a-z0-9!#$&^_.+-]{1,80})", re.IGNORECASE)
+_BOUNDARY = re.compile(r'multipart/form-data; *boundary="?([0-9A-Za-z\'()+_,./:=?-]{1,70})"?', re.IGNORECASE)
+
+DEFAULT_TYPE = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class UploadedFile:
+    """`name` is its own, without folders."""
+
+    name: str
+    content_type: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class FormParts:
+    """A form taken apart: what each field says, and the files by field."""
+
+    fields: dict[str, list[str]] = field(default_factory=dict)
+    files: dict[str, UploadedFile] = field(default_factory=dict)
+
+
+def boundary_of(content_type: str) -> str | None:
+    """None for a form without files."""
+    found = _BOUNDARY.match(content_type)
+    return found[1] if found else None
+
+
+def split_parts(raw: bytes, boundary: str) -> FormParts:
+    """Split a multipart form at its boundary lines. Incomplete parts are dropped."""
+    parts = FormParts()
+    for piece in (b"\r\n" + raw).split(b"\r\n--" + boundary.encode())[1:]:
+        head, mark, content = piece.partition(b"\r\n\r\n")
+        named = _NAME.search(head)
+        if not mark or named is None:
+            continue
+        name = named[1].decode(errors="replace")
+        if named[2] is None:
+            parts.fields.setdefault(name, []).append(content.decode(errors="replace"))
+            continue
+        typed = _TYPE.search(head)
+        own = re.split(r"[/\\]", unquote(named[2].decode(errors="replace"), errors="replace"))[-1]
+        parts.files[name] = UploadedFile(own, typed[1].decode().lower() if typed else DEFAULT_TYPE, content)
+    return parts
 
 
 @dataclass(frozen=True)
@@ -72,10 +132,10 @@ class Visit:
 
     @property
     def actor(self) -> str:
-        """Who acts, as changes are written down."""
+        """The actor stored with each change."""
         if self.session.member_id:
-            return actors.member(self.session.member_id)
-        return actors.key(self.session.key_id) if self.session.key_id else actors.OPERATOR
+            return logs.member(self.session.member_id)
+        return logs.key(self.session.key_id) if self.session.key_id else logs.OPERATOR
 
     @property
     def may_write(self) -> bool:
@@ -106,6 +166,10 @@ class Visit:
         """The boxes ticked under one name."""
         return self.form.get(name, [])
 
+    def form_id(self) -> str:
+        """The id of the thing a form creates. The form sends it back, so that sending twice creates one thing."""
+        return canonical_uuid(self.text("id")) or self.context.ids()
+
     def number(self, name: str, default: int) -> int:
         """A positive whole number of the query, the default for anything else."""
         text = self.query.get(name, "")
@@ -124,3 +188,196 @@ class TurnedBack(Exception):
     def __init__(self, page: ConsolePage) -> None:
         super().__init__(page.template)
         self.page = page
+
+
+_FOLDER = Path(__file__).parent
+
+LONGEST = 80
+"""Characters of one value in a list; its record's page has all of them."""
+
+STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+NOTICES = {
+    "created-before": "This form was already sent and created its key. The key cannot be shown again.",
+    "revoked": "The key is revoked.",
+    "endpoint-added": "The endpoint is added and enabled.",
+    "endpoint-deleted": "The endpoint is deleted.",
+    "saved": "Saved.",
+    "report-created": "The report is created. Run it to see its results.",
+    "report-deleted": "The report is deleted.",
+    "workflow-created": "The workflow is created.",
+    "workflow-deleted": "The workflow is deleted.",
+    "object-created": "The object is created. Now add attributes.",
+    "object-active": "The object is active.",
+    "object-inactive": "The object is inactive and hidden from lists. Its records stay.",
+    "object-deleted": "The object is deleted.",
+    "attribute-created": "The attribute is created.",
+    "attribute-deleted": "The attribute is deleted.",
+    "activity-saved": "The activity is saved.",
+    "activity-deleted": "The activity is deleted.",
+    "file-uploaded": "The file is uploaded.",
+    "nothing-changed": "Nothing was changed, so nothing was saved.",
+    "record-created": "The record is created.",
+    "record-created-before": "This form was already sent and created this record.",
+    "record-deleted": "The record is deleted.",
+    "activity-added": "The activity is added.",
+    "session-ended": "The session is ended.",
+    "password-changed": "The password is changed. Your other sessions are ended.",
+    "locked": "The member cannot sign in any more.",
+    "attribute-active": "The attribute is active.",
+    "attribute-inactive": "The attribute is inactive. Records keep their values.",
+    "enabled": "Enabled.",
+    "disabled": "Disabled.",
+    "rotated": "The secret is rotated. The old one also signs for a day; give the new one to your receiver.",
+    "test-sent": "A test event is on its way.",
+    "replayed": "The event is sent again.",
+    "tried-now": "This delivery was still pending and is tried now.",
+    "replayed-range": "The events are sent again; pending deliveries are tried now instead of being sent twice.",
+    "run-started": "A run is started.",
+    "replayed-none": "No deliveries in this range.",
+}
+"""Messages after a form, by the name in the address. Text from an address is never shown."""
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """One page. Raises for a name that a template uses and nobody gave."""
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def static_file(name: str) -> bytes:
+    """One of STATIC."""
+    return (_FOLDER / "static" / name).read_bytes()
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    # A change of a file changes its address, so that browsers may keep it for good.
+    templates.globals["notices"] = NOTICES
+    templates.globals["version_of"] = lambda name: hashlib.sha256(static_file(name)).hexdigest()[:12]
+    templates.filters["prefixed"] = lambda part, home: (home + part[0], part[1])
+    templates.filters["day"] = day
+    templates.filters["moment"] = moment
+    templates.filters["full_moment"] = full_moment
+    templates.filters["pretty"] = pretty
+    templates.filters["upto"] = counted_up_to
+    templates.filters["creator"] = creator_name
+    templates.filters["browser"] = browser_name
+    templates.filters["shortened"] = shortened
+    templates.filters["size"] = size_text
+    return templates
+
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_WIRE_TIME = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-\d{2}(?:T\d{2}:\d{2}.*Z)?")
+
+
+def is_wire_time(text: str) -> bool:
+    """Whether this is a date or a timestamp as the service writes them."""
+    return _WIRE_TIME.fullmatch(text) is not None
+
+
+def day(wire: str) -> str:
+    """Return `31 Jan 2026` for a date or a timestamp."""
+    return f"{int(wire[8:10])} {_MONTHS[int(wire[5:7]) - 1]} {wire[:4]}"
+
+
+def moment(wire: str) -> str:
+    """Return `31 Jan 2026, 09:30` for a timestamp, and the day alone for a date."""
+    return f"{day(wire)}, {wire[11:16]}" if len(wire) > 10 else day(wire)
+
+
+def full_moment(wire: str) -> str:
+    """Return `2026-01-31 09:30:00 UTC` for a timestamp."""
+    return f"{wire[:19].replace('T', ' ')} UTC" if len(wire) > 10 else wire
+
+
+def counted_up_to(number: int, most: int) -> str:
+    """`1,204`, or `10,000+` of what is counted no further."""
+    return f"{most:,}+" if number > most else f"{number:,}"
+
+
+def creator_name(user: Mapping[str, Any]) -> str:
+    """Return the name of a user; the account of a new service is the operator's."""
+    return "Operator" if user.get("email") == "owner@localhost" else str(user["name"])
+
+
+def browser_name(agent: str) -> str:
+    """`Firefox on Linux` of a User-Agent header; its beginning where neither is known."""
+    browser = next((name for mark, name in _BROWSERS.items() if mark in agent), "")
+    system = next((name for mark, name in _SYSTEMS.items() if mark in agent), "")
+    return " on ".join(part for part in (browser, system) if part) or shortened(agent, 40) or "unknown"
+
+
+# Order matters: Edge and Opera also call themselves Chrome, and Chrome calls itself Safari.
+_BROWSERS = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari", "curl/": "curl"}
+_SYSTEMS = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows": "Windows", "Mac OS X": "macOS", "Linux": "Linux"}
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Not much longer than this many characters, and seen to be cut."""
+    return text if len(text) <= longest else f"{text[:longest].rstrip()}…"
+
+
+def pretty(text: str) -> str:
+    """JSON with line breaks; any other text as it is."""
+    try:
+        return jsontext.dumps(jsontext.loads(text), indent=2)
+    except (ValueError, ArithmeticError, RecursionError):
+        return text
+
+
+CONSOLE, PORTAL = "console", "portal"
+LINK_SECONDS = 600
+"""How long a link opens new sessions. A session lasts longer than the link that opened it."""
+
+_OPERATOR = "operator"
+_TOKEN = re.compile(r"([0-9]{1,12})\.([0-9a-f-]{1,36}|operator)\.([0-9a-f]{16})\.([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class SignedLink:
+    """`expires_at` in Unix seconds."""
+
+    url: str
+    expires_at: int
+
+
+def make_link(tx: Tx, address: str, area: str, *, key_id: str | None = None, now: float) -> SignedLink:
+    """A link to CONSOLE or PORTAL on the service at `address`; a session it opens ends with the key `key_id`, where one is given."""
+    expires, subject, nonce = int(now) + LINK_SECONDS, key_id or _OPERATOR, secrets.token_hex(8)
+    token = f"{expires}.{subject}.{nonce}.{_signature(tx, area, expires, subject, nonce)}"
+    return SignedLink(f"{address}/{area}?link={token}", expires)
+
+
+def make_password_link(tx: Tx, address: str, member_id: str, *, now: float) -> SignedLink:
+    """A link with which a member sets a password, once; it makes the one before void."""
+    code = members.make_code(tx, member_id, now=now)
+    return SignedLink(f"{address}/{CONSOLE}/password?code={code}", int(now) + members.LINK_SECONDS)
+
+
+def read_link(tx: Tx, area: str, token: str, *, now: float) -> str | None:
+    """Return the id of the API key that the link was made for, None for the operator's, which works once. Raises Forbidden."""
+    parts = _TOKEN.fullmatch(token)
+    if parts is None or not hmac.compare_digest(parts[4], _signature(tx, area, int(parts[1]), parts[2], parts[3])):
+        raise Forbidden("this link is not valid")
+    if now >= int(parts[1]):
+        raise Forbidden("this link has expired")
+    if parts[2] != _OPERATOR:
+        return parts[2]
+    if not use_link(tx, parts[4], int(parts[1])):
+        raise Forbidden("this link was used; crmctl service console prints another one")
+    return None
+
+
+def _signature(tx: Tx, area: str, expires: int, subject: str, nonce: str) -> str:
+    return hmac.new(signing_key(tx, LINKS), f"{area}\n{expires}\n{subject}\n{nonce}".encode(), hashlib.sha256).hexdigest()

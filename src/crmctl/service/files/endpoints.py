@@ -1,4 +1,4 @@
-"""Files over HTTP: the signed PUT, and public reading that never lets a file run as a page of this service."""
+"""Files over HTTP: the signed PUT, and public reads."""
 
 from __future__ import annotations
 
@@ -13,36 +13,32 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Router
 
 from crmctl.errors import reason
-from crmctl.service.context import Context
+from crmctl.service.context import FILES_FOLDER, Context
 from crmctl.service.faults import NotFound, Unavailable
-from crmctl.service.files.disk import CHUNK, Disk, Incoming, Stored
-from crmctl.service.files.local import permitted_size
-from crmctl.service.files.storage import url_path
-from crmctl.service.http.answers import JsonAnswer
-from crmctl.service.http.endpoints import NamedRoute, body_chunks
-from crmctl.service.http.errors import bad_request
-from crmctl.service.settings import FILES_FOLDER
+from crmctl.service.files.storage import CHUNK, Disk, Incoming, Permit, Stored, read_permit, url_path, use_permit
+from crmctl.service.http.endpoints import NamedRoute, body_chunks, is_known
+from crmctl.service.http.errors import JsonAnswer, bad_request
 
 DEFAULT_TYPE = "application/octet-stream"
 
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?")
 _SHOWN = re.compile(r"(image/(png|jpeg|gif|webp|avif|bmp)|text/plain|audio/[a-z0-9.+-]+|video/[a-z0-9.+-]+)")
-"""What a browser may show in place; everything else, pages and SVG above all, is only ever downloaded."""
+"""Types that browsers may show. They download all others, so that no page or SVG runs as part of this service."""
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 
 def router(context: Context) -> Router:
-    """`PUT` and `GET /files/BUCKET/PATH`."""
+    """Return the routes `PUT` and `GET /files/BUCKET/PATH`."""
     disk = Disk(context.settings.data_dir / FILES_FOLDER, context.settings.quotas.files)
     disk.sweep()
 
     async def upload(request: Request) -> Response:
         bucket, path = request.path_params["bucket"], request.path_params["path"]
-        limit = await run_in_threadpool(_permitted_size, context, request, bucket, path)
+        permit = await run_in_threadpool(_permit, context, request, bucket, path)
         content_type = _content_type(request)
         try:
-            size = await _receive(context, request, limit, lambda: disk.receive(bucket, path, content_type, _declared(request)))
+            size = await _receive(context, request, permit, lambda: disk.receive(bucket, path, content_type, _declared(request)))
         except OSError as error:
             raise Unavailable(f"the file could not be stored: {reason(error)}") from error
         public_url = f"{context.settings.address}/files/{url_path(bucket, path)}"
@@ -59,13 +55,13 @@ def router(context: Context) -> Router:
     return Router([NamedRoute(place, upload, methods=["PUT"]), NamedRoute(place, show)])
 
 
-def _permitted_size(context: Context, request: Request, bucket: str, path: str) -> int:
+def _permit(context: Context, request: Request, bucket: str, path: str) -> Permit:
     query = dict(parse_qsl(request.scope["query_string"].decode("ascii", "replace")))
-    return context.engine.read(lambda tx: permitted_size(tx, bucket, path, query, now=context.clock.now()))
+    return context.engine.read(lambda tx: read_permit(tx, bucket, path, query, now=context.clock.now()))
 
 
 def _declared(request: Request) -> int:
-    """How long the file is said to be; what is no length is refused where the body is read."""
+    """Return the declared length, 0 without one. The reading of the body refuses a malformed one."""
     said = request.headers.get("content-length", "")
     return int(said) if re.fullmatch("[0-9]{1,15}", said) else 0
 
@@ -77,9 +73,9 @@ def _content_type(request: Request) -> str:
     return content_type
 
 
-async def _receive(context: Context, request: Request, limit: int, begin: Callable[[], Incoming]) -> int:
-    """The body to disk; returns its size in bytes."""
-    chunks = body_chunks(request, limit, context.settings.body_timeout)
+async def _receive(context: Context, request: Request, permit: Permit, begin: Callable[[], Incoming]) -> int:
+    """Write the body to disk, use up the permit, and return the size in bytes."""
+    chunks = body_chunks(request, permit.limit, context.settings.body_timeout)
     incoming = await run_in_threadpool(begin)
     try:
         size, waiting = 0, bytearray()
@@ -90,6 +86,8 @@ async def _receive(context: Context, request: Request, limit: int, begin: Callab
                 await run_in_threadpool(incoming.write, bytes(waiting))
                 waiting.clear()
         await run_in_threadpool(incoming.write, bytes(waiting))
+        # Before the file appears: a second upload must not replace it.
+        await run_in_threadpool(context.engine.write, lambda tx: use_permit(tx, permit))
         await run_in_threadpool(incoming.finish)
     finally:
         incoming.close()
@@ -107,7 +105,7 @@ def _shown(request: Request, stored: Stored, name: str) -> Response:
         "ETag": f'"{stored.version}"',
         "X-Content-Type-Options": "nosniff",
     }
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
+    if is_known(request, headers["ETag"]):
         stored.file.close()
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     first, count = 0, stored.size
@@ -122,7 +120,7 @@ def _shown(request: Request, stored: Stored, name: str) -> Response:
             return refusal
         status = HTTPStatus.PARTIAL_CONTENT
         headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{stored.size}"
-    # The type goes in with the headers: given as a media type, the framework would add a charset of its own.
+    # Among the headers, because the framework adds a charset to a media type.
     headers |= {"Content-Type": stored.content_type, "Content-Length": str(count)}
     if request.state.method == "HEAD":
         stored.file.close()
@@ -131,7 +129,7 @@ def _shown(request: Request, stored: Stored, name: str) -> Response:
 
 
 def _asked_range(request: Request, size: int, etag: str) -> tuple[int, int] | None:
-    """First byte and number of bytes of a single range; None for all of the file, a count of 0 where the range is outside."""
+    """Return the first byte and the number of bytes of a single range: None for the whole file, a count of 0 outside of it."""
     asked = _RANGE.fullmatch(request.headers.get("range", ""))
     if asked is None or asked.group(1, 2) == ("", "") or request.headers.get("if-range", etag) != etag:
         return None

@@ -1,31 +1,404 @@
-"""Where uploaded files go: the seam between the endpoint and a storage."""
+"""Store uploaded files on disk or in S3."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import heapq
+import hmac
+import math
+import os
+import re
+import secrets
+import threading
+import time
+import unicodedata
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
-from crmctl.service.store.tx import Tx
+from crmctl.errors import ConfigError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.numbers import size_text
+from crmctl.service.context import S3Settings, ServiceSettings
+from crmctl.service.faults import BadRequest, Forbidden, OverQuota, Unavailable
+from crmctl.service.store.keys import UPLOADS, is_used, signing_key, use_link
+from crmctl.service.store.record_tables import invalid
+from crmctl.service.store.tx import Tx, to_micros, to_wire
 
 UPLOAD_SECONDS = 900
-"""How long a signed address takes an upload to begin."""
-
-
-@dataclass(frozen=True)
-class Upload:
-    """`signed_url` takes one kind of request, a PUT, without any key; `public_url` is where the file is then found."""
-
-    signed_url: str
-    public_url: str
-
-
-class Storage(Protocol):
-    def upload_url(self, tx: Tx, bucket: str, path: str, *, now: float) -> Upload:
-        """Addresses for a file whose names have been checked. Raises BadRequest for names this storage cannot take, Unavailable."""
-        ...
+"""How long an upload to a signed address may begin."""
 
 
 def url_path(bucket: str, path: str) -> str:
-    """Both names as they stand in an address."""
+    """Return both names as they stand in an address."""
     return f"{quote(bucket)}/{quote(path)}"
+
+
+class LocalStorage:
+    """The data directory. `address` is the service's own, `limit` the most bytes of a file."""
+
+    def __init__(self, address: str, limit: int) -> None:
+        self._address = address
+        self._limit = limit
+
+    def upload_url(self, tx: Tx, bucket: str, path: str, *, now: float) -> tuple[str, str]:
+        """Return an address that takes one PUT without a key, and the address of the file afterwards."""
+        expires, nonce = int(now) + UPLOAD_SECONDS, secrets.token_hex(8)
+        signature = _signature(signing_key(tx, UPLOADS), bucket, path, expires, self._limit, nonce)
+        public_url = f"{self._address}/files/{url_path(bucket, path)}"
+        return f"{public_url}?expires={expires}&limit={self._limit}&nonce={nonce}&signature={signature}", public_url
+
+
+@dataclass(frozen=True)
+class Permit:
+    """A valid signature: what may be PUT, of at most `limit` bytes. `expires` in Unix seconds."""
+
+    signature: str
+    expires: int
+    limit: int
+
+
+def read_permit(tx: Tx, bucket: str, path: str, query: Mapping[str, str], *, now: float) -> Permit:
+    """Read the signature of an upload address. Raises Forbidden when it does not allow a PUT at this place now."""
+    expires, limit, nonce = query.get("expires", ""), query.get("limit", ""), query.get("nonce", "")
+    if not (re.fullmatch("[0-9]{1,12}", expires, re.ASCII) and re.fullmatch("[0-9]{1,15}", limit, re.ASCII)):
+        raise Forbidden("this address is not signed for an upload", error="invalid_signature")
+    expected = _signature(signing_key(tx, UPLOADS), bucket, path, int(expires), int(limit), nonce)
+    if not hmac.compare_digest(expected.encode(), query.get("signature", "").encode(errors="replace")):
+        raise Forbidden("the signature does not fit this address", error="invalid_signature")
+    if now >= int(expires):
+        raise Forbidden("this upload address has expired; ask for a new one", error="expired_signature")
+    if is_used(tx, expected):
+        raise used_permit()
+    return Permit(expected, int(expires), int(limit))
+
+
+def use_permit(tx: Tx, permit: Permit) -> None:
+    """Note the one upload of an address. Raises Forbidden when another one came first."""
+    if not use_link(tx, permit.signature, permit.expires):
+        raise used_permit()
+
+
+def used_permit() -> Forbidden:
+    return Forbidden("this upload address was used; ask for a new one", error="used_signature")
+
+
+def _signature(key: bytes, bucket: str, path: str, expires: int, limit: int, nonce: str) -> str:
+    # With the length of each name, no other pair of names gives the same text.
+    text = f"PUT\n{len(bucket)}:{bucket}\n{len(path)}:{path}\n{expires}\n{limit}\n{nonce}"
+    return hmac.new(key, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
+
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+
+
+def open_client(settings: S3Settings) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return an S3 client and the errors of its calls. Raises UsageError without boto3, ConfigError for settings that do not work."""
+    try:
+        import boto3  # type: ignore[import-untyped]
+        from botocore.config import Config  # type: ignore[import-untyped]
+        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"storing files in S3 is not installed ({error.name} is missing)", hint="pip install 'crmctl[s3]'", code="not_installed"
+        ) from error
+    failures = (BotoCoreError, ClientError, ValueError)
+    endpoint = settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    try:
+        session = boto3.session.Session()
+        if session.get_credentials() is None:
+            raise ConfigError("there are no credentials for S3", hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile")
+        client = session.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=settings.region or session.region_name or "us-east-1",
+            config=Config(
+                signature_version="s3v4",
+                s3={"addressing_style": "path" if endpoint else "auto"},
+                # Clients do not send the checksum that the signature would demand.
+                request_checksum_calculation="when_required",
+            ),
+        )
+    except failures as error:
+        raise ConfigError(f"S3 cannot be used: {reason(error)}", hint="--files-s3-endpoint URL, --files-s3-region REGION") from error
+    return client, failures
+
+
+class S3Storage:
+    """S3 buckets. Raises what open_client raises."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._prefix = settings.prefix
+        self._client, self._failure = open_client(settings)
+
+    def upload_url(self, _tx: Tx, bucket: str, path: str, *, now: float) -> tuple[str, str]:
+        """Return an address that takes a PUT without a key, and the address of the file. Raises BadRequest, Unavailable."""
+        name = self._prefix + bucket
+        if not _BUCKET.fullmatch(name):
+            raise invalid("bucket", "must consist of lower-case letters, digits, dots and hyphens")
+        try:
+            signed_url = self._client.generate_presigned_url(
+                "put_object", Params={"Bucket": name, "Key": path}, ExpiresIn=UPLOAD_SECONDS, HttpMethod="PUT"
+            )
+        except self._failure as error:
+            raise Unavailable(f"the storage gave no upload address: {type(error).__name__}") from error
+        return signed_url, signed_url.partition("?")[0]
+
+
+@cache
+def open_storage(settings: ServiceSettings) -> LocalStorage | S3Storage:
+    """Open S3 if it is configured, else the data directory. Raises UsageError, ConfigError."""
+    if settings.files_s3 is not None:
+        return S3Storage(settings.files_s3)
+    return LocalStorage(settings.address, settings.file_limit)
+
+
+CHUNK = 256 * 1024
+ABANDONED_SECONDS = 24 * 3600.0
+"""Age at which an unfinished upload belongs to a killed process."""
+
+
+COUNT_SECONDS = 10.0
+"""How often files are counted, which other processes add and remove too."""
+
+REFUSAL_SECONDS = 1.0
+"""How fresh the count must be to refuse a file."""
+
+
+class Room:
+    """Bytes of the files of one folder, including those being written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._stored = self._coming = 0
+        self._counted_at = -math.inf
+
+    def take(self, count: int, most: int) -> None:
+        """Reserve bytes. Raises OverQuota when all files together would have more than `most`."""
+        with self._lock:
+            self._require(count, most)
+            self._coming += count
+
+    def require(self, count: int, most: int) -> None:
+        """Raise OverQuota when there is no room for so many bytes."""
+        with self._lock:
+            self._require(count, most)
+
+    def settle(self, count: int, stored: int = 0) -> None:
+        """Release reserved bytes; the folder grew by `stored`."""
+        with self._lock:
+            self._coming -= count
+            self._stored += stored
+
+    def _require(self, count: int, most: int) -> None:
+        for age in (COUNT_SECONDS, REFUSAL_SECONDS):
+            if time.monotonic() - self._counted_at >= age:
+                self._stored = sum(_size(file) for file in self._folder.glob("??/*"))
+                self._counted_at = time.monotonic()
+            if self._stored + self._coming + count <= most:
+                return
+        raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
+
+
+@cache
+def room_in(folder: Path) -> Room:
+    """Return the count of this process for a folder."""
+    return Room(folder)
+
+
+class Incoming:
+    """A file being written. It appears with `finish`; closed without that, it disappears."""
+
+    def __init__(self, place: Path, folder: Path, heading: bytes, most: int) -> None:
+        self._place = place
+        self._most, self._room, self._taken = most, room_in(folder.parent), 0
+        self._partial = folder / f"{uuid.uuid4()}.part"
+        self._file = open(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: PTH123, SIM115
+        self._file.write(heading)
+
+    def write(self, data: bytes) -> None:
+        """Raises OverQuota, OSError."""
+        self._room.take(len(data), self._most)
+        self._taken += len(data)
+        self._file.write(data)
+
+    def finish(self) -> None:
+        """Put the file in its place, replacing what was there; it is on disk when this returns."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._place.parent.mkdir(mode=0o700, exist_ok=True)
+        added = _size(self._partial) - _size(self._place)
+        self._partial.replace(self._place)
+        self._settle(added)
+        _sync_folder(self._place.parent)
+
+    def close(self) -> None:
+        """Give the file up unless it is finished."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._partial.unlink(missing_ok=True)
+        self._settle(0)
+
+    def _settle(self, added: int) -> None:
+        taken, self._taken = self._taken, 0
+        self._room.settle(taken, added)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file opened for reading: `size` without its heading, `version` of this upload."""
+
+    file: BinaryIO
+    content_type: str
+    start: int
+    size: int
+    version: str
+
+    def read(self, first: int, count: int) -> Iterator[bytes]:
+        """Yield `count` bytes from `first` in pieces, then close the file."""
+        with self.file as file:
+            file.seek(self.start + first)
+            while count > 0 and (piece := file.read(min(CHUNK, count))):
+                count -= len(piece)
+                yield piece
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A row of the list of files; `uploaded_at` in wire form."""
+
+    bucket: str
+    path: str
+    content_type: str
+    size: int
+    uploaded_at: str
+
+
+class Disk:
+    """Uploaded files below one folder, which the first one creates. `most` is the quota of all files in bytes."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._folder = folder
+        self._most = most
+
+    def receive(self, bucket: str, path: str, content_type: str, size: int = 0) -> Incoming:
+        """Begin to write a file of `size` bytes, 0 when unknown. Raises OverQuota, OSError."""
+        room_in(self._folder).require(size, self._most)
+        incoming = self._folder / "incoming"
+        for folder in (self._folder, incoming):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        heading = jsontext.dumps({"bucket": bucket, "path": path, "contentType": content_type})
+        return Incoming(self._place(bucket, path), incoming, heading.encode() + b"\n", self._most)
+
+    def open(self, bucket: str, path: str) -> Stored | None:
+        """Open a file for reading, or return None."""
+        try:
+            file = self._place(bucket, path).open("rb")
+        except FileNotFoundError:
+            return None
+        heading = file.readline()
+        status = os.fstat(file.fileno())
+        version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
+        return Stored(file, jsontext.loads(heading.decode())["contentType"], len(heading), status.st_size - len(heading), version)
+
+    def list_files(self, limit: int) -> list[FileEntry]:
+        """Return the newest files first, without those that disappear meanwhile."""
+        places = [(place.stat().st_mtime, place) for place in self._folder.glob("??/*")]
+        entries = []
+        for changed, place in heapq.nlargest(limit, places):
+            with contextlib.suppress(FileNotFoundError), place.open("rb") as file:
+                heading = file.readline()
+                about = jsontext.loads(heading.decode())
+                size = os.fstat(file.fileno()).st_size - len(heading)
+                entries.append(FileEntry(about["bucket"], about["path"], about["contentType"], size, to_wire(to_micros(changed))))
+        return entries
+
+    def sweep(self) -> None:
+        """Remove the unfinished uploads of killed processes, and close a folder that others may read."""
+        with contextlib.suppress(FileNotFoundError):
+            self._folder.chmod(0o700)
+        # The machine's clock, which also gives the times of files.
+        before = time.time() - ABANDONED_SECONDS
+        for partial in (self._folder / "incoming").glob("*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                if partial.stat().st_mtime < before:
+                    partial.unlink()
+
+    def _place(self, bucket: str, path: str) -> Path:
+        name = hashlib.sha256(f"{bucket}/{path}".encode(errors="surrogatepass")).hexdigest()
+        return self._folder / name[:2] / name
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file, 0 when there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name survive a power failure. Windows does so by itself."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+MAX_PATH = 900
+"""Most bytes of a path in UTF-8; storages allow 1024 with their prefixes."""
+
+MAX_SEGMENT = 255
+BUCKET = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.IGNORECASE | re.DOTALL)
+"""Names that Windows reserves for devices, with any extension."""
+
+
+def check_bucket(bucket: str) -> str:
+    """Return the bucket. Raises BadRequest for a name that is not allowed."""
+    if not re.fullmatch(BUCKET, bucket, re.ASCII) or ".." in bucket:
+        raise invalid("bucket", "must be 1 to 63 letters, digits, dots, hyphens and underscores, with a letter or digit at both ends")
+    return bucket
+
+
+def normalise_path(path: str) -> str:
+    """Return the path in composed form (NFC). Raises BadRequest for a path that could mean another place on some system."""
+    path = unicodedata.normalize("NFC", path)
+    if not path:
+        raise _bad_path("must not be empty")
+    if _CONTROL.search(path):
+        raise _bad_path("must not hold control characters")
+    if len(path.encode()) > MAX_PATH:
+        raise _bad_path(f"must not be longer than {MAX_PATH} bytes")
+    if "\\" in path or path.startswith("/") or re.match(r"[A-Za-z]:", path):
+        raise _bad_path("must be relative, with forward slashes")
+    for segment in path.split("/"):
+        if segment in ("", ".", ".."):
+            raise _bad_path("must not hold empty parts, . or ..")
+        if len(segment.encode()) > MAX_SEGMENT:
+            raise _bad_path(f"must not hold a name longer than {MAX_SEGMENT} bytes")
+        if segment.endswith((".", " ")) or segment.startswith(" ") or _DEVICE.fullmatch(segment):
+            raise _bad_path(f"must not hold the name {segment!r}: some systems reserve it")
+    return path
+
+
+def _bad_path(problem: str) -> BadRequest:
+    return BadRequest(f"path {problem}", {"field": "path"})

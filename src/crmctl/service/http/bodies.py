@@ -1,41 +1,45 @@
-"""Request bodies: bytes to checked JSON, and JSON to the shape an endpoint documents. What the values mean is the store's business."""
+"""Request bodies and query parameters."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 from crmctl.errors import reason
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import PAGE_LIMIT
+from crmctl.service.conditions import MAX_CONDITIONS, too_many_conditions
+from crmctl.service.faults import Body, check_shape
 from crmctl.service.http.errors import bad_request
-from crmctl.service.shapes import Body, check_shape
+from crmctl.values.operators import Operator
 
 _QUOTE = ord('"')
 
 DEEPEST = 64
-"""Levels of nesting a body may have: enough for any data, far from where parsers give up."""
+"""Deepest nesting of a body: enough for any data, far below the limits of parsers."""
 
 
 MOST_VALUES = 200_000
-"""Values a body may hold: a hundred records of all attributes an object can have, several times. Each takes many bytes of memory."""
+"""Most values of a body: a hundred records with all attributes that an object can have, several times."""
 
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{,]', re.DOTALL)
 
 _SPACED = re.compile(rb"[ \t\r\n]:")
-"""Blanks before a colon, which hardly anybody writes."""
+"""Blanks before a colon, which clients rarely write."""
 
 
 def parse_json(raw: bytes) -> Any:
-    """The body as JSON values.
-
-    Raises a 400 for anything that is not UTF-8 JSON (NaN, duplicate keys, numbers beyond reason, absurd nesting), and for too many values.
-    """
+    """Parse a body. Raises a 400 for anything but UTF-8 JSON (NaN, duplicate keys, huge numbers, deep nesting), and for too many values."""
     if _has_too_many_values(raw):
         raise bad_request(f"the request body holds more than {MOST_VALUES:,} values")
     try:
         text = raw.decode("utf-8")
         document = jsontext.loads(text)
-        # Each member that was written has a colon after its name: where there are as many members, none was written twice.
+        # Each member has one colon after its name: with as many colons as members, no key is repeated.
         if raw.count(b'":') != _count_members(document) or _SPACED.search(raw):
             document = jsontext.loads(text, unique_keys=True)
     except RecursionError:
@@ -46,7 +50,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def _has_too_many_values(raw: bytes) -> bool:
-    """Told before any of them takes memory. Every value but the first follows a sign; most bodies have few, those in texts included."""
+    """Whether a body has too many values, decided before any of them takes memory. Most bodies have few separators, strings included."""
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") <= MOST_VALUES:
         return False
     signs = texts = 0
@@ -55,32 +59,32 @@ def _has_too_many_values(raw: bytes) -> bool:
             texts += 1
         else:
             signs += 1
-        # Two texts (a key and its value) for every sign, where it is JSON.
+        # JSON has at most two strings, a key and its value, per separator.
         if signs > MOST_VALUES or texts > 2 * MOST_VALUES + 2:
             return True
     return False
 
 
 def _count_members(document: Any) -> int:
-    """Of all objects in it. Raises RecursionError where it is nested deeper than DEEPEST."""
+    """Return the number of members of all objects. Raises RecursionError for nesting deeper than DEEPEST."""
     members, level = 0, [document]
     for _ in range(DEEPEST):
         below: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                members += len(each)
-                below += each.values()
-            elif isinstance(each, list):
-                below += each
-        # Not one by one: most values hold nothing.
-        level = [each for each in below if type(each) is dict or type(each) is list]
+        for value in level:
+            if isinstance(value, dict):
+                members += len(value)
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+        # A comprehension, because most values hold no others.
+        level = [value for value in below if type(value) is dict or type(value) is list]
         if not level:
             return members
     raise RecursionError
 
 
-def read_shape(model: type[Body], raw: bytes, *, optional: bool = False) -> dict[str, Any]:
-    """The fields that were sent, checked against `model`. Raises a 400 that names the first field at fault."""
+def read_shape(model: type[Body], raw: bytes, *, optional: bool = False) -> Json:
+    """Return the fields of a body, checked against `model`. Raises a 400 naming the first wrong field."""
     if optional and not raw.strip():
         return {}
     document = parse_json(raw)
@@ -88,3 +92,151 @@ def read_shape(model: type[Body], raw: bytes, *, optional: bool = False) -> dict
         raise bad_request("the request body must be a JSON object")
     check_shape(model, document)
     return document
+
+
+LARGEST_OFFSET = 2**53 - 1
+MOST_FIELDS = 10_000
+"""Most fields of a query string. Tighter limits, of conditions for example, apply first."""
+
+_FILTER = re.compile(r"filter\[(.+)\]\[([^\[\]]*)\]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number within bounds."""
+
+    name: str
+    default: int
+    smallest: int
+    largest: int
+    description: str = ""
+
+    def read(self, text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text, re.ASCII) or not self.smallest <= int(text) <= self.largest:
+            raise bad_request(f"{self.name} must be an integer from {self.smallest} to {self.largest}", field=self.name)
+        return int(text)
+
+    def schema(self) -> Json:
+        return {"type": "integer", "minimum": self.smallest, "maximum": self.largest, "default": self.default}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words."""
+
+    name: str
+    default: str
+    values: tuple[str, ...]
+    description: str = ""
+
+    def read(self, text: str) -> str:
+        if text not in self.values:
+            raise bad_request(f"{self.name} must be one of {', '.join(self.values)}", field=self.name)
+        return text
+
+    def schema(self) -> Json:
+        return {"type": "string", "enum": list(self.values), "default": self.default}
+
+
+@dataclass(frozen=True)
+class Identifier:
+    """The id of a resource, None by default."""
+
+    name: str
+    description: str = ""
+    default: None = None
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text):
+            raise bad_request(f"{self.name} must be a UUID", field=self.name)
+        return text.lower()
+
+    def schema(self) -> Json:
+        return {"type": "string", "format": "uuid"}
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The `filter[<slug>][<operator>]` parameters of List Records, as entries of a search body's `filters`."""
+
+    name: str = "filter"
+
+    def take(self, name: str, value: str) -> dict[str, str] | None:
+        """Return the condition of one parameter, None if it is no filter."""
+        if not name.startswith("filter"):
+            return None
+        match = _FILTER.fullmatch(name)
+        if match is None:
+            raise bad_request(f"{name} must have the form filter[<attribute slug>][<operator>]", field=name)
+        slug, operator = match.groups()
+        return {"attributeSlug": slug, "operator": operator, "value": value}
+
+
+Parameter = Integer | Choice | Identifier
+OPERATORS = tuple(str(operator) for operator in Operator)
+SORT = Choice("sort", "created_at", ("created_at", "updated_at"), "The timestamp to sort by; equal ones keep the order of creation.")
+ORDER = Choice("order", "desc", ("asc", "desc"))
+OFFSET = Integer("offset", 0, 0, LARGEST_OFFSET, "How many to skip.")
+
+
+def page_parameters(default_limit: int = 50) -> tuple[Integer, Integer]:
+    return Integer("limit", default_limit, 1, PAGE_LIMIT, "How many to return."), OFFSET
+
+
+def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: Filters | None = None) -> Json:
+    """Return every parameter with its value or default; with `filters`, also the list `filters`.
+
+    Raises a 400 naming an unknown, repeated or wrong parameter: a misspelt filter must not select everything.
+    """
+    values: Json = {parameter.name: parameter.default for parameter in parameters}
+    by_name = {parameter.name: parameter for parameter in parameters}
+    conditions: list[dict[str, str]] = []
+    seen: set[str] = set()
+    for name, text in _pairs(query_string):
+        condition = filters.take(name, text) if filters else None
+        if condition is not None:
+            conditions.append(condition)
+            continue
+        if name not in by_name:
+            raise bad_request(f"{name} is not a parameter of this request", field=name)
+        if name in seen:
+            raise bad_request(f"{name} is given twice", field=name)
+        seen.add(name)
+        values[name] = by_name[name].read(text)
+    if len(conditions) > MAX_CONDITIONS:
+        raise too_many_conditions(len(conditions))
+    return values | {"filters": conditions} if filters else values
+
+
+def _pairs(query_string: bytes) -> list[tuple[str, str]]:
+    try:
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, encoding="utf-8", errors="strict", max_num_fields=MOST_FIELDS
+        )
+        if any("\0" in name or "\0" in text for name, text in pairs):
+            raise ValueError("a NUL character is not allowed")
+    except ValueError as error:
+        raise bad_request(f"the query string cannot be read: {reason(error)}") from None
+    return pairs
+
+
+def document_parameters(parameters: Sequence[Parameter], filters: Filters | None = None) -> list[Json]:
+    """Return the parameters for the OpenAPI document."""
+    documents = [
+        {"name": parameter.name, "in": "query", "required": False, "description": parameter.description, "schema": parameter.schema()}
+        for parameter in parameters
+    ]
+    if filters:
+        documents.append(
+            {
+                "name": "filter",
+                "in": "query",
+                "required": False,
+                "style": "deepObject",
+                "explode": True,
+                "description": "Conditions as `filter[<attribute slug>][<operator>]=value`, all of which must hold. "
+                f"Operators: {', '.join(OPERATORS)}; the value of the last four is `true`.",
+                "schema": {"type": "object", "maxProperties": 0},
+            }
+        )
+    return documents

@@ -1,36 +1,41 @@
-"""Connections of clients: how many there may be, how long each may take to say what it wants, how each ends.
-
-HTTP itself is uvicorn's and h11's.
-"""
+"""Connections of clients: listening sockets, limits and fair turns. The only importer of uvicorn's own protocol."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import socket
 import sys
-from collections import Counter
-from collections.abc import Callable
-from typing import Any, cast
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, TypeVar, cast
 
+import anyio
+import anyio.to_thread
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crmctl.service.http.answers import JsonAnswer
-from crmctl.service.http.errors import Refusal, answer_for, head_too_large, head_too_slow, not_http, too_many_connections
+from crmctl.service.faults import FAILURES, Busy, Unavailable
+from crmctl.service.http.errors import JsonAnswer, Refusal, answer_for, head_too_large, head_too_slow, not_http, too_many_connections
 
 HEAD_LIMIT = 32 * 1024
-"""Bytes of a request's line and headers; a hundred conditions in a query fit."""
+"""Most bytes of a request's line and headers; a hundred conditions in a query fit."""
 
 REST_SECONDS = 30.0
 REST_BYTES = 64 * 1024 * 1024
-"""How long, and how much, is read of a request that was answered before it had arrived: a client that sends everything before it reads
-gets to read the answer."""
+"""Limits on reading the rest of a request that was answered early. A client that sends everything before it reads then still gets the
+answer."""
 
 STALLED_SECONDS = 60.0
 STALLED_BYTES = 60 * 1024
-"""A client that takes less of an answer in that time is given up."""
+"""A client that takes less than this of an answer in that time is disconnected."""
 
 STOP_SECONDS = 1.0
-"""What is left of REST_SECONDS when the service stops."""
+"""The limit of REST_SECONDS while the service stops."""
 
 _EVICTED_SHARE = 20
 
@@ -38,42 +43,41 @@ HEAD, IDLE, REQUEST, REST, CLOSING = "head", "idle", "request", "rest", "closing
 
 
 class Connections:
-    """All connections of one process, at most `most`. When that many are there, those that ask for nothing make room."""
+    """All connections of one process, at most `most`. Idle ones make room for new ones."""
 
     def __init__(self, most: int, head_seconds: float, headers: Callable[[], list[tuple[bytes, bytes]]]) -> None:
-        """`headers` gives what every answer carries besides its own headers."""
+        """`headers` returns the headers that every answer carries."""
         self.most = most
         self.head_seconds = head_seconds
         self.headers = headers
         self.open: dict[Connection, None] = {}
 
     def make_room(self) -> bool:
-        """Whether one more may come; where there are too many, others end first."""
+        """Whether another connection may open, after closing others if necessary."""
         if len(self.open) >= self.most:
             self.evict()
         return len(self.open) < self.most
 
     def evict(self) -> None:
-        """End the oldest of those that have not said what they want, and of these first the ones of the address that has most of them;
-        clients between two requests only when there are no such, and requests whose body is still coming when nothing else is left."""
-        candidates = [each for each in self.open if each.phase in (HEAD, REST, CLOSING)]
-        candidates = candidates or [each for each in self.open if each.phase == IDLE]
+        """Close the oldest connections without a request, starting with those of the address that has most. If there are none, close those
+        between two requests, and last one whose body is still arriving."""
+        candidates = [connection for connection in self.open if connection.phase in (HEAD, REST, CLOSING)]
+        candidates = candidates or [connection for connection in self.open if connection.phase == IDLE]
         share = max(1, self.most // _EVICTED_SHARE)
         if not candidates:
-            candidates, share = [each for each in self.open if each.is_receiving], 1
-        addresses = Counter(each.address for each in candidates)
-        # A stable sort of what is in order of arrival.
-        candidates.sort(key=lambda each: -addresses[each.address])
-        for each in candidates[:share]:
-            del self.open[each]
-            each.abort()
+            candidates, share = [connection for connection in self.open if connection.is_receiving], 1
+        addresses = Counter(connection.address for connection in candidates)
+        # Stable: they stay in order of arrival.
+        candidates.sort(key=lambda connection: -addresses[connection.address])
+        for connection in candidates[:share]:
+            del self.open[connection]
+            connection.abort()
 
 
 class Connection(H11Protocol):
-    """One connection. `phase`: what it is waiting for, which decides how long it may."""
+    """A connection. `phase` is what it waits for, which decides how long it may wait."""
 
     def __init__(self, registry: Connections, **uvicorn: Any) -> None:
-        """`uvicorn`: the arguments of its own protocol."""
         super().__init__(**uvicorn)
         self.phase = HEAD
         self.address = ""
@@ -85,11 +89,11 @@ class Connection(H11Protocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a request is under way whose body has not arrived: nothing has been done for it."""
+        """Whether the body of a request is still arriving, so that nothing has been done for it."""
         return self.phase == REQUEST and self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # It closes as this connection decides; uvicorn holds it too.
+        # Closing is decided here; uvicorn holds the same transport.
         super().connection_made(cast(asyncio.Transport, _Closing(transport, self._leave)))
         self.address = self.client[0] if self.client else ""
         if not self._registry.make_room():
@@ -129,7 +133,7 @@ class Connection(H11Protocol):
             self._stalled.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn while it handles h11's error; such a request never reaches the application."""
+        """Refuse a request that h11 rejects. uvicorn calls this while it handles the error; the application never sees the request."""
         hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
         self._refuse(head_too_large(HEAD_LIMIT) if hint == 431 else not_http())
 
@@ -142,14 +146,14 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _wait_for_reader(self, before: int | None = None) -> None:
-        left = self.transport.get_write_buffer_size()
-        if before is not None and before - left < STALLED_BYTES:
+        unsent = self.transport.get_write_buffer_size()
+        if before is not None and before - unsent < STALLED_BYTES:
             self.abort()
         else:
-            self._stalled = self.loop.call_later(STALLED_SECONDS, self._wait_for_reader, left)
+            self._stalled = self.loop.call_later(STALLED_SECONDS, self._wait_for_reader, unsent)
 
     def _look(self) -> None:
-        """Find out what the connection waits for now."""
+        """Find out what the connection waits for."""
         if self.phase == CLOSING:
             return
         if self.cycle is not None and not self.cycle.response_complete:
@@ -162,7 +166,7 @@ class Connection(H11Protocol):
             self._wait_for(IDLE, self.timeout_keep_alive)
 
     def _wait_for(self, phase: str, seconds: float | None = None, *, begin: bool = False) -> None:
-        """Time runs from the moment the phase began: sending a little now and then does not lengthen it."""
+        """Start the timer of a phase. Sending a little now and then does not restart it."""
         if phase == self.phase and not begin:
             return
         self.phase = phase
@@ -193,7 +197,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _leave(self, transport: asyncio.Transport) -> None:
-        """Close, but not under the feet of a client that is still sending: it would lose the answer with the connection."""
+        """Close, but let a client that is still sending read the answer first."""
         self._wait_for(CLOSING, REST_SECONDS, begin=True)
         if (self._is_refused or self.conn.their_state is h11.SEND_BODY) and transport.can_write_eof():
             transport.write_eof()
@@ -203,7 +207,7 @@ class Connection(H11Protocol):
 
 
 class _Closing:
-    """A transport whose `close` is decided elsewhere. Everything else is the transport's own."""
+    """A transport that leaves `close` to the connection."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[asyncio.Transport], None]) -> None:
         self._transport = transport
@@ -224,3 +228,218 @@ class _Closing:
 
     def is_closing(self) -> bool:
         return self._is_closing or self._transport.is_closing()
+
+
+RESERVED_FILES = 256
+"""Descriptors reserved for the database, uploads and outgoing calls."""
+
+_PAUSE = 0.1
+"""Pause before the next try when the system has no descriptors left."""
+
+
+def raise_file_limit(connections: int) -> int:
+    """Raise the limit of open files for `connections` as far as allowed. Returns how many connections fit."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + RESERVED_FILES
+    allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return connections if soft == resource.RLIM_INFINITY else min(connections, max(soft - RESERVED_FILES, soft // 2))
+
+
+class ListeningServer(uvicorn.Server):
+    """uvicorn's server with its own accept loops, one for each application."""
+
+    def __init__(self, listeners: list[tuple[socket.socket, uvicorn.Config]], registry: Connections, started: Callable[[], None]) -> None:
+        """The first listener is the service. `started` is called once requests are answered."""
+        super().__init__(listeners[0][1])
+        self._listeners = listeners
+        self._registry = registry
+        self._tell_started = started
+        self._accepting: list[asyncio.Task[None]] = []
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        for listener, config in self._listeners:
+            if not config.loaded:
+                config.load()
+            listener.setblocking(False)
+            self._accepting.append(asyncio.create_task(self._accept(listener, config)))
+        self._tell_started()
+
+    async def main_loop(self) -> None:
+        self._ticking = asyncio.create_task(super().main_loop())
+        await asyncio.wait([self._ticking])
+
+    def stop(self) -> None:
+        """End the main loop now instead of at its next tick, from any thread."""
+        self.should_exit = True
+        if self._ticking is not None:
+            with contextlib.suppress(RuntimeError):
+                self._ticking.get_loop().call_soon_threadsafe(self._ticking.cancel)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for listener, _ in self._listeners:
+            listener.close()
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown([])
+        # Clients that have not read their answers by now are disconnected.
+        for connection in list(self.server_state.connections):
+            cast(Connection, connection).abort()
+        await asyncio.sleep(0)
+
+    async def _accept(self, listener: socket.socket, config: uvicorn.Config) -> None:
+        loop = asyncio.get_running_loop()
+        make = partial(Connection, self._registry, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except ConnectionError:
+                continue
+            except OSError as error:
+                FAILURES.tell(error, briefly=True)
+                self._registry.evict()
+                await asyncio.sleep(_PAUSE)
+                continue
+            try:
+                await loop.connect_accepted_socket(make, accepted)
+            except OSError:
+                accepted.close()
+
+
+T = TypeVar("T")
+
+LARGE = 256 * 1024
+"""A body this large is processed alone, because it takes many times its size in memory."""
+
+MOST_BODY_BYTES = 256 * 1024 * 1024
+"""Most bytes of all bodies in memory at once."""
+
+ADMISSIONS = 4
+
+
+class FairLimiter:
+    """At most `places` at once, and at most `per_key` for one key. Keys take turns; requests of a key go in order. For one event loop."""
+
+    def __init__(self, places: int, per_key: int) -> None:
+        self._free = places
+        self._per_key = per_key
+        self._held: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @contextlib.asynccontextmanager
+    async def place(self, key: str, seconds: float) -> AsyncIterator[bool]:
+        """Wait for a turn, and yield whether the key has no other request here. Raises Busy after `seconds`; nothing has been done then."""
+        await self._enter(key, seconds)
+        try:
+            yield self._held[key] == 1 and key not in self._waiting
+        finally:
+            self._leave(key)
+
+    async def _enter(self, key: str, seconds: float) -> None:
+        if self._free and self._held[key] < self._per_key and key not in self._waiting:
+            self._take(key)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append(turn)
+        try:
+            async with asyncio.timeout(seconds):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                # The turn came just as the wait ended.
+                self._leave(key)
+            else:
+                self._forget(key, turn)
+            if isinstance(error, TimeoutError):
+                raise Busy("the service is busy, and there was no turn in time; nothing was done, try again") from None
+            raise
+
+    def _forget(self, key: str, turn: asyncio.Future[None]) -> None:
+        queue = self._waiting.get(key, deque())
+        with contextlib.suppress(ValueError):
+            queue.remove(turn)
+        if not queue:
+            self._waiting.pop(key, None)
+
+    def _take(self, key: str) -> None:
+        self._free -= 1
+        self._held[key] += 1
+
+    def _leave(self, key: str) -> None:
+        self._free += 1
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+        while self._free:
+            following = next((waiting_key for waiting_key in self._waiting if self._held[waiting_key] < self._per_key), None)
+            if following is None:
+                return
+            queue = self._waiting[following]
+            turn = queue.popleft()
+            if queue:
+                self._waiting.move_to_end(following)
+            else:
+                del self._waiting[following]
+            if not turn.done():
+                self._take(following)
+                turn.set_result(None)
+
+
+@dataclass
+class Work:
+    """The queues of one service process. Together they have fewer places than an engine has connections (see PostgresEngine)."""
+
+    reads: FairLimiter = field(default_factory=lambda: FairLimiter(6, 4))
+    searches: FairLimiter = field(default_factory=lambda: FairLimiter(4, 2))
+    writes: FairLimiter = field(default_factory=lambda: FairLimiter(6, 4))
+    large_bodies: FairLimiter = field(default_factory=lambda: FairLimiter(4, 1))
+    body_bytes: int = 0
+    refused_at: float = -math.inf
+    refusal: Unavailable | None = None
+    """The last request that the storage refused; `refused_at` is on the monotonic clock."""
+
+    @cached_property
+    def _admitting(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(ADMISSIONS)
+
+    @cached_property
+    def _working(self) -> anyio.CapacityLimiter:
+        # Callers already have a place.
+        return anyio.CapacityLimiter(math.inf)
+
+    async def admit(self, fn: Callable[[], T]) -> T:
+        """Run the admission of a request on one of a few threads."""
+        return await anyio.to_thread.run_sync(fn, limiter=self._admitting)
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        """Run a function on a thread. The caller must have a place."""
+        return await anyio.to_thread.run_sync(fn, limiter=self._working)
+
+    @contextlib.contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts the bytes of a request's body. It raises Busy when all bodies together are too large."""
+        mine = 0
+
+        def count(size: int) -> None:
+            nonlocal mine
+            mine += size
+            self.body_bytes += size
+            if self.body_bytes > MOST_BODY_BYTES:
+                raise Busy("the service has too many large requests at once; nothing was done, try again")
+
+        try:
+            yield count
+        finally:
+            self.body_bytes -= mine

@@ -1,38 +1,199 @@
-"""The outermost layer, around routing and all: admission, rate headers on every answer, HEAD, unforeseen errors, the request log.
-
-Pure ASGI. Whatever happens inside, one JSON answer with the rate headers leaves here.
-"""
+"""The outermost layer: admission, rate headers, metrics and unexpected errors."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
+import math
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import unquote
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crmctl.clock import Clock
-from crmctl.service.context import Context
-from crmctl.service.failures import FAILURES
-from crmctl.service.faults import Unavailable
-from crmctl.service.http.admission import Admission, RequestAuth, stranger
+from crmctl.service.context import Context, RequestLog
+from crmctl.service.faults import FAILURES, Unavailable, shown
 from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoints import PREFIX
-from crmctl.service.http.errors import answer_for, head_too_large, two_lengths
-from crmctl.service.http.metrics import Finished
+from crmctl.service.http.errors import answer_for, head_too_large, rate_limited, two_lengths, unauthorized
+from crmctl.service.store import keys
+from crmctl.service.store.deliveries import FIGURES
+from crmctl.service.store.keys import UNLIMITED, ApiKey, RateWindows
+from crmctl.service.store.logs import LoggedRequest
+from crmctl.service.store.tx import to_micros
+
+
+@dataclass
+class RequestAuth:
+    """The caller of a request: its key once known, and the figures of the rate headers (`reset` in Unix seconds)."""
+
+    limit: int
+    remaining: int
+    reset: float
+    key: ApiKey | None = None
+
+    @property
+    def key_id(self) -> str | None:
+        return self.key.id if self.key else None
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        figures = (
+            ("x-ratelimit-limit", self.limit),
+            ("x-ratelimit-remaining", self.remaining),
+            ("x-ratelimit-reset", math.ceil(self.reset)),
+        )
+        return [(name.encode(), str(figure).encode()) for name, figure in figures]
+
+
+def stranger(context: Context) -> RequestAuth:
+    """Return the figures of a request without a known key: an untouched window."""
+    limit = context.settings.rate_limit or UNLIMITED
+    return RequestAuth(limit, limit, context.clock.now() + context.settings.rate_window)
+
+
+class Admission:
+    """Finds the key of a request and counts the request in the key's rate window."""
+
+    def __init__(self, context: Context, windows: RateWindows) -> None:
+        self.context = context
+        self.windows = windows
+
+    def admit(self, standing: RequestAuth, authorization: str | None) -> None:
+        """Fill in `standing`. Raises a 401 without a valid key, a 429 when the window is used up."""
+        scheme, _, secret = (authorization or "").strip().partition(" ")
+        if not authorization:
+            raise unauthorized("this request needs an API key: Authorization: Bearer <API_KEY>")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise unauthorized("the Authorization header must be: Bearer <API_KEY>")
+        key = self.context.engine.read(lambda tx: keys.find_key(tx, secret.strip()), single=True)
+        now = self.context.clock.now()
+        if key is None:
+            raise unauthorized("this API key is not valid: unknown or revoked")
+        if key.is_expired(now):
+            raise unauthorized("this API key has expired")
+        standing.key = key
+        state = self.windows.take(key.id, standing.limit, self.context.settings.rate_window, now)
+        standing.remaining, standing.reset = state.remaining, state.reset
+        if not state.allowed:
+            raise rate_limited(max(1, math.ceil(state.reset - now)))
+
+
+MOST_PATH = 1000
+"""Most characters of a path in the request log."""
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished request. `route` is the template of its path, None for an unknown path; `at` is in Unix seconds."""
+
+    at: float
+    method: str
+    path: str
+    route: str | None
+    status: int | None
+    seconds: float
+    key_id: str | None
+    request_id: str = ""
+    address: str | None = None
+
+    @property
+    def template(self) -> str | None:
+        """Return the route as it is documented: parameters without their types."""
+        return None if self.route is None else re.sub(r":\w+}", "}", self.route)
+
+
+class Metrics:
+    """Metrics of one service. The registry is its own, because two services may share a process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self.figures: Callable[[], Mapping[str, float]] = dict
+        """Returns the figures of the database."""
+        labels = ["method", "route", "status"]
+        self._requests = Counter("crm_requests", "Requests answered.", labels, registry=self.registry)
+        self._seconds = Histogram("crm_request_seconds", "Time to answer.", ["method", "route"], buckets=SECONDS, registry=self.registry)
+
+    def count(self, finished: Finished) -> None:
+        # Only known routes and methods become labels, so that strangers cannot grow the table.
+        route = finished.template or "none"
+        method = "any" if not finished.route else finished.method if finished.method in METHODS else "other"
+        self._requests.labels(method, route, str(finished.status)).inc()
+        self._seconds.labels(method, route).observe(finished.seconds)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the figures of the database, as the registry asks for them."""
+        for name, value in self.figures().items():
+            yield GaugeMetricFamily(f"crm_{name}", FIGURES.get(name, name), value=value)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+READY_PATH = "/readyz"
+UNLOGGED = frozenset({"/healthz", READY_PATH, "/metrics"})
+"""Requests that machines send every few seconds are not kept."""
+ASSETS = "/console/static/{name}"
+"""Files that browsers fetch along with a page are kept only when refused."""
+
+
+def observer(metrics: Metrics, log: RequestLog | None, keep: Callable[[LoggedRequest], None] | None = None) -> Callable[[Finished], None]:
+    """Return a function that counts finished requests and writes them to `log` and, through `keep`, to the database."""
+
+    def observe(finished: Finished) -> None:
+        metrics.count(finished)
+        is_usual = finished.route in UNLOGGED or (finished.route == ASSETS and finished.status in (200, 304))
+        if keep is not None and not is_usual:
+            keep(_request(finished))
+        if log is None:
+            return
+        # A log that cannot be written, on a full disk for example, must not change the answer.
+        with contextlib.suppress(OSError, ValueError):
+            log(
+                {
+                    "time": datetime.fromtimestamp(finished.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                    "method": shown(finished.method),
+                    "path": shown(finished.path, MOST_PATH),
+                    "status": finished.status,
+                    "ms": round(finished.seconds * 1000, 3),
+                    "keyId": finished.key_id,
+                    "requestId": finished.request_id,
+                    "address": finished.address,
+                }
+            )
+
+    return observe
+
+
+def _request(finished: Finished) -> LoggedRequest:
+    method = finished.method if finished.method in METHODS else "other"
+    micros = round(finished.seconds * 1_000_000)
+    about = (finished.request_id, finished.key_id, method, finished.template or "none", finished.status, micros, finished.address)
+    return LoggedRequest(to_micros(finished.at), *about)
+
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/+-]{0,99}")
 
+_ADDRESS = re.compile(rb"https?://[^/]*", re.IGNORECASE)
+
 CLIENT_GONE = 499
-"""Logged, never sent: the client went away before there was an answer."""
+"""Logged, never sent: the client disconnected before there was an answer."""
 
 
 class Edge:
-    """ASGI middleware; `observe` is told of every finished request."""
+    """ASGI middleware that calls `observe` for every finished request."""
 
     def __init__(self, app: ASGIApp, context: Context, admission: Admission, observe: Callable[[Finished], None]) -> None:
         self.app = app
@@ -44,6 +205,7 @@ class Edge:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope = _origin_form(scope)
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         exchange = _Exchange(inner, scope["method"], stranger(self.context), self.context.clock, self.observe)
         inner["state"] = {
@@ -60,13 +222,15 @@ class Edge:
                 await self.context.work.admit(lambda: self.admission.admit(exchange.standing, authorization))
             await self.app(inner, receive, answer)
         except asyncio.CancelledError:
-            # The service stops and waits no longer; what became of the request is open.
+            # The service stops without waiting any longer; the outcome of the request is open.
             if exchange.status is None:
                 await answer_for(RuntimeError())(scope, receive, answer)
             raise
         except ClientDisconnect:
             exchange.status = CLIENT_GONE
         except Exception as error:
+            if type(error) is Unavailable and scope["path"] != READY_PATH:
+                self.context.work.refused_at, self.context.work.refusal = self.context.clock.monotonic(), error
             refusal = answer_for(error)
             if refusal.status_code >= 500:
                 FAILURES.tell(error, briefly=isinstance(error, Unavailable), about=f"request {exchange.request_id}")
@@ -77,8 +241,17 @@ class Edge:
             exchange.finish()
 
 
+def _origin_form(scope: Scope) -> Scope:
+    """Return the scope with `http://host` removed from its path, as clients send it that think they talk to a proxy."""
+    address = _ADDRESS.match(scope["raw_path"])
+    if address is None:
+        return scope
+    raw_path: bytes = scope["raw_path"][address.end() :] or b"/"
+    return {**scope, "raw_path": raw_path, "path": unquote(raw_path.decode("ascii"))}
+
+
 def _check_head(scope: Scope) -> None:
-    """Raises a 400 for a request whose length is said twice, a 431 for one whose address and headers are too large."""
+    """Raise a 400 for a request with two lengths, a 431 when its address and headers are too large."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     names = {name for name, _ in headers}
     if b"transfer-encoding" in names and (b"content-length" in names or scope["http_version"] != "1.1"):
@@ -88,13 +261,13 @@ def _check_head(scope: Scope) -> None:
 
 
 def _request_id(scope: Scope) -> str:
-    """The one that a proxy or the client gave it, so that their logs and ours can be read together; else a new one."""
-    given = Headers(scope=scope).get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+    """Return the id that a proxy or the client gave the request, so that their logs match ours, or a new one."""
+    request_id = Headers(scope=scope).get("x-request-id", "")
+    return request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8)
 
 
 def _address(scope: Scope) -> str | None:
-    """Where a request came from; of one that a proxy on this machine passed on, where the proxy had it from."""
+    """Return the client's address; behind a proxy on this machine, the one that the proxy reports."""
     peer: str | None = scope["client"][0] if scope.get("client") else None
     if peer not in ("127.0.0.1", "::1"):
         return peer
@@ -106,7 +279,7 @@ def _address(scope: Scope) -> str | None:
 
 
 class _Exchange:
-    """One request under way: puts the rate headers on its answer, remembers the status, and is told of once."""
+    """A request under way: adds the rate headers to its answer, notes the status, and reports it once."""
 
     def __init__(self, scope: Scope, method: str, standing: RequestAuth, clock: Clock, observe: Callable[[Finished], None]) -> None:
         self.scope = scope
@@ -125,7 +298,7 @@ class _Exchange:
                 own = [(b"x-request-id", self.request_id.encode()), *self.standing.headers()]
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             elif not message.get("more_body"):
-                # Before the last byte leaves: who has the whole answer finds the request in the log and in the metrics.
+                # Before the last byte: a client with the whole answer finds the request in the log and the metrics.
                 self.finish()
             await send(message)
 

@@ -1,58 +1,81 @@
-"""How one endpoint is declared: method, path, scope, shapes. Around each handler: scope check, query and body, one transaction, the answer.
-
-A handler is a plain function `handler(tx, call) -> document`; it runs on a thread, inside a transaction that is committed before the
-answer leaves, and that ends without a trace when the request's time is over.
-"""
+"""Endpoints: how one is declared, answered and documented."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route, Router
+from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
+from crmctl.service.faults import Body
 from crmctl.service.http import bodies, errors
-from crmctl.service.http.answers import JsonAnswer
-from crmctl.service.http.concurrency import LARGE, FairLimiter
-from crmctl.service.http.parameters import Filters, Parameter, read_query
-from crmctl.service.shapes import Body
-from crmctl.service.store import actors
+from crmctl.service.http.bodies import Filters, Parameter, document_parameters, read_query
+from crmctl.service.http.connections import LARGE, FairLimiter
+from crmctl.service.http.errors import JsonAnswer
+from crmctl.service.http.schemas import ErrorBody
+from crmctl.service.store import logs
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.records import ANY_VERSION, version_of
-from crmctl.service.store.stamp import Stamp
+from crmctl.service.store.tx import Stamp
+from crmctl.version import __version__
 
 PREFIX = "/api/v1"
 
 LONG_SECONDS = 120.0
-"""For what goes through all records of an object."""
+"""Time limit of requests that read or change all records of an object."""
 
 _VERSION = re.compile(r'(W/)?"([!#-~\x80-\xff]*)"')
 
 SLOWEST = 8 * 1024
-"""Bytes a second at which a body must come, on the average of all of it."""
+"""Lowest average speed of a request body, in bytes a second."""
+
+
+class _Id(Convertor[str]):
+    """The id of a resource in a path: a UUID with its dashes, in either case."""
+
+    regex = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+    def convert(self, value: str) -> str:
+        return value.lower()
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+# Starlette's own takes UUIDs without dashes, too.
+register_url_convertor("uuid", _Id())
 
 
 class NamedRoute(Route):
-    """Says which route was taken: logs and metrics name it."""
+    """A route that logs and metrics can name."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
+        # Starlette's pattern ends in $, which also matches before a line break at the end.
+        if scope["type"] == "http" and scope["path"].endswith("\n"):
+            return Match.NONE, {}
+        match, child = super().matches(scope)
+        return match, {**child, "route": self}
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What one route is: `body` is None where none is read, `optional_body` allows it to be empty."""
+    """One method of one path. Without `body` none is read; `optional_body` allows an empty one."""
 
     method: str
     path: str
@@ -60,7 +83,6 @@ class Endpoint:
     answers: type[BaseModel]
     scope: str
     name: str
-    tag: str
     status: int = 200
     writes: bool = False
     body: type[Body] | None = None
@@ -70,84 +92,72 @@ class Endpoint:
     conflicts: bool = False
     is_long: bool = False
     is_addition: bool = False
-    """Not of the interface: marked so in the document."""
+    """Whether it extends the interface; the document marks it."""
     is_versioned: bool = False
-    """The answer is a record, with its version as ETag; requests that change one may name versions as If-Match."""
+    """Whether the answer is a record with its version as ETag, which If-Match and If-None-Match may name."""
     in_transaction: bool = True
-    """Without: the handler is called with the call alone and takes its transactions from the engine itself."""
+    """If not, the handler gets the call alone and opens its own transactions."""
+
+    @property
+    def tag(self) -> str:
+        """The noun, which is the first word of the scope."""
+        return self.scope.partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One admitted request, as a handler sees it."""
+    """An admitted request as handlers see it."""
 
     context: Context
     key: ApiKey
-    path: dict[str, Any]
-    query: dict[str, Any] = field(default_factory=dict)
-    body: dict[str, Any] = field(default_factory=dict)
+    path: Json
+    query: Json = field(default_factory=dict)
+    body: Json = field(default_factory=dict)
     within: float = LONG_SECONDS
-    """Seconds left for a transaction that the handler takes from the engine itself."""
+    """Seconds left for a transaction that the handler opens itself."""
     only_if: Collection[str] = (ANY_VERSION,)
     """The versions of If-Match."""
 
-    def fields(self) -> dict[str, Any]:
-        """The body's fields as the arguments of a store function."""
+    def fields(self) -> Json:
+        """Return the body's fields as arguments of a store function."""
         return {to_snake(name): value for name, value in self.body.items()}
 
     def stamp(self) -> Stamp:
-        """What store functions that create things take besides: where ids come from and what time it is."""
+        """Return the source of ids and the time for store functions that create something."""
         return {"ids": self.context.ids, "now": self.now()}
 
     def now(self) -> float:
         return self.context.clock.now()
 
     def id(self, name: str) -> str:
-        """A UUID of the path, in lower case."""
-        return str(self.path[name])
+        """Return an id of the path in lower case."""
+        id_: str = self.path[name]
+        return id_
 
 
 Handler = Callable[..., Any]
 """Takes `(tx: Tx, call: Call)`; only the call where an endpoint is not `in_transaction`."""
 
 
-class Endpoints:
-    """The endpoints of one noun; `router` goes into the application."""
-
-    def __init__(self, context: Context, tag: str) -> None:
-        self.context = context
-        self.tag = tag
-        self.router = Router()
-        self.endpoints: list[Endpoint] = []
-
-    def add(self, method: str, path: str, *, answers: type[BaseModel], scope: str, **options: Any) -> Callable[[Handler], Handler]:
-        """Decorator: registers a handler. The first line of its docstring is the summary; `options` are the other fields of Endpoint."""
-
-        def register(handler: Handler) -> Handler:
-            summary = (handler.__doc__ or "").split("\n", 1)[0].rstrip(".")
-            options.setdefault("writes", method != "GET")
-            endpoint = Endpoint(method, path, summary, answers, scope, getattr(handler, "__name__", path), self.tag, **options)
-            self.endpoints.append(endpoint)
-            self.router.routes.append(NamedRoute(PREFIX + path, _bind(self.context, endpoint, handler), methods=[method]))
-            return handler
-
-        return register
-
-
-def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
+def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
+    """Return the route that admits, bounds and answers the requests of an endpoint."""
     allowed = max(context.settings.request_timeout, LONG_SECONDS if endpoint.is_long else 0)
 
-    def run(call: Call, is_alone: bool) -> Response:
+    def run(request: Request, call: Call, is_alone: bool) -> Response:
         if not endpoint.in_transaction:
             document = handler(call)
         elif endpoint.writes:
-            document = context.engine.write(lambda tx: handler(tx, call), within=call.within, by=actors.key(call.key.id))
+            document = context.engine.write(lambda tx: handler(tx, call), within=call.within, by=logs.key(call.key.id))
         else:
             document = context.engine.read(lambda tx: handler(tx, call), within=call.within, helped=is_alone)
-        versioned = endpoint.is_versioned and "updatedAt" in document
-        return JsonAnswer(document, endpoint.status, {"ETag": f'"{version_of(document)}"'} if versioned else None)
+        if not endpoint.is_versioned or "updatedAt" not in document:
+            return JsonAnswer(document, endpoint.status)
+        etag = f'"{version_of(document)}"'
+        if not endpoint.writes and is_known(request, etag):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
+        return JsonAnswer(document, endpoint.status, {"ETag": etag})
 
-    async def work(request: Request, query: dict[str, Any], raw: bytes) -> Response:
+    async def work(request: Request, query: Json, raw: bytes) -> Response:
         key = request.state.standing.key
         end = context.clock.monotonic() + allowed
         only_if = read_versions(request.headers.getlist("if-match")) if endpoint.is_versioned and endpoint.writes else (ANY_VERSION,)
@@ -157,7 +167,7 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
 
         def start(is_alone: bool) -> Response:
             body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
-            return run(Call(context, key, request.path_params, query, body, left(), only_if), is_alone)
+            return run(request, Call(context, key, request.path_params, query, body, left(), only_if), is_alone)
 
         async with contextlib.AsyncExitStack() as places:
             if len(raw) > LARGE:
@@ -175,11 +185,11 @@ def _bind(context: Context, endpoint: Endpoint, handler: Handler) -> Callable[[R
             raw = await read_body(request, context.settings.body_limit, context.settings.body_timeout, count)
             return await work(request, query, raw)
 
-    return answer
+    return NamedRoute(PREFIX + endpoint.path, answer, methods=[endpoint.method])
 
 
-def _places(context: Context, endpoint: Endpoint, query: dict[str, Any]) -> FairLimiter:
-    """Reading what may be slow must not keep others from reading what is not."""
+def _places(context: Context, endpoint: Endpoint, query: Json) -> FairLimiter:
+    """Return the queue of an endpoint. Slow reads have one of their own, so that they do not delay quick ones."""
     if endpoint.writes and endpoint.in_transaction:
         return context.work.writes
     is_search = not endpoint.in_transaction or endpoint.body is not None or query.get("filters") or query.get("offset", 0) > 0
@@ -187,21 +197,25 @@ def _places(context: Context, endpoint: Endpoint, query: dict[str, Any]) -> Fair
 
 
 def read_versions(headers: Sequence[str]) -> Collection[str]:
-    """The versions that an If-Match header names; any where there is none. Raises a 400 for what is no list of them."""
-    if not headers:
+    """Return the versions that If-Match names; any version without the header. Raises a 400 when it is malformed."""
+    text = ",".join(headers).strip()
+    if not headers or text == ANY_VERSION:
         return (ANY_VERSION,)
-    said = ",".join(headers).strip()
-    if said == ANY_VERSION:
-        return (ANY_VERSION,)
-    named = _VERSION.findall(said)
-    if not named or _VERSION.sub("", said).strip(" \t,"):
+    etags = _VERSION.findall(text)
+    if not etags or _VERSION.sub("", text).strip(" \t,"):
         raise errors.bad_request("If-Match must be the ETag of an answer, with its quotation marks, or *", field="If-Match")
-    # A weak one, W/"...", names no version, for If-Match compares strongly; and "*" in quotation marks is no version of ours.
-    return {text for weak, text in named if not weak and text != ANY_VERSION}
+    # If-Match compares strongly, so that a weak ETag, W/"...", names no version; nor does "*" in quotation marks.
+    return {version for weak, version in etags if not weak and version != ANY_VERSION}
+
+
+def is_known(request: Request, etag: str) -> bool:
+    """Whether If-None-Match names this ETag, so that a 304 answers the request."""
+    text = ",".join(request.headers.getlist("if-none-match")).strip()
+    return text == ANY_VERSION or etag in text
 
 
 async def read_body(request: Request, limit: int, timeout: float, count: Callable[[int], None] = lambda _: None) -> bytes:
-    """The whole body; `count` is told of each piece. Raises what body_chunks and `count` raise."""
+    """Return the whole body. Calls `count` with the length of each piece; raises what body_chunks and `count` raise."""
     received = bytearray()
     async for chunk in body_chunks(request, limit, timeout):
         count(len(chunk))
@@ -210,11 +224,13 @@ async def read_body(request: Request, limit: int, timeout: float, count: Callabl
 
 
 async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIterator[bytes]:
-    """The body as it arrives.
+    """Yield the body as it arrives.
 
-    Raises a 413 over `limit` bytes, before any of it is read where the length was declared; a 408 for a pause over `timeout` seconds, and
-    for a body that takes longer than that and SLOWEST allow.
+    Raises a 415 for a compressed body; a 413 over `limit` bytes, before reading when the length was declared; a 408 for a pause over
+    `timeout` seconds and for a body slower than SLOWEST.
     """
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise errors.body_encoded()
     declared = request.headers.get("content-length", "0")
     if re.fullmatch("[0-9]+", declared) and (len(declared) > 18 or int(declared) > limit):
         raise errors.body_too_large(limit)
@@ -222,9 +238,9 @@ async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIter
     started = asyncio.get_running_loop().time()
     chunks = aiter(request.stream())
     while True:
-        left = started + timeout + received / SLOWEST - asyncio.get_running_loop().time()
+        seconds = started + timeout + received / SLOWEST - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(min(timeout, left)):
+            async with asyncio.timeout(min(timeout, seconds)):
                 chunk = await anext(chunks)
         except StopAsyncIteration:
             return
@@ -234,3 +250,149 @@ async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIter
         if received > limit:
             raise errors.body_too_large(limit)
         yield chunk
+
+
+TITLE = "Customer Records Service"
+DESCRIPTION = "Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key."
+
+_REFERENCE = "#/components/schemas/{model}"
+RATE_HEADERS = {
+    "X-RateLimit-Limit": {"description": "Requests allowed in a window.", "schema": {"type": "integer"}},
+    "X-RateLimit-Remaining": {"description": "Requests left in this window.", "schema": {"type": "integer"}},
+    "X-RateLimit-Reset": {"description": "When the window ends, Unix seconds.", "schema": {"type": "integer"}},
+}
+RETRY_AFTER = {"Retry-After": {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+ETAG = {"ETag": {"description": "The record's version, for If-Match. An addition to the interface.", "schema": {"type": "string"}}}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "Change the record only if it still has this version (the ETag of an answer), else 412. An addition to the interface.",
+    "schema": {"type": "string", "pattern": '^("[!#-~]*"|[*])$'},
+    "x-addition": True,
+}
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "Answer 304 without a body if the record still has this version (the ETag of an answer). An addition to the interface.",
+    "schema": {"type": "string"},
+    "x-addition": True,
+}
+_MEANINGS = {
+    400: "Bad request: details.field names what is at fault",
+    401: "No valid API key",
+    403: "The key lacks the scope, or this cannot be changed",
+    404: "Not found",
+    405: "The path does not take this method",
+    408: "The body did not arrive in time",
+    409: "Conflict with what is stored",
+    412: "Changed since: none of the versions in If-Match is the record's",
+    413: "The body is over the limit",
+    415: "The body is compressed",
+    429: "Rate limited",
+    431: "The address and the headers are over the limit",
+    500: "Internal server error",
+    503: "The storage did not answer in time; nothing was written",
+}
+
+
+def describe(endpoint: Endpoint) -> Json:
+    """Return an endpoint's operation in the OpenAPI document."""
+    refusals = {400, 401, 403, 405, 429, 431, 500, 503}
+    refusals |= {404} if "{" in endpoint.path else set()
+    refusals |= {408, 413, 415} if endpoint.body else set()
+    refusals |= {409} if endpoint.conflicts else set()
+    changes_version = endpoint.is_versioned and endpoint.writes and endpoint.method != "POST"
+    refusals |= {412} if changes_version else set()
+    headers = RATE_HEADERS | (ETAG if endpoint.is_versioned and endpoint.method != "DELETE" else {})
+    succeeds = {"description": "Successful Response", "content": _json(endpoint.answers), "headers": headers}
+    responses = {str(endpoint.status): succeeds}
+    for status in sorted(refusals):
+        headers = RATE_HEADERS | (RETRY_AFTER if status in (429, 503) else {})
+        responses[str(status)] = {"content": _json(ErrorBody), "description": _MEANINGS[status], "headers": headers}
+    is_conditional = endpoint.is_versioned and not endpoint.writes
+    if is_conditional:
+        responses["304"] = {"description": "Not changed: the record still has the version in If-None-Match", "headers": RATE_HEADERS | ETAG}
+    names = re.findall(r"\{(\w+)", endpoint.path)
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}} for name in names]
+    versions = [IF_MATCH] if changes_version else [IF_NONE_MATCH] if is_conditional else []
+    operation: Json = {
+        "tags": [endpoint.tag],
+        "summary": endpoint.summary,
+        "operationId": endpoint.name,
+        "parameters": parameters + document_parameters(endpoint.query, endpoint.filters) + versions,
+        "responses": responses,
+        "security": [{"apiKey": []}],
+        "x-required-scope": endpoint.scope,
+    }
+    if endpoint.is_addition:
+        operation |= {"x-addition": True, "description": "An addition to the interface: no client of it needs this."}
+    if endpoint.body:
+        operation["requestBody"] = {"required": not endpoint.optional_body, "content": _json(endpoint.body)}
+    return operation
+
+
+def _json(model: type[BaseModel]) -> Json:
+    return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+
+
+def build_document(endpoints: Iterable[Endpoint]) -> Json:
+    """Return the OpenAPI document."""
+    paths: dict[str, Json] = {}
+    models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorBody, "serialization")}
+    for endpoint in endpoints:
+        template = re.sub(r":\w+}", "}", PREFIX + endpoint.path)
+        paths.setdefault(template, {})[endpoint.method.lower()] = describe(endpoint)
+        models.add((endpoint.answers, "serialization"))
+        if endpoint.body:
+            models.add((endpoint.body, "validation"))
+    _, shapes = models_json_schema(sorted(models, key=lambda entry: entry[0].__name__), ref_template=_REFERENCE)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "description": DESCRIPTION, "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(shapes["$defs"].items())),
+            "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}},
+        },
+    }
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2330; background: #fff }
+h2 { border-bottom: 1px solid #d5dae3; margin-top: 2.5rem; text-transform: capitalize }
+details { border: 1px solid #d5dae3; border-radius: 6px; margin: .5rem 0; padding: .4rem .8rem }
+summary { cursor: pointer } code, pre { font: 14px/1.4 ui-monospace, monospace } pre { background: #f4f6fa; overflow: auto; padding: .8rem }
+.method { display: inline-block; font-weight: 700; width: 4.5rem } .scope { color: #5b6577 }
+@media (prefers-color-scheme: dark) { body { color: #e4e8f0; background: #14181f } pre { background: #1d232d } .scope { color: #9aa5b8 } }
+"""
+
+
+def render_docs(document: Json) -> str:
+    """Return the page that shows an OpenAPI document."""
+    info = document["info"]
+    groups: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            groups.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
+    sections = "".join(f"<section><h2>{escape(tag)}</h2>{''.join(items)}</section>" for tag, items in groups.items())
+    schemas = "".join(_details(f"<code>{escape(name)}</code>", schema) for name, schema in document["components"]["schemas"].items())
+    title = escape(info["title"])
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1><p>{escape(info['description'])}</p>"
+        f"{sections}<section><h2>Schemas</h2>{schemas}</section></body></html>"
+    )
+
+
+def _operation(method: str, path: str, operation: Json) -> str:
+    head = f'<code><span class="method">{method.upper()}</span> {escape(path)}</code> {escape(operation["summary"])}'
+    head += f' <span class="scope">{escape(operation["x-required-scope"])}</span>'
+    shown = {name: operation[name] for name in ("parameters", "requestBody") if operation.get(name)}
+    shown["responses"] = {status: response["description"] for status, response in operation["responses"].items()}
+    return _details(head, shown)
+
+
+def _details(head: str, body: Any) -> str:
+    return f"<details><summary>{head}</summary><pre>{escape(jsontext.dumps(body, indent=2))}</pre></details>"

@@ -1,4 +1,4 @@
-"""Every refusal of the service as an HTTP answer: `{error, message, details?}`. The only place that knows statuses and error codes."""
+"""JSON answers, and every refusal of the service as one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,31 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, OverQuota, PreconditionFailed, Unavailable
-from crmctl.service.http.answers import JsonAnswer
+
+
+def present(document: Json, *optional: str) -> Json:
+    """Return the document without those optional fields that are None: the specification has no null for them."""
+    return {field: value for field, value in document.items() if value is not None or field not in optional}
+
+
+class JsonAnswer(Response):
+    """A document as UTF-8 JSON that keeps every digit of decimals and large integers."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        # UTF-8 cannot encode half of a surrogate pair, quoted from a request; backslashreplace writes it as JSON does.
+        return jsontext.dumps(content).encode(errors="backslashreplace")
 
 
 class Refusal(Exception):
-    """A request the HTTP edge itself refuses, with everything its answer needs."""
+    """A request that the HTTP layer refuses, with its whole answer."""
 
     def __init__(
         self,
@@ -34,7 +51,7 @@ class Refusal(Exception):
 
 
 def bad_request(message: str, field: str | None = None) -> BadRequest:
-    """`field` is the parameter that is at fault."""
+    """Return the error; `field` names the wrong parameter."""
     return BadRequest(message, {"field": field} if field else None)
 
 
@@ -55,6 +72,11 @@ def body_too_large(limit: int) -> Refusal:
     )
 
 
+def body_encoded() -> Refusal:
+    message = "the request body must not be compressed; send it without Content-Encoding"
+    return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message, headers={"Accept-Encoding": "identity"})
+
+
 def body_too_slow() -> Refusal:
     return Refusal(
         HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request body did not arrive in time", headers={"Connection": "close"}
@@ -66,7 +88,7 @@ def not_http() -> Refusal:
 
 
 def two_lengths() -> Refusal:
-    """Whoever stands between may read such a request as another one."""
+    """Refuse a request that a proxy could read as a different one."""
     message = "a request must not have Transfer-Encoding beside Content-Length, nor before HTTP/1.1"
     return Refusal(HTTPStatus.BAD_REQUEST, "bad_request", message, headers={"Connection": "close"})
 
@@ -101,7 +123,7 @@ def rate_limited(retry_after: int) -> Refusal:
 
 
 def answer_for(error: Exception) -> JsonAnswer:
-    """The answer to a request that ended in `error`; anything unforeseen is a 500 that says nothing about the inside."""
+    """Return the answer for an error. An unexpected one is a 500 without details."""
     if isinstance(error, Refusal):
         return _answer(error.status, error.code, error.message, error.details, error.headers)
     status = next((_FAULTS[kind] for kind in type(error).__mro__ if kind in _FAULTS), None)
@@ -135,7 +157,7 @@ _ROUTING_MESSAGES = {
 def _answer(
     status: int, code: str, message: str, details: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
 ) -> JsonAnswer:
-    document: dict[str, Any] = {"error": code, "message": message}
+    document: Json = {"error": code, "message": message}
     if details is not None:
         document["details"] = dict(details)
     return JsonAnswer(document, status, headers)

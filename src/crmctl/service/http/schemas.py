@@ -1,4 +1,4 @@
-"""The shapes of requests and answers at the service's edge. Requests are checked against them; answers are documented by them."""
+"""Shapes of requests and answers. Requests are checked against them; both are documented by them."""
 
 from __future__ import annotations
 
@@ -7,37 +7,41 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from crmctl.models.attributes import AttributeType
-from crmctl.models.records import BULK_LIMIT, PAGE_LIMIT
-from crmctl.service.http.parameters import LARGEST_OFFSET, OPERATORS
-from crmctl.service.shapes import Body
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, AttributeType
+from crmctl.service.conditions import MAX_CONDITIONS
+from crmctl.service.faults import Body
+from crmctl.service.files.storage import BUCKET, MAX_PATH
+from crmctl.service.http.bodies import LARGEST_OFFSET, OPERATORS
+from crmctl.service.store.activities import MOST_LINKS
 from crmctl.service.store.attributes import MAX_OPTIONS
-from crmctl.service.store.checks import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
-from crmctl.service.values.conditions import MAX_CONDITIONS
+from crmctl.service.store.record_tables import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
+from crmctl.values.attribute_types import TYPES
 
 _VISIBLE = r"^[^\x00]*[^\s\x00-\x1f\x7f-\x9f][^\x00]*$"
-"""Something to see, and no NUL."""
+"""At least one visible character, and no NUL."""
 
 
 def _documented(**rules: Any) -> Any:
-    """Rules that only the document shows: the store checks them, and says it in a better sentence."""
+    """Return rules for the document alone: the store checks them with better messages."""
     return Field(json_schema_extra=rules)
 
 
 Id = Annotated[str, _documented(format="uuid")]
 Timestamp = Annotated[str, _documented(format="date-time")]
+Url = Annotated[str, _documented(format="uri")]
 Name = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_VISIBLE)]
 Slug = Annotated[str, _documented(maxLength=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_-]*$")]
 Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[^\x00]*$")]
 
 
 def sometimes() -> Any:
-    """A field of an answer that is left out where there is no value."""
+    """Return a field that an answer leaves out if it has no value."""
     return Field(default_factory=lambda: None)
 
 
 class Shape(BaseModel):
-    """Base of the answers' shapes: camelCase on the wire."""
+    """Base of the answers: camelCase on the wire."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -45,7 +49,7 @@ class Shape(BaseModel):
 class ErrorBody(Shape):
     error: str
     message: str
-    details: dict[str, Any] | None = None
+    details: Json | None = None
 
 
 class Object(Shape):
@@ -71,7 +75,7 @@ class Attribute(Shape):
     is_list: bool
     is_active: bool
     display_order: int
-    config: dict[str, Any] | None
+    config: Json | None
     created_at: Timestamp
     updated_at: Timestamp
 
@@ -91,7 +95,7 @@ class AttributeList(Shape):
 class Record(Shape):
     id: Id
     object_id: Id
-    data: dict[str, Any]
+    data: Json
     created_at: Timestamp
     updated_at: Timestamp
 
@@ -145,7 +149,7 @@ class MemberList(Shape):
 
 
 class Person(Shape):
-    """Who made something."""
+    """The author of something."""
 
     id: Id
     name: str
@@ -158,6 +162,162 @@ class NamedObject(Shape):
     slug: str
 
 
+class LinkedRecord(Body):
+    object_id: Id
+    record_id: Id
+
+
+class Participant(Body):
+    type: Literal["user", "person"]
+    id: Id
+
+
+class Activity(Shape):
+    id: Id
+    title: str
+    summary: str
+    activity_date: Timestamp
+    linked_records: list[LinkedRecord]
+    participants: list[Participant]
+    created_by: Person
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class ActivityList(Shape):
+    activities: list[Activity]
+
+
+class Report(Shape):
+    id: Id
+    name: str
+    description: str
+    last_run_at: Timestamp = sometimes()
+    created_at: Timestamp
+    creator: Person
+
+
+class ReportWithDefinition(Report):
+    object: NamedObject = sometimes()
+    definition: Json
+
+
+class ReportList(Shape):
+    reports: list[Report]
+
+
+class ReportRun(Shape):
+    """`error` is there when the run failed."""
+
+    id: Id
+    status: Literal["completed", "failed"]
+    result_count: int
+    started_at: Timestamp
+    completed_at: Timestamp
+    error: str = sometimes()
+
+
+class StartedReportRun(Shape):
+    run: ReportRun
+
+
+class ReportRunList(Shape):
+    runs: list[ReportRun]
+
+
+class ReportRunWithResults(ReportRun):
+    """`truncated`: there were more results than the limit of the report."""
+
+    truncated: bool
+    columns: list[str]
+    results: list[Json]
+
+
+class Workflow(Shape):
+    id: Id
+    name: str
+    description: str
+    trigger: str
+    enabled: bool
+    created_at: Timestamp
+    object: NamedObject = sometimes()
+    created_by: Person
+
+
+class WorkflowWithDefinition(Workflow):
+    """`cron` and `timezone` are there when the trigger is a schedule."""
+
+    conditions: list[Json]
+    actions: list[Json]
+    cron: str = sometimes()
+    timezone: str = sometimes()
+
+
+class WorkflowList(Shape):
+    workflows: list[Workflow]
+
+
+class WorkflowRunStarted(Shape):
+    message: str
+    workflow_id: Id
+    workflow_name: str
+
+
+class WorkflowRun(Shape):
+    id: Id
+    status: Literal["pending", "running", "completed", "failed", "skipped"]
+    title: str
+    trigger_event: str
+    error: str | None
+    started_at: Timestamp = sometimes()
+    completed_at: Timestamp = sometimes()
+    created_at: Timestamp
+
+
+class WorkflowRunList(Shape):
+    runs: list[WorkflowRun]
+
+
+class Actor(Shape):
+    type: Literal["key", "member", "workflow", "operator"]
+    id: Id = sometimes()
+    name: str = sometimes()
+
+
+class HistoryValue(Shape):
+    attribute_slug: str
+    old: Any
+    new: Any
+
+
+class Change(Shape):
+    at: Timestamp
+    type: Literal["record.created", "record.updated", "record.deleted"]
+    by: Actor | None
+    changes: list[HistoryValue]
+
+
+class RecordHistory(Shape):
+    changes: list[Change]
+    pagination: Pagination
+    known_since: Timestamp = sometimes()
+
+
+class UploadUrl(Shape):
+    signed_url: Url
+    public_url: Url
+
+
+class EventType(Shape):
+    name: str
+    description: str
+
+
+class Webhooks(Shape):
+    portal_url: Url
+    event_types: list[EventType]
+
+
 class ObjectCreate(Body):
     plural_name: Name
     singular_name: Name | None = None
@@ -166,7 +326,7 @@ class ObjectCreate(Body):
 
 
 class ObjectUpdate(Body):
-    """What is left out stays; the defaults only make a field optional."""
+    """Omitted fields keep their values; the defaults only make a field optional."""
 
     plural_name: Name = Field(default_factory=str)
     description: Description | None = None
@@ -174,15 +334,15 @@ class ObjectUpdate(Body):
 
 
 _OPTIONS = {"type": "array", "minItems": 1, "maxItems": MAX_OPTIONS, "uniqueItems": True, "items": {"type": "string", "pattern": _VISIBLE}}
-_CONFIGS: dict[str, dict[str, Any]] = {
+_CONFIGS: dict[str, Json] = {
     "select": {"options": _OPTIONS},
     "reference": {"allowed_object_id": {"type": "string", "format": "uuid"}},
 }
 
 
-def _configs_by_type(schema: dict[str, Any]) -> None:
-    """Which config goes with which type; the store checks it."""
-    schema["properties"]["type"]["enum"] = [str(one) for one in AttributeType]
+def _configs_by_type(schema: Json) -> None:
+    """Document which config belongs to which type; the store checks it."""
+    schema["properties"]["type"]["enum"] = list(TYPES)
     schema["allOf"] = [
         {
             "if": {"properties": {"type": {"const": kind}}},
@@ -209,7 +369,7 @@ class AttributeCreate(Body):
     is_required: bool = False
     is_unique: bool = False
     is_list: bool = False
-    config: dict[str, Any] | None = None
+    config: Json | None = None
 
 
 class AttributeUpdate(Body):
@@ -217,7 +377,7 @@ class AttributeUpdate(Body):
 
 
 class RecordWrite(Body):
-    data: dict[str, Any]
+    data: Json
 
 
 class SearchFilter(Body):
@@ -240,9 +400,32 @@ class RecordSearch(Body):
 
 class BulkWrite(Body):
     mode: Literal["create", "upsert"] = "create"
-    # Each item `{data: object, id?: UUID}`; one of another shape fails alone, like one with a wrong value.
+    # Each item is `{data: object, id?: UUID}`; a malformed one fails alone, like one with a wrong value.
     records: list[Any] = Field(max_length=BULK_LIMIT, description="Items of the form {data: object, id?: UUID}; a wrong one fails alone.")
 
 
 class BulkDelete(Body):
     ids: list[str] = Field(max_length=BULK_LIMIT)
+
+
+class ActivityUpdate(Body):
+    title: Name = Field(default_factory=str)
+    summary: Description | None = None
+    activity_date: Timestamp | None = None
+    linked_records: Annotated[list[LinkedRecord], Field(max_length=MOST_LINKS)] | None = None
+    participants: Annotated[list[Participant], Field(max_length=MOST_LINKS)] | None = None
+
+
+class ActivityCreate(ActivityUpdate):
+    title: Name
+
+
+class WorkflowRunStart(Body):
+    """`data` stands in for a record's data; a `recordId` in it makes the run about that record."""
+
+    data: Json | None = None
+
+
+class UploadRequest(Body):
+    path: Annotated[str, _documented(minLength=1, maxLength=MAX_PATH)]
+    bucket: Annotated[str, _documented(pattern=f"^{BUCKET}$")]

@@ -1,34 +1,42 @@
-"""The background threads of a service process: one for each job, asleep while there is nothing to do. What the jobs do is theirs."""
+"""Background threads of a service process and their jobs."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
-from typing import Protocol
+import traceback
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from crmctl.service.failures import FAILURES
+from crmctl.service.context import Context
+from crmctl.service.faults import FAILURES, Unavailable
+from crmctl.service.store import change_log, logs
+from crmctl.service.store.logs import LoggedRequest
+from crmctl.service.store.tx import Tx
 
 POLL_SECONDS = 0.25
-"""Longest sleep: how late work is noticed. A look costs one indexed read; being told instead would not see what other processes leave."""
+"""Longest sleep, and so the delay before work is noticed. A look costs one indexed read, and also finds what other processes left."""
 
 REST_SECONDS = 5.0
 """Pause after a job failed, for example because the database is away."""
 
 
-class BackgroundJob(Protocol):
-    """A piece of repeating work, coordinated with other processes through the database alone."""
+class BackgroundJob(ABC):
+    """Repeating work. Processes coordinate it through the database alone."""
 
+    @abstractmethod
     def run_once(self) -> bool:
-        """Do what is there to do now; whether there was anything."""
-        ...
+        """Do the work that is there, and return whether there was any."""
 
-    def close(self) -> None:
-        """Finish what is under way."""
-        ...
+    def close(self) -> None:  # noqa: B027
+        """Finish the work under way."""
 
 
 class Worker:
-    """Runs every job until stopped. A job that fails is reported and tried again; it never stops the others."""
+    """Runs every job until stopped. A failing job is reported and tried again; it never stops the others."""
 
     def __init__(self, jobs: Sequence[BackgroundJob]) -> None:
         self._jobs = jobs
@@ -40,7 +48,7 @@ class Worker:
             thread.start()
 
     def stop(self) -> None:
-        """Finish what is under way and end."""
+        """Finish the work under way and end."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -56,3 +64,162 @@ class Worker:
                 FAILURES.tell(error)
                 pause = REST_SECONDS
             self._stopping.wait(pause)
+
+
+Held = TypeVar("Held", bound=list[Any] | Counter[Any])
+
+
+class PeriodicJob(BackgroundJob):
+    """Calls `work` every so many seconds."""
+
+    every: ClassVar[float]
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._next_at = 0.0
+
+    def run_once(self) -> bool:
+        now = self._context.clock.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + self.every
+            self.work()
+        return False
+
+    @abstractmethod
+    def work(self) -> None: ...
+
+
+class GatheringJob(PeriodicJob, Generic[Held]):
+    """Collects what threads add, and writes it once a second, so that no request waits. A killed process loses a second's worth."""
+
+    every = 1.0
+
+    def __init__(self, context: Context, held: Held) -> None:
+        super().__init__(context)
+        self._lock = threading.Lock()
+        self._held = held
+        self.dropped = 0
+
+    def close(self) -> None:
+        """Write the rest, if the database is there."""
+        try:
+            self.work()
+        except Unavailable:
+            self.dropped += len(self._held)
+            self._held.clear()
+
+    def work(self) -> None:
+        with self._lock:
+            held, self._held = self._held, type(self._held)()
+        if not held:
+            return
+        try:
+            self._context.engine.write(lambda tx: self.write(tx, held))
+        except BaseException:
+            with self._lock:
+                self._held = self.kept(cast("Held", held + self._held))  # type: ignore[operator]
+            raise
+
+    @abstractmethod
+    def write(self, tx: Tx, held: Held) -> None: ...
+
+    def kept(self, held: Held) -> Held:
+        """Return what to keep while the database is away."""
+        return held
+
+
+T = TypeVar("T")
+
+
+class Places:
+    """A pool of places for one job's thread. Errors of the work are reported; its lease in the database decides about the rest."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = self._free = most
+        self._has_ended = False
+        self._changed = threading.Condition()
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
+
+    def free(self) -> int:
+        """Return how many pieces of work could start now. `wait` counts from here."""
+        with self._changed:
+            self._has_ended = False
+            return self._free
+
+    def start(self, work: Callable[[T], None], item: T) -> None:
+        """Run `work(item)` on a thread."""
+        with self._changed:
+            self._free -= 1
+        self._pool.submit(self._run, work, item)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until a piece of work has ended since `free`, or the time is over. Returns False at once when none is under way."""
+        with self._changed:
+            if self._free == self._most:
+                return self._has_ended
+            self._changed.wait_for(lambda: self._has_ended, seconds)
+            return True
+
+    def close(self) -> None:
+        """Wait for the work under way."""
+        self._pool.shutdown()
+
+    def _run(self, work: Callable[[T], None], item: T) -> None:
+        try:
+            work(item)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+        finally:
+            with self._changed:
+                self._free += 1
+                self._has_ended = True
+                self._changed.notify_all()
+
+
+BATCH = 200
+
+Consumer = Callable[[Tx, Sequence[change_log.Event]], None]
+"""Stores the consequences of events, and does nothing else."""
+
+
+class Dispatcher(BackgroundJob):
+    """Hands events from the outbox to their consumers."""
+
+    def __init__(self, context: Context, consumers: Sequence[Consumer]) -> None:
+        self._context = context
+        self._consumers = consumers
+
+    def run_once(self) -> bool:
+        if not self._context.engine.read(change_log.is_waiting):
+            return False
+        return self._context.engine.write(self._dispatch)
+
+    def _dispatch(self, tx: Tx) -> bool:
+        events = change_log.take_waiting(tx, BATCH)
+        for consumer in self._consumers if events else ():
+            consumer(tx, events)
+        return bool(events)
+
+
+MOST_WAITING = 20_000
+"""Most entries kept while the database is away."""
+
+
+class RequestLogWriter(GatheringJob[list[LoggedRequest]]):
+    """Writes finished requests to the log in the database. Requests call `add`."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, [])
+
+    def add(self, request: LoggedRequest) -> None:
+        with self._lock:
+            if len(self._held) < MOST_WAITING:
+                self._held.append(request)
+            else:
+                self.dropped += 1
+
+    def write(self, tx: Tx, held: list[LoggedRequest]) -> None:
+        logs.append(tx, held)
+
+    def kept(self, held: list[LoggedRequest]) -> list[LoggedRequest]:
+        return held[:MOST_WAITING]

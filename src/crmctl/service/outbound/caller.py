@@ -1,41 +1,132 @@
-"""One attempt over HTTP: to the vetted address only, no redirects, one deadline for all of it.
-
-The service's only importer of httpx; of h11 and httpcore, which it is made of, `connection` knows too.
-"""
+"""One outgoing HTTP attempt with one deadline."""
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
-import h11
 import httpcore
 import httpx
 
 from crmctl.clock import Clock
+from crmctl.errors import reason
 from crmctl.models.signatures import sign
-from crmctl.service.outbound.connection import Deadline, PinnedConnection, exchange
-from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard, VettedAddress
-from crmctl.service.outbound.lookup import UnresolvableTargetError
+from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard, UnresolvableTargetError, VettedAddress
 from crmctl.service.store.delivery_claims import Attempt, Due
 from crmctl.version import __version__
 
+MOST_HEAD = 100 * 1024
+"""Most bytes before the body of an answer, interim answers such as 100 Continue included."""
+
+
+class _Deadline:
+    """The moment by which an attempt must be done."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._at = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Return the seconds until then, more than 0. Raises TimeoutError."""
+        left = self._at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Connects to the vetted address, whatever the name, for one attempt."""
+
+    def __init__(self, address: str, deadline: _Deadline) -> None:
+        self._address = address
+        self._deadline = deadline
+        self.stream: _Stream | None = None
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        with _named(self._deadline, httpcore.ConnectTimeout, httpcore.ConnectError):
+            connected = socket.create_connection((self._address, port), self._deadline.left())
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.stream = _Stream(connected, self._deadline)
+        return self.stream
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection whose every step obeys the deadline. `is_answered` lifts the limit of MOST_HEAD."""
+
+    def __init__(self, connected: socket.socket, deadline: _Deadline) -> None:
+        self._socket = connected
+        self._deadline = deadline
+        self._received = 0
+        self.is_answered = False
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        with _named(self._deadline, httpcore.ConnectTimeout, httpcore.ConnectError):
+            self._socket.settimeout(self._deadline.left())
+            self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname)
+        return self
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if not self.is_answered and self._received > MOST_HEAD:
+            raise httpcore.RemoteProtocolError(f"more than {MOST_HEAD:,} bytes came before the body of an answer")
+        with _named(self._deadline, httpcore.ReadTimeout, httpcore.ReadError):
+            self._socket.settimeout(self._deadline.left())
+            data = self._socket.recv(max_bytes)
+        self._received += len(data)
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        with _named(self._deadline, httpcore.WriteTimeout, httpcore.WriteError):
+            remaining = memoryview(buffer)
+            while remaining:
+                self._socket.settimeout(self._deadline.left())
+                remaining = remaining[self._socket.send(remaining) :]
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def get_extra_info(self, info: str) -> object:
+        return self._socket if info in ("socket", "ssl_object") and isinstance(self._socket, ssl.SSLSocket) else None
+
+
+@contextmanager
+def _named(deadline: _Deadline, late: type[Exception], broken: type[Exception]) -> Iterator[None]:
+    """Turn the failures of sockets into httpcore's."""
+    try:
+        yield
+    except TimeoutError:
+        raise late(f"not done within {deadline.seconds:g} seconds") from None
+    except ssl.SSLCertVerificationError as error:
+        raise broken(f"the certificate is refused: {error.verify_message}") from error
+    except OSError as error:
+        raise broken(reason(error)) from error
+
+
 ATTEMPT_SECONDS = 15.0
-"""For the whole try: looking up the name, connecting, TLS, sending, and the answer's last byte."""
+"""Limit of a whole attempt, from looking up the name to the last byte of the answer."""
 
 KEPT_BODY = 16 * 1024
-"""Bytes of a receiver's answer that the history keeps."""
+"""Bytes of an answer's body that the history keeps."""
 
 USER_AGENT = f"crmctl-service/{__version__}"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A receiver's answer, its body cut to what the history keeps."""
+    """A receiver's answer; the body is cut to KEPT_BODY."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,66 +134,63 @@ class Reply:
 
 
 class CallFailedError(Exception):
-    """There was no answer, or the address must not be called; the text says why. Unless it was refused, the call may have arrived."""
+    """There was no answer, or the address must not be called; the text says why. The call may have arrived nevertheless."""
 
 
 @cache
 def trusted_authorities() -> ssl.SSLContext:
-    """Of `SSL_CERT_FILE` or `SSL_CERT_DIR` where one is set, else the usual ones."""
-    # Reading the certificates takes longer than the rest of a try.
-    context = httpx.create_ssl_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    """Return the authorities of `SSL_CERT_FILE` or `SSL_CERT_DIR`, else the usual ones. Reading them is slow."""
+    return httpx.create_ssl_context()
 
 
 @dataclass(frozen=True)
 class Caller:
-    """POSTs to addresses that the guard lets through; thread-safe. `seconds` are for each call as a whole."""
+    """POSTs to addresses that the guard allows; thread-safe. `seconds` limits a whole call."""
 
     guard: TargetGuard
     seconds: float = ATTEMPT_SECONDS
     trusted: Callable[[], ssl.SSLContext] = trusted_authorities
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """The answer, whatever its status. Raises CallFailedError."""
-        deadline = Deadline(self.seconds)
+        """Return the answer, whatever its status. Raises CallFailedError."""
+        deadline = _Deadline(self.seconds)
         try:
             return self._post(self.guard.vet(url, deadline.left()), headers, body, deadline)
         except (ForbiddenTargetError, UnresolvableTargetError) as problem:
             raise CallFailedError(str(problem)) from problem
-        except (
-            httpcore.TimeoutException,
-            httpcore.NetworkError,
-            httpcore.ProtocolError,
-            h11.ProtocolError,
-            OSError,
-            ValueError,
-        ) as problem:
+        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as problem:
             raise CallFailedError(f"{type(problem).__name__}: {problem}") from problem
 
-    def _post(self, target: VettedAddress, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> Reply:
+    def _post(self, target: VettedAddress, headers: Mapping[str, str], body: bytes, deadline: _Deadline) -> Reply:
         own = {"host": _host_header(target), "content-length": str(len(body)), "connection": "close"}
         sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
-        head = h11.Request(method=b"POST", target=target.path.encode(), headers=sent)
-        with closing(PinnedConnection(target.address, target.port, deadline)) as connection:
-            if target.scheme == "https":
-                connection.start_tls(self.trusted(), target.host)
-            status, answered, start = exchange(connection, head, body, KEPT_BODY)
-        received = {name.decode("latin-1"): value.decode("latin-1") for name, value in answered}
-        return Reply(status, received, start.decode("utf-8", "replace"))
+        url = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
+        backend, received = _Backend(target.address, deadline), b""
+        authorities = self.trusted() if target.scheme == "https" else None
+        with (
+            httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
+            pool.stream("POST", url, headers=sent, content=body) as response,
+        ):
+            if backend.stream is not None:
+                backend.stream.is_answered = True
+            for piece in response.iter_stream():
+                received += piece
+                if len(received) >= KEPT_BODY:
+                    break
+        answered = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+        return Reply(response.status, answered, received[:KEPT_BODY].decode("utf-8", "replace"))
 
 
 class OutboundCaller:
-    """Sends signed deliveries; thread-safe."""
+    """Sends signed deliveries; thread-safe. Calls `tell` after each attempt."""
 
     def __init__(self, caller: Caller, clock: Clock, tell: Callable[[Due, Attempt], None] = lambda _due, _attempt: None) -> None:
-        """`tell` is told of every try."""
         self._caller = caller
         self._clock = clock
         self._tell = tell
 
     def send(self, due: Due) -> Attempt:
-        """One try. Never raises: what went wrong is in the attempt."""
+        """Try once. Never raises: the attempt holds the error."""
         at, started = self._clock.now(), time.monotonic()
         signed = sign(due.secrets, due.event_id, int(at), due.body).as_headers()
         headers = {

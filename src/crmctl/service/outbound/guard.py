@@ -1,20 +1,133 @@
-"""Which addresses a webhook or a workflow may call: public ones only, unless the operator allows more.
-
-A name is resolved once, so that the vetted address is the one connected to.
-"""
+"""Decide which addresses webhooks and workflows may call."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
+import threading
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from crmctl.service.outbound.addresses import Address, Network, reached, why_not_public
-from crmctl.service.outbound.lookup import Lookups, Resolver, resolve
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_SPECIAL: tuple[tuple[Network, str], ...] = tuple(
+    (ipaddress.ip_network(network), name)
+    for network, name in (
+        ("0.0.0.0/8", "this network"),
+        ("10.0.0.0/8", "private"),
+        ("100.64.0.0/10", "shared by carriers; clouds answer here"),
+        ("127.0.0.0/8", "loopback"),
+        ("168.63.129.16/32", "a cloud's own service"),
+        ("169.254.0.0/16", "link-local; clouds answer here"),
+        ("172.16.0.0/12", "private"),
+        ("192.0.0.0/24", "protocol assignments; clouds answer here"),
+        ("192.0.2.0/24", "documentation"),
+        ("192.88.99.0/24", "6to4 relay"),
+        ("192.168.0.0/16", "private"),
+        ("198.18.0.0/15", "benchmarking"),
+        ("198.51.100.0/24", "documentation"),
+        ("203.0.113.0/24", "documentation"),
+        ("224.0.0.0/4", "multicast"),
+        ("255.255.255.255/32", "broadcast"),
+        ("240.0.0.0/4", "reserved"),
+        ("::/128", "unspecified"),
+        ("::1/128", "loopback"),
+        ("::/96", "IPv4-compatible"),
+        ("64:ff9b:1::/48", "NAT64 of a local network"),
+        ("100::/64", "discard"),
+        ("2001::/32", "Teredo"),
+        ("2001::/23", "protocol assignments"),
+        ("2001:db8::/32", "documentation"),
+        ("2002::/16", "6to4"),
+        ("3fff::/20", "documentation"),
+        ("5f00::/16", "segment routing"),
+        ("fc00::/7", "unique local; clouds answer here"),
+        ("fe80::/10", "link-local"),
+        ("fec0::/10", "site-local"),
+        ("ff00::/8", "multicast"),
+    )
+)
+"""IANA's IPv4 and IPv6 special-purpose registries (what is not globally reachable), multicast, withdrawn networks, and addresses of cloud
+services. The first match gives the name."""
+
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_EMBEDDING = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
+"""IPv4-mapped and NAT64 networks: their addresses lead to the IPv4 address in the last 32 bits."""
+
+
+def reached(address: Address) -> Address:
+    """Return the address that a connection reaches: the IPv4 address inside a mapped or NAT64 one, else the address itself."""
+    if isinstance(address, ipaddress.IPv6Address) and any(address in network for network in _EMBEDDING):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def why_not_public(address: Address) -> str | None:
+    """Return what a `reached` address is instead of public, None for a public one."""
+    for network, name in _SPECIAL:
+        if address.version == network.version and address in network:
+            return name
+    if isinstance(address, ipaddress.IPv6Address) and address not in _GLOBAL_UNICAST:
+        return "not assigned to anybody"
+    return None
+
+
+Resolver = Callable[[str, int], Sequence[str]]
+
+
+class UnresolvableTargetError(Exception):
+    """The host name has no address now; a later try may succeed."""
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """Return all addresses of a host name in the system's order. Raises UnresolvableTargetError."""
+    try:
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UnresolvableTargetError(f"the host name {host} has no address") from error
+    return list(dict.fromkeys(str(item[4][0]) for item in entries))
+
+
+class Lookups:
+    """Thread-safe name lookups, one at a time per name: a name whose servers are silent occupies one thread only."""
+
+    def __init__(self, resolver: Resolver = resolve) -> None:
+        self._resolver = resolver
+        self._guarded = threading.Lock()
+        self._under_way: dict[tuple[str, int], Future[Sequence[str]]] = {}
+
+    def addresses(self, host: str, port: int, seconds: float) -> Sequence[str]:
+        """Return at least one address. Raises UnresolvableTargetError, also when the time is over."""
+        try:
+            addresses = self._ask(host, port).result(max(0.0, seconds))
+        except TimeoutError:
+            raise UnresolvableTargetError(f"the host name {host} could not be looked up in time") from None
+        if not addresses:
+            raise UnresolvableTargetError(f"the host name {host} has no address")
+        return addresses
+
+    def _ask(self, host: str, port: int) -> Future[Sequence[str]]:
+        with self._guarded:
+            future = self._under_way.get((host, port))
+            if future is None:
+                future = self._under_way[host, port] = Future()
+                threading.Thread(target=self._run, args=(host, port, future), name="lookup", daemon=True).start()
+            return future
+
+    def _run(self, host: str, port: int, future: Future[Sequence[str]]) -> None:
+        try:
+            future.set_result(self._resolver(host, port))
+        except Exception as error:
+            future.set_exception(error)
+        finally:
+            with self._guarded:
+                del self._under_way[host, port]
+
 
 LOOKUP_SECONDS = 15.0
 
@@ -23,12 +136,12 @@ _KEPT_IN_PATH = "%/:?[]@!$&'()*+,;=~"
 
 
 class ForbiddenTargetError(Exception):
-    """The address must not be called; the text says why and is shown in the delivery history."""
+    """The address must not be called. The text says why; the delivery history shows it."""
 
 
 @dataclass(frozen=True)
 class VettedAddress:
-    """A vetted address: connect to `address`, speak to `host`, in ASCII, as is `path` with its query."""
+    """Connect to `address`, speak to `host`. `host` and `path`, which includes the query, are ASCII."""
 
     scheme: str
     host: str
@@ -39,7 +152,7 @@ class VettedAddress:
 
 @dataclass(frozen=True)
 class _Url:
-    """A target without its address. `literal` is the address that the host spells out, where it does."""
+    """A parsed target. `literal` is the address that the host spells out, if any."""
 
     scheme: str
     host: str
@@ -49,27 +162,27 @@ class _Url:
 
 
 def check_form(url: str) -> None:
-    """Refuse what is no web address at all, whoever it belongs to. Raises ForbiddenTargetError."""
+    """Raise ForbiddenTargetError for a text that is no web address."""
     _read(url)
 
 
 class TargetGuard:
-    """`allowed` are networks the operator opened (for `--dev`: loopback); everything not public is refused otherwise."""
+    """Refuses everything that is not public, except for the `allowed` networks (with `--dev`: loopback)."""
 
     def __init__(self, allowed: Iterable[Network] = (), resolver: Resolver = resolve) -> None:
         self._allowed = tuple(allowed)
         self._lookups = Lookups(resolver)
 
     def check_url(self, url: str) -> None:
-        """Refuse an URL that can never be called. Raises ForbiddenTargetError; resolves nothing."""
+        """Raise ForbiddenTargetError for a URL that can never be called. Resolves nothing."""
         literal = _read(url).literal
         if literal is not None:
             self._vet(literal)
 
     def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> VettedAddress:
-        """Resolve and vet. Every address of a name must be allowed: a name that mixes public and private ones is an attack or a mistake.
+        """Resolve and vet a URL. Every address of a name must be allowed: mixing public and private ones is an attack or a mistake.
 
-        Raises ForbiddenTargetError or UnresolvableTargetError, the latter also when the name was not resolved within `seconds`.
+        Raises ForbiddenTargetError, or UnresolvableTargetError, also when the name is not resolved within `seconds`.
         """
         read = _read(url)
         addresses = [str(read.literal)] if read.literal is not None else self._lookups.addresses(read.host, read.port, seconds)
@@ -87,7 +200,7 @@ class TargetGuard:
 
 
 def _read(url: str) -> _Url:
-    """Stricter than any parser of URLs, so that no two of them can read the same text differently."""
+    """Parse more strictly than any URL parser, so that no two of them can read the same text differently."""
     if any(unicodedata.category(character)[0] in "CZ" or character == "\\" for character in url):
         raise ForbiddenTargetError("the URL must not hold blanks, line breaks, control characters or backslashes")
     try:
@@ -107,7 +220,8 @@ def _read(url: str) -> _Url:
 
 
 def _host(name: str, *, is_bracketed: bool) -> tuple[str, Address | None]:
-    """A host name in ASCII, and the address it spells out in a notation that connect() would take (1.2.3.4, 0x7f.1, 2130706433, [::1])."""
+    """Return a host name in ASCII, and the address it spells out in a notation that connect() takes (1.2.3.4, 0x7f.1, 2130706433,
+    [::1])."""
     if "%" in name:
         raise ForbiddenTargetError("the URL must not name a network interface, or a host with a percent sign")
     if is_bracketed:

@@ -1,32 +1,34 @@
-"""What operators and tools ask: is it alive, is it ready, its metrics, its OpenAPI document and a page to read it. No API key needed."""
+"""Health, readiness, metrics, the OpenAPI document and its page. They need no API key."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Router
 
+from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Busy
-from crmctl.service.http.answers import JsonAnswer
-from crmctl.service.http.docs_page import render_docs
-from crmctl.service.http.endpoints import NamedRoute
-from crmctl.service.http.metrics import Metrics
-from crmctl.service.store import organisation, service_values
+from crmctl.service.http.edge import READY_PATH, Metrics
+from crmctl.service.http.endpoints import NamedRoute, render_docs
+from crmctl.service.http.errors import JsonAnswer
+from crmctl.service.store import keys, members
 
 READY_SECONDS = 1.0
-"""How long an answer of the readiness check stands: strangers must not make the database write as often as they like."""
+"""How long a readiness check counts: strangers must not make the database write as often as they like."""
+
+REFUSED_SECONDS = 10.0
+"""How long the service is not ready after the storage refused a request. A probe may fit where a record does not."""
 
 _READY_WITHIN = 2.0
 
 
-def router(context: Context, metrics: Metrics, document: Callable[[], dict[str, Any]]) -> Router:
-    """`document` gives the OpenAPI document. Metrics and docs are there as far as the settings say."""
+def router(context: Context, metrics: Metrics, document: Callable[[], Json]) -> Router:
+    """Return the routes that the settings allow. `document` returns the OpenAPI document."""
     routes = _health(context)
     if context.settings.metrics is True:
         routes.append(_metrics(metrics))
@@ -36,14 +38,14 @@ def router(context: Context, metrics: Metrics, document: Callable[[], dict[str, 
 
 
 def metrics_router(metrics: Metrics) -> Router:
-    """The metrics alone, for an address of their own."""
+    """Return the metrics alone, for a separate listener."""
     return Router([_metrics(metrics)])
 
 
 def _health(context: Context) -> list[NamedRoute]:
     readiness = _Readiness(context)
 
-    # On the event loop: whatever threads and locks wait for, this process answers.
+    # On the event loop, so that the process answers even when threads and locks wait.
     async def healthz(_request: Request) -> Response:
         return JsonAnswer({"status": "ok"})
 
@@ -51,7 +53,7 @@ def _health(context: Context) -> list[NamedRoute]:
         await readiness.check()
         return JsonAnswer({"status": "ready"})
 
-    return [NamedRoute("/healthz", healthz), NamedRoute("/readyz", readyz)]
+    return [NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz)]
 
 
 def _metrics(metrics: Metrics) -> NamedRoute:
@@ -61,7 +63,7 @@ def _metrics(metrics: Metrics) -> NamedRoute:
     return NamedRoute("/metrics", show_metrics)
 
 
-def _docs(document: Callable[[], dict[str, Any]]) -> list[NamedRoute]:
+def _docs(document: Callable[[], Json]) -> list[NamedRoute]:
     def show_openapi(_request: Request) -> Response:
         return JsonAnswer(document())
 
@@ -72,7 +74,7 @@ def _docs(document: Callable[[], dict[str, Any]]) -> list[NamedRoute]:
 
 
 class _Readiness:
-    """Whether the database can be read and written, tried out at most once a second, whoever asks."""
+    """Checks at most once a second whether the database can be read and written."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -81,7 +83,10 @@ class _Readiness:
         self._problem: Exception | None = None
 
     async def check(self) -> None:
-        """Raises Unavailable, or what else is wrong. A database that others keep busy is well."""
+        """Raise the problem of the database, also after it refused a request. A busy database is ready."""
+        work = self._context.work
+        if work.refusal is not None and self._context.clock.monotonic() - work.refused_at < REFUSED_SECONDS:
+            raise work.refusal
         async with self._lock:
             now = self._context.clock.monotonic()
             if self._tried_at is None or now - self._tried_at >= READY_SECONDS:
@@ -93,8 +98,8 @@ class _Readiness:
     def _try(self) -> Exception | None:
         engine, now = self._context.engine, self._context.clock.now()
         try:
-            engine.read(organisation.get_organisation, within=_READY_WITHIN)
-            engine.write(lambda tx: service_values.put_probe(tx, now), within=_READY_WITHIN)
+            engine.read(members.get_organisation, within=_READY_WITHIN)
+            engine.write(lambda tx: keys.put_probe(tx, now), within=_READY_WITHIN)
         except Busy:
             return None
         except Exception as error:

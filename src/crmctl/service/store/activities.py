@@ -1,8 +1,5 @@
-"""Activities: what happened with records and people. Links and participants are checked when they are made.
-
-A record that is deleted later stays named in the activity: the history of who met whom is not rewritten.
-"""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""Activities. Links and participants are checked when they are made; a record deleted later stays named, because history is not
+rewritten."""
 
 from __future__ import annotations
 
@@ -10,17 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import outbox, record_tables
-from crmctl.service.store.checks import invalid, require_description, require_name
-from crmctl.service.store.members import author
-from crmctl.service.store.organisation import organisation_id
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import micros_of, to_micros, to_wire
-from crmctl.service.store.tx import Tx, all_in, required
-from crmctl.service.values.choices import canonical_uuid
-from crmctl.service.values.dates import parse_instant
-from crmctl.service.values.text import Invalid
+from crmctl.service.store import change_log, record_tables
+from crmctl.service.store.members import author, organisation_id
+from crmctl.service.store.record_tables import invalid, require_description, require_name
+from crmctl.service.store.tx import Stamp, Tx, all_in, micros_of, required, to_micros, to_wire
+from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PEOPLE = "people"
 """The standard object whose records can take part in an activity."""
@@ -41,7 +34,7 @@ class _Row(NamedTuple):
     created_at: int
     updated_at: int
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         return {
             "id": self.id,
             "title": self.title,
@@ -61,48 +54,31 @@ Ids = Callable[[], str]
 Pairs = Sequence[Mapping[str, str]]
 
 
-def create_tables(tx: Tx) -> None:
-    """The migration that brings activities."""
-    text = tx.dialect.text
-    tx.execute(
-        f"""CREATE TABLE activity (number {tx.dialect.identity}, id {text} NOT NULL UNIQUE, title {text} NOT NULL, summary {text} NOT NULL,
-            activity_date BIGINT NOT NULL, linked_records {text} NOT NULL, participants {text} NOT NULL, created_by {text} NOT NULL,
-            created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)"""
-    )
-    tx.execute(
-        f"""CREATE TABLE activity_link (record_id {text} NOT NULL, object_id {text} NOT NULL, activity BIGINT NOT NULL,
-            PRIMARY KEY (record_id, object_id, activity)){tx.dialect.keyed_table}"""
-    )
-    tx.execute("CREATE INDEX activity_link_object ON activity_link (object_id, activity)")
-    tx.execute("CREATE INDEX activity_link_activity ON activity_link (activity)")
-
-
-def list_activities(
-    tx: Tx, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
-) -> list[dict[str, Any]]:
-    """Newest first; only those linked to the record, and to a record of the object, where given."""
+def list_activities(tx: Tx, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0) -> list[Json]:
+    """Return activities, newest first, only those linked to the given record and to a record of the given object."""
     linked = {"record_id": record_id, "object_id": object_id}
-    given = {column: value for column, value in linked.items() if value is not None}
-    condition = " AND ".join(f"{column} = ?" for column in given)
-    where = f"WHERE number IN (SELECT activity FROM activity_link WHERE {condition}) " if given else ""
+    filters = {column: value for column, value in linked.items() if value is not None}
+    condition = " AND ".join(f"{column} = ?" for column in filters)
+    where = f"WHERE number IN (SELECT activity FROM activity_link WHERE {condition}) " if filters else ""
     sql = f"SELECT {_COLUMNS} FROM activity {where}ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_Row(*row).wire() for row in tx.all(sql, (*given.values(), limit, offset))]
+    return [_Row(*row).wire() for row in tx.all(sql, (*filters.values(), limit, offset))]
 
 
-def get_activity(tx: Tx, activity_id: str) -> dict[str, Any]:
+def get_activity(tx: Tx, activity_id: str) -> Json:
     """Raises NotFound."""
     return _Row(*_row(tx, _COLUMNS, activity_id)).wire()
 
 
-def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """`fields` as in the specification 4.4; only the title is needed, the date defaults to now. `created_by` is a member's id.
+def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, **stamp: Unpack[Stamp]) -> Json:
+    """Create an activity from wire fields (specification 4.4); only the title is required, the date defaults to now. `created_by` is a
+    member's id.
 
     Raises BadRequest naming the field, also for a link or participant that does not exist.
     """
     values = _checked(tx, {"title": None, "activityDate": None} | dict(fields), {}, stamp["now"])
     made_by = jsontext.dumps(author(tx, created_by))
     at = to_micros(stamp["now"])
-    row: dict[str, Any] = {"id": stamp["ids"](), "summary": "", "linked_records": "[]", "participants": "[]"}
+    row: Json = {"id": stamp["ids"](), "summary": "", "linked_records": "[]", "participants": "[]"}
     row |= {"created_by": made_by, "created_at": at, "updated_at": at}
     row |= values
     columns = ", ".join(row)
@@ -114,12 +90,12 @@ def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None
     return created
 
 
-def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """Changes only the fields given. A link that was there already may point at a record deleted since. Raises NotFound, BadRequest."""
-    known = get_activity(tx, activity_id)
-    columns = _checked(tx, fields, known, stamp["now"]) | {"updated_at": to_micros(stamp["now"])}
+def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], **stamp: Unpack[Stamp]) -> Json:
+    """Change the given fields. An existing link may point at a deleted record. Raises NotFound, BadRequest."""
+    activity = get_activity(tx, activity_id)
+    columns = _checked(tx, fields, activity, stamp["now"]) | {"updated_at": to_micros(stamp["now"])}
     assignments = ", ".join(f"{column} = ?" for column in columns)
-    tx.execute(f"UPDATE activity SET {assignments} WHERE id = ?", (*columns.values(), known["id"]))
+    tx.execute(f"UPDATE activity SET {assignments} WHERE id = ?", (*columns.values(), activity["id"]))
     if "linkedRecords" in fields:
         number = _row(tx, "number", activity_id)[0]
         tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
@@ -130,18 +106,17 @@ def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], **stamp
 
 
 def delete_activity(tx: Tx, activity_id: str, **stamp: Unpack[Stamp]) -> None:
-    """Raises NotFound."""
-    known = get_activity(tx, activity_id)
+    activity = get_activity(tx, activity_id)
     number = _row(tx, "number", activity_id)[0]
     if tx.execute("DELETE FROM activity WHERE number = ?", (number,)) == 0:
         raise NotFound(f"the activity {activity_id} has just been deleted")
     tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
-    _announce(tx, "activity.deleted", known, **stamp)
+    _announce(tx, "activity.deleted", activity, **stamp)
 
 
-def _checked(tx: Tx, fields: Mapping[str, Any], known: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Columns for the given wire fields."""
-    columns: dict[str, Any] = {}
+def _checked(tx: Tx, fields: Mapping[str, Any], existing: Mapping[str, Any], now: float) -> Json:
+    """Return the columns for wire fields."""
+    columns: Json = {}
     if "title" in fields:
         columns["title"] = require_name(fields["title"], "title")
     if "summary" in fields:
@@ -150,11 +125,11 @@ def _checked(tx: Tx, fields: Mapping[str, Any], known: Mapping[str, Any], now: f
         columns["activity_date"] = _instant(fields["activityDate"], now)
     if "linkedRecords" in fields:
         links = _pairs(fields["linkedRecords"], "linkedRecords", "objectId", "recordId")
-        _check_links(tx, [link for link in links if link not in known.get("linkedRecords", ())])
+        _check_links(tx, [link for link in links if link not in existing.get("linkedRecords", ())])
         columns["linked_records"] = jsontext.dumps(links)
     if "participants" in fields:
         participants = _pairs(fields["participants"], "participants", "type", "id")
-        _check_participants(tx, [each for each in participants if each not in known.get("participants", ())])
+        _check_participants(tx, [participant for participant in participants if participant not in existing.get("participants", ())])
         columns["participants"] = jsontext.dumps(participants)
     return columns
 
@@ -171,7 +146,7 @@ def _instant(value: Any, now: float) -> int:
 
 
 def _pairs(value: Any, field: str, *keys: str) -> list[dict[str, str]]:
-    """A list of objects with just these two keys, ids in lower case, none twice."""
+    """Return a list of objects with exactly these two keys, ids in lower case, without duplicates."""
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > MOST_LINKS:
@@ -188,31 +163,31 @@ def _pairs(value: Any, field: str, *keys: str) -> list[dict[str, str]]:
 
 def _check_links(tx: Tx, links: Pairs) -> None:
     for object_id in {link["objectId"] for link in links}:
-        wanted = {link["recordId"] for link in links if link["objectId"] == object_id}
-        _require_records(tx, "linkedRecords", object_id, wanted)
+        record_ids = {link["recordId"] for link in links if link["objectId"] == object_id}
+        _require_records(tx, "linkedRecords", object_id, record_ids)
 
 
 def _check_participants(tx: Tx, participants: Pairs) -> None:
-    strange = next((each["type"] for each in participants if each["type"] not in ("user", "person")), None)
+    strange = next((participant["type"] for participant in participants if participant["type"] not in ("user", "person")), None)
     if strange is not None:
         raise BadRequest(f"participants: the type must be user or person, not {strange}", {"field": "participants"})
-    users = {each["id"] for each in participants if each["type"] == "user"}
-    known = {user for (user,) in all_in(tx, "SELECT user_id FROM member WHERE user_id IN {}", users)}
-    if users - known:
-        raise BadRequest(f"participants: there is no member with the user id {min(users - known)}", {"field": "participants"})
-    people = {each["id"] for each in participants if each["type"] == "person"}
+    users = {participant["id"] for participant in participants if participant["type"] == "user"}
+    user_ids = {user for (user,) in all_in(tx, "SELECT user_id FROM member WHERE user_id IN {}", users)}
+    if users - user_ids:
+        raise BadRequest(f"participants: there is no member with the user id {min(users - user_ids)}", {"field": "participants"})
+    people = {participant["id"] for participant in participants if participant["type"] == "person"}
     if people:
         row = tx.one("SELECT id FROM crm_object WHERE slug = ?", (PEOPLE,))
         _require_records(tx, "participants", row[0] if row else "", people)
 
 
-def _require_records(tx: Tx, field: str, object_id: str, wanted: set[str]) -> None:
+def _require_records(tx: Tx, field: str, object_id: str, record_ids: set[str]) -> None:
     row = tx.one("SELECT number FROM crm_object WHERE id = ?", (object_id,))
     if row is None:
         raise BadRequest(f"{field}: there is no object with the id {object_id}", {"field": field})
-    found = {each for (each,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", wanted)}
-    if wanted - found:
-        raise BadRequest(f"{field}: there is no record with the id {min(wanted - found)}", {"field": field})
+    existing = {record_id for (record_id,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", record_ids)}
+    if record_ids - existing:
+        raise BadRequest(f"{field}: there is no record with the id {min(record_ids - existing)}", {"field": field})
 
 
 def _link(tx: Tx, number: int, links: Pairs) -> None:
@@ -228,7 +203,7 @@ def _announce(tx: Tx, event_type: str, activity: Mapping[str, Any], **stamp: Unp
         "title": activity["title"],
         "linkedRecords": activity["linkedRecords"],
     }
-    outbox.append(tx, event_type, payload, **stamp)
+    change_log.append_event(tx, event_type, payload, **stamp)
 
 
 def _row(tx: Tx, columns: str, activity_id: str) -> tuple[Any, ...]:

@@ -1,5 +1,4 @@
-"""Attributes: the fields of an object. Everything but the name, and whether it is active, is fixed once the attribute exists."""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""Attributes: the fields of an object. Only the name and whether it is active can change."""
 
 from __future__ import annotations
 
@@ -7,18 +6,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
-from crmctl.models.attributes import AttributeType
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound
-from crmctl.service.store import attribute_removals, audit_log, record_tables
-from crmctl.service.store.checks import RESERVED_SLUGS, invalid, require_flag, require_name, require_slug, slug_from
-from crmctl.service.store.schema import load_schema
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import to_micros, to_wire
-from crmctl.service.store.tx import Tx, required
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.store import logs, record_tables, removals
+from crmctl.service.store.record_tables import RESERVED_SLUGS, invalid, load_schema, require_flag, require_name, require_slug, slug_from
+from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire
+from crmctl.values.attribute_types import TYPES
+from crmctl.values.value_readers import canonical_uuid
 
 MAX_ATTRIBUTES = 250
-"""Per object; SQLite allows 2,000 columns in a table, PostgreSQL 1,600, and an attribute has two."""
+"""Most attributes of an object, which take two columns each; SQLite allows 2,000 columns in a table, PostgreSQL 1,600."""
 
 MAX_OPTIONS = 1000
 
@@ -40,7 +38,7 @@ class _Row(NamedTuple):
     created_at: int
     updated_at: int
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         return {
             "id": self.id,
             "objectId": self.object_id,
@@ -63,7 +61,7 @@ _COLUMNS = ", ".join(_Row._fields)
 
 @dataclass(frozen=True)
 class NewAttribute:
-    """As a caller describes it; nothing of it is checked yet."""
+    """An attribute as the caller describes it, not checked yet."""
 
     name: str
     type: str
@@ -71,19 +69,19 @@ class NewAttribute:
     is_required: bool = False
     is_unique: bool = False
     is_list: bool = False
-    config: dict[str, Any] | None = None
+    config: Json | None = None
 
 
-def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> list[dict[str, Any]]:
-    """In display order. Raises NotFound for an unknown object."""
+def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> list[Json]:
+    """Return the attributes in display order. Raises NotFound for an unknown object."""
     schema = load_schema(tx, object_id)
     active = "" if include_inactive else " AND is_active = 1"
     rows = tx.all(f"SELECT {_COLUMNS} FROM attribute WHERE object_id = ?{active} ORDER BY display_order, number", (schema.object_id,))
     return [_Row(*row).wire() for row in rows]
 
 
-def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> dict[str, Any]:
-    """Raises NotFound, also when the attribute belongs to another object."""
+def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> Json:
+    """Return an attribute of this object. Raises NotFound."""
     keys = (canonical_uuid(attribute_id) or "", canonical_uuid(object_id) or "")
     row = tx.one(f"SELECT {_COLUMNS} FROM attribute WHERE id = ? AND object_id = ?", keys)
     if row is None:
@@ -91,11 +89,9 @@ def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> dict[str, Any]:
     return _Row(*row).wire()
 
 
-def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """Existing records start without a value, also for a required attribute.
-
-    Raises NotFound, BadRequest, Conflict for a slug in use, StillLeaving for one that is being taken out of the records.
-    """
+def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[Stamp]) -> Json:
+    """Create an attribute. Existing records start without a value, also of a required one. Raises NotFound, BadRequest, Conflict for a slug
+    in use, StillLeaving while a deleted attribute's values are being removed."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
     known_name = require_name(new.name, "name")
     known_type = _require_type(new.type)
@@ -110,82 +106,82 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
     if tx.one("SELECT 1 FROM attribute WHERE object_id = ? AND slug = ?", (schema.object_id, known_slug)):
         raise Conflict(f"the object has an attribute with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
     if known_slug in schema.leaving:
-        raise attribute_removals.still_leaving(known_slug)
+        raise removals.still_leaving(known_slug)
     settings = _require_config(tx, known_type, new.config)
     given = ((new.is_required, "isRequired"), (new.is_unique, "isUnique"), (new.is_list, "isList"))
     flags = [int(require_flag(flag, field)) for flag, field in given]
     at = to_micros(stamp["now"])
     row = (stamp["ids"](), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
     tx.execute(f"INSERT INTO attribute ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-    vacant = attribute_removals.take_vacancy(tx, schema.number)
+    vacant = removals.take_vacancy(tx, schema.number)
     record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug], vacant)
     _note(tx, "created", _Row(*row).wire(), now=stamp["now"])
     return _Row(*row).wire()
 
 
-def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> dict[str, Any]:
-    """Raises NotFound and BadRequest."""
-    found = get_attribute(tx, object_id, attribute_id)
-    row = (require_name(name, "name"), to_micros(now), found["id"])
+def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> Json:
+    """Rename an attribute. Raises NotFound, BadRequest."""
+    attribute = get_attribute(tx, object_id, attribute_id)
+    row = (require_name(name, "name"), to_micros(now), attribute["id"])
     tx.execute("UPDATE attribute SET name = ?, updated_at = ? WHERE id = ?", row)
-    _note(tx, "updated", found | {"name": row[0]}, now=now)
+    _note(tx, "updated", attribute | {"name": row[0]}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
-def set_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, now: float) -> dict[str, Any]:
-    """Records keep the values of an inactive attribute, and show them; they take no new ones, and no filter knows it. Raises NotFound."""
+def set_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, now: float) -> Json:
+    """Activate or deactivate an attribute. Records keep and show the values of an inactive one, but take no new ones, and no filter knows
+    it. Raises NotFound."""
     load_schema(tx, object_id, tx.dialect.own_object)
-    found = get_attribute(tx, object_id, attribute_id)
-    if found["isActive"] != is_active:
-        tx.execute("UPDATE attribute SET is_active = ?, updated_at = ? WHERE id = ?", (int(is_active), to_micros(now), found["id"]))
-        _note(tx, "updated", found | {"isActive": is_active}, now=now)
+    attribute = get_attribute(tx, object_id, attribute_id)
+    if attribute["isActive"] != is_active:
+        tx.execute("UPDATE attribute SET is_active = ?, updated_at = ? WHERE id = ?", (int(is_active), to_micros(now), attribute["id"]))
+        _note(tx, "updated", attribute | {"isActive": is_active}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
 def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
-    """Nobody sees its values from here on; they are taken out of the records bit by bit, without touching their updatedAt and without
-    events. Raises NotFound."""
+    """Delete an attribute. Its values disappear at once and are removed from the records bit by bit, without events and without touching
+    updatedAt. Raises NotFound."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
     found = get_attribute(tx, object_id, attribute_id)
     attribute = schema.every[found["slug"]]
     tx.execute("DELETE FROM attribute WHERE number = ?", (attribute.number,))
-    attribute_removals.begin(tx, schema.object_id, schema.number, attribute)
+    removals.begin(tx, schema.object_id, schema.number, attribute)
     _note(tx, "deleted", found)
 
 
-def _note(tx: Tx, done: str, attribute: dict[str, Any], now: float | None = None) -> None:
+def _note(tx: Tx, done: str, attribute: Json, now: float | None = None) -> None:
     about = {name: attribute[name] for name in ("objectId", "slug", "name", "type", "isActive")}
-    audit_log.note(tx, f"attribute.{done}", attribute["id"], about, now=now)
+    logs.note(tx, f"attribute.{done}", attribute["id"], about, now=now)
 
 
-def referring_attributes(tx: Tx, object_id: str) -> list[dict[str, Any]]:
-    """The reference attributes, of any object, that point to this object."""
+def referring_attributes(tx: Tx, object_id: str) -> list[Json]:
+    """Return the reference attributes of all objects that point to this object."""
     rows = tx.all(f"SELECT {_COLUMNS} FROM attribute WHERE type = ? ORDER BY number", (str(AttributeType.REFERENCE),))
-    return [found for found in (_Row(*row).wire() for row in rows) if found["config"]["allowed_object_id"] == object_id]
+    return [attribute for attribute in (_Row(*row).wire() for row in rows) if attribute["config"]["allowed_object_id"] == object_id]
 
 
-def _require_type(type: Any) -> AttributeType:
-    try:
-        return AttributeType(type)
-    except ValueError:
-        valid = [str(each) for each in AttributeType]
-        raise BadRequest(f"type must be one of: {', '.join(valid)}", {"field": "type", "valid": valid}) from None
+def _require_type(type: Any) -> str:
+    if not isinstance(type, str) or type not in TYPES:
+        raise BadRequest(f"type must be one of: {', '.join(TYPES)}", {"field": "type", "valid": list(TYPES)})
+    return type
 
 
-def _require_config(tx: Tx, type: AttributeType, config: Any) -> str | None:
-    """The config as it is stored; every type takes exactly the keys it knows."""
+def _require_config(tx: Tx, type: str, config: Any) -> str | None:
+    """Return the config as it is stored. Each type takes exactly its own keys."""
     if config is not None and not isinstance(config, dict):
         raise invalid("config", "must be an object or null")
-    given = config or {}
-    known = {AttributeType.SELECT: "options", AttributeType.REFERENCE: "allowed_object_id"}.get(type)
-    if known is None:
-        if given:
+    settings = config or {}
+    keys: dict[str, str] = {AttributeType.SELECT: "options", AttributeType.REFERENCE: "allowed_object_id"}
+    expected = keys.get(type)
+    if expected is None:
+        if settings:
             raise invalid("config", f"must be left out: {type} attributes have none")
         return None
-    if set(given) != {known}:
-        raise invalid("config", f"must hold {known!r} and nothing else for a {type} attribute")
-    value = _require_options(given[known]) if type is AttributeType.SELECT else _require_target(tx, given[known])
-    return jsontext.dumps({known: value})
+    if set(settings) != {expected}:
+        raise invalid("config", f"must hold {expected!r} and nothing else for a {type} attribute")
+    value = _require_options(settings[expected]) if type == AttributeType.SELECT else _require_target(tx, settings[expected])
+    return jsontext.dumps({expected: value})
 
 
 def _require_options(options: Any) -> list[str]:

@@ -1,9 +1,4 @@
-"""The log of changes: every change of a record, who made it and what it overwrote, written by the transaction that makes it.
-
-It is the outbox too: a row that an endpoint or a workflow wants also has an event's id and frozen body. What a record held before is found
-by going back from what it holds now; so a creation, the most frequent change, costs a row without a document.
-"""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""The log of record changes, and the events that wait to be dispatched."""
 
 from __future__ import annotations
 
@@ -11,15 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from crmctl.clock import SystemClock
 from crmctl.models import jsontext
-from crmctl.service.store.timestamps import to_micros
-from crmctl.service.store.tx import Tx, insert_columns
+from crmctl.models.resources import AttributeType
+from crmctl.service.faults import BadRequest, shown
+from crmctl.service.store import record_tables
+from crmctl.service.store.conditions import combine, compile_condition
+from crmctl.service.store.record_tables import Schema
+from crmctl.service.store.tx import Tx, execute_in, insert_columns, to_micros
+from crmctl.values.attribute_types import StoredAttribute
+from crmctl.values.filters import Condition
+from crmctl.values.projection import project
+from crmctl.values.value_readers import Invalid
 
 CREATED, UPDATED, DELETED = "record.created", "record.updated", "record.deleted"
 
 KNOWN_SINCE = "history.since"
-"""Name of the shared value that says, in microseconds, before which moment changes are not known."""
+"""Name of the shared value with the moment, in microseconds, since which changes are known."""
 
 _OLD = "SELECT sequence FROM change_log WHERE at < ? AND waiting = 0"
 _UNNEEDED = "NOT EXISTS (SELECT 1 FROM webhook_delivery AS d WHERE d.event_id = change_log.event_id)"
@@ -29,7 +31,7 @@ Ids = Callable[[], str]
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who wants events at this moment: `types` of them, or all when it is None. `organisation` is the id that events name."""
+    """Recipients of events now: the event `types`, or all when None. `organisation` is the id that events name."""
 
     organisation: str
     types: frozenset[str] | None
@@ -39,10 +41,9 @@ class Listeners:
 
 
 class LoggedChange(NamedTuple):
-    """One row to be written.
+    """A row to write. `subject` is a record's id, `object_number` its object's, `payload` the body of the event.
 
-    `subject` is a record's id and `object_number` its object's; `before` what the change overwrote: None for a creation, for an update the
-    values that were others, for a deletion the whole record. `payload` is the body of the event.
+    `before` is what the change overwrote: None for a creation, the changed values of an update, the whole record of a deletion.
     """
 
     event_type: str
@@ -52,29 +53,8 @@ class LoggedChange(NamedTuple):
     before: str | None = None
 
 
-def create_tables(tx: Tx) -> None:
-    """The migration that makes the outbox the log of changes. Of what is there, only what deliveries still need goes over."""
-    text, blob = tx.dialect.text, tx.dialect.blob
-    needed = "dispatched = 0 OR EXISTS (SELECT 1 FROM webhook_delivery AS d WHERE d.event_id = outbox.id)"
-    for statement in (
-        f"""CREATE TABLE change_log (sequence {tx.dialect.sequence}, at BIGINT NOT NULL, type {text} NOT NULL, object_number INTEGER,
-            subject {text}, actor {text}, before {text}, event_id {text}, payload {blob}, waiting INTEGER NOT NULL)""",
-        "INSERT INTO change_log (at, type, event_id, payload, waiting) "
-        f"SELECT created_at, type, id, payload, 1 - dispatched FROM outbox WHERE {needed} ORDER BY sequence",
-        "DROP TABLE outbox",
-        "CREATE INDEX change_log_at ON change_log (at)",
-        "CREATE INDEX change_log_waiting ON change_log (sequence) WHERE waiting = 1",
-        "CREATE UNIQUE INDEX change_log_event ON change_log (event_id) WHERE event_id IS NOT NULL",
-        # Not the creations: those are found by their time, which the record itself has.
-        "CREATE INDEX change_log_subject ON change_log (subject, sequence) WHERE before IS NOT NULL",
-    ):
-        tx.execute(statement)
-    if tx.one("SELECT 1 FROM organisation") is not None:
-        note_known_since(tx, SystemClock().now())
-
-
 def note_known_since(tx: Tx, moment: float) -> None:
-    """Changes before this Unix time are not known, or not any more."""
+    """Note that changes before this Unix time are unknown."""
     tx.execute(
         "INSERT INTO service_value (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         (KNOWN_SINCE, str(to_micros(moment))),
@@ -82,7 +62,7 @@ def note_known_since(tx: Tx, moment: float) -> None:
 
 
 def listeners(tx: Tx) -> Listeners:
-    """Raises LookupError before the organisation is set up."""
+    """Return who wants events. Raises LookupError before the organisation is set up."""
     rows = tx.all(
         "SELECT 'organisation', id FROM organisation UNION ALL SELECT 'endpoint', event_types FROM webhook_endpoint WHERE enabled = 1 "
         "UNION ALL SELECT 'workflow', trigger_event FROM workflow WHERE enabled = 1"
@@ -102,9 +82,9 @@ def listeners(tx: Tx) -> Listeners:
     return Listeners(organisation, None if wants_all else frozenset(types))
 
 
-def append(tx: Tx, known: Listeners, entries: Sequence[LoggedChange], *, ids: Ids, now: float) -> None:
-    """Add entries, in order; those that somebody wants wait to be handed over."""
-    payloads = [entry.payload if entry.payload is not None and known.want(entry.event_type) else None for entry in entries]
+def append(tx: Tx, audience: Listeners, entries: Sequence[LoggedChange], *, ids: Ids, now: float) -> None:
+    """Add entries in order. Those that an endpoint or workflow wants wait to be dispatched."""
+    payloads = [entry.payload if entry.payload is not None and audience.want(entry.event_type) else None for entry in entries]
     columns: dict[str, list[Any]] = {
         "at": [to_micros(now)] * len(entries),
         "type": [entry.event_type for entry in entries],
@@ -120,18 +100,18 @@ def append(tx: Tx, known: Listeners, entries: Sequence[LoggedChange], *, ids: Id
 
 
 def overwritten(data: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
-    """What merging `changes` into `data` overwrites, as it is kept: the old value of every attribute that gets another one, or null."""
+    """Return what merging `changes` into `data` overwrites: the old value, or null, of every attribute that changes."""
     old = {slug: data.get(slug) for slug, value in changes.items() if differ(data.get(slug), value)}
     return jsontext.dumps(old)
 
 
 def whole(created_at: int, document: str) -> str:
-    """What a deletion overwrites, as it is kept; `document` is the data as JSON."""
+    """Return what a deletion overwrites; `document` is the data as JSON."""
     return f'{{"createdAt":{created_at},"data":{document}}}'
 
 
 def forget(tx: Tx, before: float, most: int) -> int:
-    """Delete up to `most` entries older than this Unix time that no delivery needs any more; how many there were."""
+    """Delete up to `most` entries older than this Unix time that no delivery needs, and return their number."""
     gone = tx.execute(f"DELETE FROM change_log WHERE sequence IN ({_OLD} AND {_UNNEEDED} ORDER BY at LIMIT ?)", (to_micros(before), most))
     if gone:
         note_known_since(tx, before)
@@ -139,12 +119,107 @@ def forget(tx: Tx, before: float, most: int) -> int:
 
 
 def slim(tx: Tx, before: float, most: int) -> int:
-    """Take the bodies out of up to `most` entries older than this Unix time whose deliveries are forgotten."""
+    """Delete the bodies of up to `most` entries older than this Unix time whose deliveries are forgotten."""
     old = f"{_OLD} AND event_id IS NOT NULL AND {_UNNEEDED} ORDER BY at LIMIT ?"
     return tx.execute(f"UPDATE change_log SET event_id = NULL, payload = NULL WHERE sequence IN ({old})", (to_micros(before), most))
 
 
 def differ(old: Any, new: Any) -> bool:
-    """Whether two values are not the same on the wire; objects with the same members in another order are the same."""
-    # As text: 1, 1.0 and true are equal to Python.
+    """Whether two values differ on the wire. The order of an object's members does not matter."""
+    # As text, because 1, 1.0 and true are equal in Python.
     return old is not new and jsontext.dumps(old, sort_keys=True) != jsontext.dumps(new, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as it was written; `payload` is its unchangeable body."""
+
+    id: str
+    type: str
+    payload: bytes
+    created_at: float
+
+
+def append_event(tx: Tx, event_type: str, payload: Mapping[str, Any], *, ids: Ids, now: float) -> None:
+    """Add an event if an endpoint or workflow wants it."""
+    audience = listeners(tx)
+    if audience.want(event_type):
+        append(tx, audience, [LoggedChange(event_type, jsontext.dumps(dict(payload)))], ids=ids, now=now)
+
+
+def append_settled(tx: Tx, event_type: str, payload: Mapping[str, Any], *, ids: Ids, now: float) -> str:
+    """Add an event that is not dispatched, because the caller makes its deliveries. Returns its id."""
+    event_id = ids()
+    tx.execute(
+        "INSERT INTO change_log (at, type, actor, event_id, payload, waiting) VALUES (?, ?, ?, ?, ?, 0)",
+        (to_micros(now), event_type, tx.by, event_id, jsontext.dumps(dict(payload)).encode()),
+    )
+    return event_id
+
+
+def is_waiting(tx: Tx) -> bool:
+    """Whether any event waits to be dispatched."""
+    return tx.one("SELECT 1 FROM change_log WHERE waiting = 1 LIMIT 1") is not None
+
+
+def take_waiting(tx: Tx, limit: int) -> list[Event]:
+    """Return the oldest waiting events and mark them as dispatched. Never takes one that another transaction is taking."""
+    rows = tx.all(
+        "SELECT sequence, event_id, type, payload, at FROM change_log WHERE waiting = 1 "
+        f"ORDER BY sequence LIMIT ?{tx.dialect.for_claim('change_log')}",
+        (limit,),
+    )
+    execute_in(tx, "UPDATE change_log SET waiting = 0 WHERE sequence IN {}", [row[0] for row in rows])
+    return [Event(row[1], row[2], bytes(row[3]), row[4] / 1_000_000) for row in rows]
+
+
+@dataclass(frozen=True)
+class ConditionSource:
+    """The subject of conditions. `column` is the column of `table` that holds such values."""
+
+    table: str
+    attributes: Mapping[str, StoredAttribute]
+    column: Callable[[StoredAttribute], str]
+
+
+ACTIVITIES = ConditionSource("activity", {"title": StoredAttribute("", 0, "title", AttributeType.TEXT)}, lambda attribute: attribute.slug)
+"""An activity's event carries only the title of its data."""
+
+
+def records_of(schema: Schema) -> ConditionSource:
+    return ConditionSource(schema.table, schema.attributes, record_tables.column)
+
+
+def check(tx: Tx, source: ConditionSource, conditions: Sequence[Condition]) -> None:
+    """Raise BadRequest naming the slug for an unknown one, an operator its type does not have, or a value of the wrong kind."""
+    for condition in conditions:
+        if condition.slug not in source.attributes:
+            valid = list(source.attributes)
+            raise BadRequest(
+                f"unknown attribute {shown(condition.slug)!r} in a condition; conditions can use: {', '.join(valid)}",
+                {"field": "attributeSlug", "slug": shown(condition.slug), "valid": valid},
+            )
+        compile_condition(condition, source.attributes, tx.dialect)
+
+
+def hold(tx: Tx, source: ConditionSource, conditions: Sequence[Condition], data: Mapping[str, Any]) -> bool:
+    """Whether all conditions hold for the data. Raises BadRequest if they cannot be evaluated any more."""
+    if not conditions:
+        return True
+    check(tx, source, conditions)
+    columns: list[str] = []
+    values: list[str | None] = []
+    for slug in dict.fromkeys(condition.slug for condition in conditions):
+        attribute = source.attributes[slug]
+        try:
+            projection = project(attribute, data.get(slug))
+        except Invalid as problem:
+            raise BadRequest(f"{slug} {problem}", {"field": slug}) from None
+        stored = source.column(attribute)
+        columns += [f"{stored} AS {record_tables.column(attribute)}", f"{stored} AS {record_tables.exact_column(attribute)}"]
+        values += [projection.column, projection.exact]
+    # The empty first half gives the row its types and its collation.
+    marks = ", ".join("?" * len(values))
+    row = f"SELECT {', '.join(columns)} FROM {source.table} WHERE 1 = 0 UNION ALL SELECT {marks}"
+    where = combine([compile_condition(condition, source.attributes, tx.dialect) for condition in conditions])
+    return tx.one(f"SELECT 1 FROM ({row}) AS event WHERE {where.sql}", (*values, *where.params)) is not None

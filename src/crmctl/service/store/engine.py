@@ -1,4 +1,4 @@
-"""The seam between store functions and a database, and the one way to open it. Which engine it is, nobody else needs to know."""
+"""The interface of databases, and how to open one. Callers need not know which engine it is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from crmctl.errors import ConfigError, RejectedError
+from crmctl.models.jsontext import Json
+from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.migrations import MIGRATIONS, migrate, upgrade
-from crmctl.service.store.rates import RateWindows
 from crmctl.service.store.sqlite import SqliteEngine, place_file
 from crmctl.service.store.tx import Tx
 
@@ -20,45 +21,40 @@ T = TypeVar("T")
 class Engine(Protocol):
     """Runs functions in transactions; thread-safe.
 
-    `fn` may run more than once before it takes effect (an engine may have to repeat a transaction), so it must touch nothing but `tx`,
-    and it asks the clock inside. What it raises rolls back and reaches the caller. `single` says that `fn` runs one statement only: an
-    engine may save itself the transaction around it.
+    An engine may run `fn` more than once before it takes effect, so that `fn` touches only `tx` and asks the clock itself. Its errors roll
+    back and reach the caller. `single` says that `fn` runs one statement, which may need no transaction.
     """
 
     def read(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
-        """Run `fn` on one consistent snapshot; unless `helped`, on one processor at a time, however the engine would share the work.
-
-        Raises Busy, and stops what the database is doing for it, when that takes longer than `within` seconds.
-        """
+        """Run `fn` on one consistent snapshot; unless `helped`, on one processor. Raises Busy, and stops the database's work, after
+        `within` seconds."""
         ...
 
     def write(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False, by: str | None = None) -> T:
-        """Run `fn` alone with respect to other writes of the same rows; durable when this returns. `by` is who acts: see actors.
+        """Run `fn` isolated from other writes of the same rows; durable when this returns. `by` is the actor (see logs).
 
-        Raises Busy as `read` does, and Unavailable when the database cannot be written: nothing has been written then.
+        Raises Busy as `read` does, and Unavailable when the database cannot be written: then nothing has been written.
         """
         ...
 
     def rate_windows(self) -> RateWindows:
-        """The request counts of keys, shared by all processes that may serve from this database."""
+        """Return the request counts of keys, shared by all processes that serve from this database."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """What the engine itself can say: see store/figures.py."""
+        """Return the figures of the engine itself."""
         ...
 
-    def copy_out(self, folder: Path) -> dict[str, Any]:
-        """Copy the database as of one moment into files in the folder, while others read and write.
-
-        `{engine, schemaVersion, records, ...}`: what `load_copy` has to know.
-        """
+    def copy_out(self, folder: Path) -> Json:
+        """Copy the database as of one moment into files in the folder, while others read and write. Returns `{engine, schemaVersion,
+        records, ...}` for `load_copy`."""
         ...
 
     def close(self) -> None: ...
 
 
 def rehearse(engine: Engine, fn: Callable[[Tx], T], *, by: str | None = None) -> T:
-    """What `engine.write(fn)` would return or raise; nothing of it stays."""
+    """Return or raise what `engine.write(fn)` would, and roll back."""
 
     def do_and_undo(tx: Tx) -> T:
         raise _Rehearsed(fn(tx))
@@ -75,7 +71,7 @@ class _Rehearsed(Exception):
 
 
 def open_engine(database_url_or_path: str | Path) -> Engine:
-    """Open a database, create or upgrade what is in it: a path or `sqlite:///path`, or `postgresql://...`.
+    """Open a database, creating or upgrading it: a path, `sqlite:///path` or `postgresql://...`.
 
     Raises ConfigError for any other address, for a database that cannot be opened, and for one of a newer version.
     """
@@ -91,7 +87,7 @@ def open_engine(database_url_or_path: str | Path) -> Engine:
 
 
 def has_data(address: str) -> bool:
-    """Whether there is a service's database, at any version. Nothing is created. Raises ConfigError."""
+    """Whether a service's database exists, at any version. Creates nothing. Raises ConfigError."""
     if address.startswith("sqlite:"):
         return Path(address.removeprefix("sqlite:///")).exists()
     engine = _OPENERS["postgresql"](address)
@@ -102,21 +98,21 @@ def has_data(address: str) -> bool:
 
 
 def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
-    """Make a database of what `copy_out` gave, all or nothing, and bring it to the newest version.
+    """Create a database from a copy that `copy_out` made, and bring it to the newest version.
 
-    Raises RejectedError for a copy of the other engine or of a newer version, and where there is a database already.
+    Raises RejectedError for a copy of the other engine or of a newer version, and where a database exists.
     """
-    wanted = "sqlite" if address.startswith("sqlite:") else "postgresql"
-    if described["engine"] != wanted:
+    kind = "sqlite" if address.startswith("sqlite:") else "postgresql"
+    if described["engine"] != kind:
         names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
-        hint = "--database-url URL" if wanted == "sqlite" else "leave out --database-url"
-        raise RejectedError(f"this is a backup of a service on {names[described['engine']]}, not {names[wanted]}", hint=hint)
+        hint = "--database-url URL" if kind == "sqlite" else "leave out --database-url"
+        raise RejectedError(f"this is a backup of a service on {names[described['engine']]}, not {names[kind]}", hint=hint)
     if described["schemaVersion"] > len(MIGRATIONS):
         raise RejectedError("this backup was made by a newer crmctl", hint="upgrade crmctl")
-    if wanted == "sqlite":
+    if kind == "sqlite":
         place_file(folder, Path(address.removeprefix("sqlite:///")))
     else:
-        engine = _OPENERS[wanted](address)
+        engine = _OPENERS[kind](address)
         try:
             engine.copy_in(folder, described, lambda tx, version: upgrade(tx, MIGRATIONS[:version]))  # type: ignore[attr-defined]
         finally:

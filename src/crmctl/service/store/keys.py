@@ -1,23 +1,25 @@
-"""API keys: made once, shown once, kept as a SHA-256. Whether a key may do something is decided at the HTTP edge."""
-
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""API keys, their request rates, and values that all processes share."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 import secrets
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.models.scopes import SCOPES
-from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import audit_log
-from crmctl.service.store.checks import require_name
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
-from crmctl.service.store.tx import Tx
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.faults import FAILURES, BadRequest, NotFound
+from crmctl.service.store import logs
+from crmctl.service.store.record_tables import require_name
+from crmctl.service.store.tx import Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
+from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PREFIX = "crs_"
 
@@ -59,8 +61,8 @@ class ApiKey:
     def allows(self, scope: str) -> bool:
         return self.scopes is None or scope in self.scopes
 
-    def wire(self) -> dict[str, Any]:
-        """`{id, name, scopes, createdBy, createdAt, expiresAt, revokedAt}`, scopes sorted, null for full access."""
+    def wire(self) -> Json:
+        """Return `{id, name, scopes, createdBy, createdAt, expiresAt, revokedAt}`, scopes sorted, null for full access."""
         return {
             "id": self.id,
             "name": self.name,
@@ -81,7 +83,7 @@ def create_key(
     created_by: str | None = None,
     **stamp: Unpack[Stamp],
 ) -> tuple[ApiKey, str]:
-    """A new key and its secret, which nothing can show again. `expires_at` in Unix seconds. Raises BadRequest."""
+    """Create a key. Returns it with its secret, which nothing can show again. `expires_at` in Unix seconds. Raises BadRequest."""
     require_name(name, "name")
     unknown = sorted((scopes or frozenset()) - SCOPES.keys())
     if unknown:
@@ -108,32 +110,200 @@ def create_key(
             key.expires_at,
         ),
     )
-    audit_log.note(tx, "key.created", key.id, {"name": name, "scopes": key.wire()["scopes"]}, now=stamp["now"])
+    logs.note(tx, "key.created", key.id, {"name": name, "scopes": key.wire()["scopes"]}, now=stamp["now"])
     return key, secret
 
 
 def find_key(tx: Tx, secret: str) -> ApiKey | None:
-    """The key with this secret unless it was revoked; an expired one is returned, ask `is_expired`."""
+    """Return the key with this secret unless it was revoked. It may have expired."""
     row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (_hash(secret),))
     return None if row is None else _Row(*row).key()
 
 
 def list_keys(tx: Tx) -> list[ApiKey]:
-    """All keys, oldest first, revoked ones included."""
+    """Return all keys, oldest first, revoked ones included."""
     return [_Row(*row).key() for row in tx.all(f"SELECT {_COLUMNS} FROM api_key ORDER BY created_at, id")]
 
 
 def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
-    """Takes effect with the commit; revoking again changes nothing. Raises NotFound."""
+    """Revoke a key with the commit; again is harmless. Raises NotFound."""
     known_id = canonical_uuid(key_id) or ""
     revoked = tx.execute("UPDATE api_key SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (to_micros(now), known_id))
     row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE id = ?", (known_id,))
     if row is None:
         raise NotFound(f"there is no key with the id {key_id}")
     if revoked:
-        audit_log.note(tx, "key.revoked", known_id, {"name": row[1]}, now=now)
+        logs.note(tx, "key.revoked", known_id, {"name": row[1]}, now=now)
     return _Row(*row).key()
 
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+UNLIMITED = 2_147_483_647
+"""The limit of unlimited keys. Clients get this figure too, so that those which pace themselves never wait."""
+
+_SWEEP_AT = 10_000
+
+_KEPT_SECONDS = 3600
+"""How long ended windows are kept: longer than the clocks of two machines can differ."""
+
+
+@dataclass(frozen=True)
+class RateState:
+    """The window after a request: `remaining` requests, and its end `reset` in whole Unix seconds."""
+
+    allowed: bool
+    remaining: int
+    reset: int
+
+
+class RateWindows(ABC):
+    @abstractmethod
+    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
+        """Count a request of the key. Refused ones do not count."""
+
+
+class LocalRateWindows(RateWindows):
+    """Windows in this process's memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._windows: dict[str, tuple[int, int]] = {}
+
+    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
+        end = _end(now, window_seconds)
+        with self._lock:
+            if len(self._windows) >= _SWEEP_AT:
+                self._windows = {key: window for key, window in self._windows.items() if window[0] > now}
+            known_end, taken = self._windows.get(key_id, (end, 0))
+            if known_end != end:
+                taken = 0
+            allowed = taken < limit
+            if allowed:
+                taken += 1
+            self._windows[key_id] = (end, taken)
+        return RateState(allowed, max(0, limit - taken), end)
+
+
+class DatabaseRateWindows(RateWindows):
+    """Windows in the database, exact over all processes that share it: one row per key and window."""
+
+    def __init__(self, write: Callable[..., int | None]) -> None:
+        """`write` is the engine's."""
+        self._write = write
+        self._current = 0
+
+    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
+        end = _end(now, window_seconds)
+        if limit >= UNLIMITED:
+            return RateState(True, limit, end)
+
+        def count(tx: Tx) -> int | None:
+            row = tx.one(
+                "INSERT INTO rate_window (key_id, ends_at, taken) VALUES (?, ?, 1) ON CONFLICT (key_id, ends_at) "
+                "DO UPDATE SET taken = rate_window.taken + 1 WHERE rate_window.taken < ? RETURNING taken",
+                (key_id, end, limit),
+            )
+            return None if row is None else int(row[0])
+
+        taken = self._write(count, single=True)
+        if end > self._current:
+            self._current = end
+            self._write(lambda tx: tx.execute("DELETE FROM rate_window WHERE ends_at < ?", (math.floor(now) - _KEPT_SECONDS,)))
+        return RateState(taken is not None, 0 if taken is None else limit - taken, end)
+
+
+class FallingBack(RateWindows):
+    """Counts in memory while the windows cannot be written: reading must work on a full disk."""
+
+    def __init__(self, windows: RateWindows) -> None:
+        self._windows = windows
+        self._local = LocalRateWindows()
+
+    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
+        try:
+            return self._windows.take(key_id, limit, window_seconds, now)
+        except Exception as error:
+            FAILURES.tell(error, briefly=True)
+            return self._local.take(key_id, limit, window_seconds, now)
+
+
+def _end(now: float, window_seconds: int) -> int:
+    return (math.floor(now / window_seconds) + 1) * window_seconds
+
+
+LINKS = "links"
+UPLOADS = "uploads"
+
+_ADDRESS = "address"
+_PROBE = "probe"
+
+
+def make_signing_keys(tx: Tx) -> None:
+    """Make the keys of a new service, so that they always exist."""
+    for purpose in (LINKS, UPLOADS):
+        replace_signing_key(tx, purpose)
+
+
+def use_link(tx: Tx, signature: str, expires_at: int) -> bool:
+    """Note that a signed link was used. Returns False if it was used before. `expires_at` in Unix seconds."""
+    tx.execute("DELETE FROM used_link WHERE expires_at < ?", (expires_at - _KEPT_SECONDS,))
+    return tx.execute("INSERT INTO used_link (signature, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING", (signature, expires_at)) == 1
+
+
+def is_used(tx: Tx, signature: str) -> bool:
+    return tx.one("SELECT 1 FROM used_link WHERE signature = ?", (signature,)) is not None
+
+
+def signing_key(tx: Tx, purpose: str) -> bytes:
+    """Return 256 random bits for LINKS or UPLOADS."""
+    return bytes.fromhex(required(tx.one("SELECT value FROM service_value WHERE name = ?", (_key_name(purpose),)))[0])
+
+
+def replace_signing_key(tx: Tx, purpose: str) -> None:
+    """Replace the key, so that everything signed with the old one is void."""
+    _put(tx, _key_name(purpose), secrets.token_hex(32))
+
+
+def get_address(tx: Tx) -> str | None:
+    """Return the base address of the service that started last, None before the first start."""
+    row = tx.one("SELECT value FROM service_value WHERE name = ?", (_ADDRESS,))
+    return None if row is None else str(row[0])
+
+
+def put_address(tx: Tx, address: str) -> None:
+    _put(tx, _ADDRESS, address)
+
+
+def put_probe(tx: Tx, now: float) -> None:
+    """Write a meaningless value, to find out whether writing works."""
+    _put(tx, _PROBE, str(now))
+
+
+def _put(tx: Tx, name: str, value: str) -> None:
+    tx.execute(
+        "INSERT INTO service_value (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value)
+    )
+
+
+def _key_name(purpose: str) -> str:
+    return f"signing_key.{purpose}"
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_expiry(text: str, now: float) -> float:
+    """Return Unix seconds of `30d`, `12h`, `2027-01-31` (its midnight, UTC) or a timestamp. Raises BadRequest, also for the past."""
+    span = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip())
+    try:
+        end = now + int(span[1]) * _SECONDS[span[2]] if span else micros_of(parse_instant(text.strip())) / 1_000_000
+    except Invalid:
+        raise BadRequest(
+            f"{text!r} is neither a date (2027-01-31), a timestamp, nor a span such as 30d or 12h", {"field": "expires"}
+        ) from None
+    if end <= now:
+        raise BadRequest(f"{text} is in the past", {"field": "expires"})
+    return end

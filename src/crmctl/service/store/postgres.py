@@ -1,12 +1,14 @@
-"""The PostgreSQL engine: any number of writers in any number of processes. Only importer of psycopg.
+"""The PostgreSQL engine: any number of writers in any number of processes. The only importer of psycopg.
 
-A writer waits for another only where both touch the same rows; what they cannot settle by waiting is repeated.
+Writers wait for each other only when both touch the same rows; other collisions repeat the transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -21,34 +23,131 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from crmctl.errors import ConfigError, ServiceError, reason
+from crmctl.errors import ConfigError, RejectedError, ServiceError, UsageError, reason
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import Busy, Held, Unavailable
-from crmctl.service.store import postgres_copy
-from crmctl.service.store.dialect import PostgresDialect
-from crmctl.service.store.rates import DatabaseRateWindows, RateWindows
-from crmctl.service.store.tx import Params, Row, Tx, several_at_once
+from crmctl.service.store import record_tables
+from crmctl.service.store.keys import DatabaseRateWindows, RateWindows
+from crmctl.service.store.record_tables import load_schema
+from crmctl.service.store.tx import Params, PostgresDialect, Row, Tx, several_at_once
+
+_COPY_TRIES = 5
+_TABLES = (
+    "SELECT c.relname, c.oid::bigint FROM pg_class AS c WHERE c.relnamespace = current_schema()::regnamespace "
+    "AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY c.relname"
+)
+_COLUMNS = (
+    "SELECT a.attname, a.attidentity <> '' FROM pg_attribute AS a WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped "
+    "ORDER BY a.attnum"
+)
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def copy_out(connection: Any, folder: Path) -> Json:
+    """Copy all tables as of one moment, each into a file of its own. Returns what is needed to load them. `connection` is psycopg's."""
+    for _ in range(_COPY_TRIES):
+        tables = connection.execute(_TABLES).fetchall()
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            connection.execute("SET LOCAL statement_timeout = 0")
+            # Locks before the first look at the data, so that the tables hold what is seen.
+            connection.execute(f"LOCK TABLE {', '.join(name for name, _ in tables)} IN ACCESS SHARE MODE")
+            if connection.execute(_TABLES).fetchall() != tables:
+                continue
+            described = [_copy_table(connection, name, oid, folder) for name, oid in tables]
+            version = connection.execute("SELECT max(version) FROM schema_version").fetchone()[0]
+            records = connection.execute("SELECT coalesce(sum(total), 0)::bigint FROM record_total").fetchone()[0]
+            return {"engine": "postgresql", "schemaVersion": version, "records": records, "tables": described}
+    raise RejectedError("objects are made and deleted faster than they can be copied", hint="try again when nobody changes the schema")
+
+
+def _copy_table(connection: Any, name: str, oid: int, folder: Path) -> Json:
+    columns = connection.execute(_COLUMNS, (oid,)).fetchall()
+    names = [column for column, _ in columns]
+    identity = next((column for column, is_identity in columns if is_identity), None)
+    described: Json = {"name": name, "columns": names}
+    if identity is not None:
+        sequence = connection.execute("SELECT pg_get_serial_sequence(CAST($1 AS text), CAST($2 AS text))", (name, identity)).fetchone()[0]
+        last, is_called = connection.execute(f"SELECT last_value, is_called FROM {sequence}").fetchone()
+        described |= {"identity": identity, "next": last + 1 if is_called else last}
+    with (
+        open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,  # noqa: PTH123
+        connection.cursor().copy(f"COPY {name} ({', '.join(names)}) TO STDOUT") as rows,
+    ):
+        for piece in rows:
+            file.write(piece)
+    return described
+
+
+def has_tables(connection: Any) -> bool:
+    return bool(connection.execute(_TABLES).fetchall())
+
+
+def copy_in(connection: Any, tx: Tx, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
+    """Load a copy into an empty database in the open transaction; `migrate` creates the tables of the copied version."""
+    if has_tables(connection):
+        raise UsageError("there is data in this database already", hint="--database-url of an empty one")
+    migrate(tx, described["schemaVersion"])
+    for name in ("organisation", "service_value", "schema_version"):
+        connection.execute(f"DELETE FROM {name}")
+    for table in described["tables"]:
+        _check_names(table["name"], *table["columns"])
+        if table["name"].startswith("record_") and table["name"].removeprefix("record_").isdigit():
+            _make_record_table(tx, int(table["name"].removeprefix("record_")), table["columns"])
+    for table in described["tables"]:
+        with (
+            (folder / table["name"]).open("rb") as file,
+            connection.cursor().copy(f"COPY {table['name']} ({', '.join(table['columns'])}) FROM STDIN") as rows,
+        ):
+            while piece := file.read(256 * 1024):
+                rows.write(piece)
+        if "identity" in table:
+            _check_names(table["identity"])
+            connection.execute(f"ALTER TABLE {table['name']} ALTER COLUMN {table['identity']} RESTART WITH {int(table['next'])}")
+    _make_indexes(connection, tx)
+
+
+def _make_record_table(tx: Tx, number: int, columns: list[str]) -> None:
+    record_tables.create_table(tx, number)
+    for column in columns:
+        if re.fullmatch(r"[cx][0-9]+", column):
+            tx.execute(f"ALTER TABLE {record_tables.table_name(number)} ADD COLUMN {column} {tx.dialect.text}")
+
+
+def _make_indexes(connection: Any, tx: Tx) -> None:
+    """Create the indexes of attributes after the records, which is quicker than growing them row by row."""
+    for (object_id,) in connection.execute("SELECT id FROM crm_object ORDER BY number").fetchall():
+        schema = load_schema(tx, object_id)
+        for attribute in schema.every.values():
+            record_tables.index_attribute(tx, schema.number, attribute)
+
+
+def _check_names(*names: str) -> None:
+    if not all(_NAME.fullmatch(name) for name in names):
+        raise RejectedError("the backup names a table or column that no service has", code="damaged_backup")
+
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
 
 _OLDEST = 14
-"""With client_connection_check_interval, by which locks of a killed process are released while its statement waits."""
+"""The first version with client_connection_check_interval, which releases the locks of a killed process while its statement waits."""
 
 _MOST_CONNECTIONS = 24
-"""More than the places for requests (http/concurrency.py), so that jobs and the console find one too."""
+"""More than the places of requests (http/connections.py), so that jobs and the console get one, too."""
 
 _CONNECT_SECONDS = 5
 _POOL_SECONDS = 5.0
 _LOCK_SECONDS = 15
 _STATEMENT_SECONDS = 120
-"""Longer than any request should take, but a change of attributes may have a million records to go through."""
+"""Longer than any request takes; a change of attributes may go through a million records."""
 
 _TRIES = 12
 _LONGEST_PAUSE = 0.25
 
 _READ: tuple[str, ...] = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
 _READ_ALONE = (*_READ, "SET LOCAL max_parallel_workers_per_gather = 0")
-# Each statement must see what is committed by then: what a writer read before it got a lock may be out of date.
+# Each statement must see the latest commits: data read before getting a lock may be out of date.
 _WRITE = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",)
 
 _LIMITS = "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)"
@@ -57,9 +156,9 @@ _TOO_LONG = "the request took too long and was given up; nothing was done"
 _COLLISIONS = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
-    # Found free and taken by somebody else since: the repetition finds it taken, and says which.
+    # Another transaction took the value first: the repetition finds it taken and names it.
     errors.UniqueViolation,
-    # An object or attribute that was there when the schema was read: the repetition reads it again.
+    # The object or attribute is gone since the schema was read: the repetition reads it again.
     errors.UndefinedTable,
     errors.UndefinedColumn,
     # A prepared statement met a table that has changed since.
@@ -68,29 +167,31 @@ _COLLISIONS = (
 
 
 class _Lost(Exception):
-    """The connection broke; nothing of the transaction is left."""
+    """The connection broke before the commit; nothing of the transaction remains."""
 
 
 class CommitUnknownError(Exception):
-    """The connection broke while committing and the database does not say what became of it: the write may have taken effect."""
+    """The connection broke while committing, and the outcome is unknown."""
 
 
 class _NoPipeline:
-    """In place of one, where COPY is to be used too, which knows none."""
+    """Stands in for a pipeline where COPY is used, which knows none."""
 
     def sync(self) -> None:
-        """Everything has been sent."""
+        pass
 
 
 class PostgresTx:
-    """One transaction. Statements without a result are sent along with the next one that has a result, or with the commit."""
+    """A transaction. Statements without a result are sent along with the next one that has one, or with the commit.
+
+    After `end`, on the monotonic clock, no statement runs.
+    """
 
     dialect = PostgresDialect()
 
     def __init__(
         self, connection: Connection, pipeline: psycopg.Pipeline | _NoPipeline, end: float | None = None, by: str | None = None
     ) -> None:
-        """`end` is the moment, on the monotonic clock, after which no further statement is run."""
         self._connection = connection
         self._pipeline = pipeline
         self._end = end
@@ -121,7 +222,7 @@ class PostgresTx:
 
 
 class PostgresEngine:
-    """Thread-safe. `read` sees one snapshot; `write` is all or nothing and durable when it returns.
+    """Thread-safe. `read` sees one snapshot; `write` is all or nothing, and durable when it returns.
 
     Raises ConfigError for a database that cannot be opened; Unavailable when it is away, or gives no connection within `pool_seconds`.
     """
@@ -137,7 +238,7 @@ class PostgresEngine:
             min_size=1,
             max_size=_MOST_CONNECTIONS,
             timeout=pool_seconds,
-            # Attempts end soon, because the next request makes a new one at once: the service is back as soon as the database is.
+            # Attempts end soon, because the next request starts another one: the service recovers as soon as the database does.
             reconnect_timeout=1.0,
             open=True,
         )
@@ -149,8 +250,7 @@ class PostgresEngine:
         return self._repeat(_WRITE, fn, _end(within), by)
 
     def rate_windows(self) -> RateWindows:
-        """Shared by all processes on this database."""
-        return DatabaseRateWindows(self)
+        return DatabaseRateWindows(self.write)
 
     def figures(self) -> dict[str, float]:
         pool = self._pool.get_stats()
@@ -160,29 +260,29 @@ class PostgresEngine:
         used = {"database_connections": open_, "database_connections_used": open_ - free, "database_requests_waiting": waiting}
         return {"database_bytes": float(size)} | used
 
-    def copy_out(self, folder: Path) -> dict[str, Any]:
+    def copy_out(self, folder: Path) -> Json:
         with _telling_what_failed(), self._pool.connection() as connection:
-            return postgres_copy.copy_out(connection, folder)
+            return copy_out(connection, folder)
 
     def has_tables(self) -> bool:
         with _telling_what_failed(), self._pool.connection() as connection:
-            return postgres_copy.has_tables(connection)
+            return has_tables(connection)
 
     def copy_in(self, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
-        """Fill an empty database with what `copy_out` gave, in one transaction; `migrate` brings it to a version."""
+        """Fill an empty database from a copy in one transaction; `migrate` brings it to a version."""
         xid = ""
         with _telling_what_failed():
             try:
                 with self._pool.connection() as connection, connection.transaction():
                     connection.execute("SET LOCAL statement_timeout = 0")
-                    postgres_copy.copy_in(connection, PostgresTx(connection, _NoPipeline()), folder, described, migrate)
+                    copy_in(connection, PostgresTx(connection, _NoPipeline()), folder, described, migrate)
                     xid = str(cast(Row, connection.execute("SELECT pg_current_xact_id()::text").fetchone())[0])
             except psycopg.OperationalError:
                 if not xid or not self._has_committed(xid):
                     raise
 
     def close(self) -> None:
-        """Connections in use are closed when they come back."""
+        """Close idle connections now and the others when they return."""
         self._pool.close()
 
     def _repeat(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], end: float | None, by: str | None = None) -> T:
@@ -212,7 +312,7 @@ class PostgresEngine:
             except PoolTimeout as error:
                 raise Unavailable("the database does not answer; try again") from error
             except (errors.ProgramLimitExceeded, errors.StatementTooComplex):
-                # Not for a moment but for ever: no reason to try again.
+                # Permanent: trying again does not help.
                 raise
             except psycopg.OperationalError as error:
                 raise Unavailable("the database is not available; try again") from error
@@ -249,7 +349,7 @@ class PostgresEngine:
             self._pool.putconn(connection)
 
     def _has_committed(self, xid: str) -> bool:
-        """What became of a transaction whose commit was not answered. Raises CommitUnknownError."""
+        """Whether a transaction whose commit was not answered has committed. Raises CommitUnknownError."""
         deadline = time.monotonic() + self._pool_seconds
         while time.monotonic() < deadline:
             try:
@@ -266,7 +366,7 @@ class PostgresEngine:
 
 @contextlib.contextmanager
 def _telling_what_failed() -> Iterator[None]:
-    """Raises ServiceError where the database goes away, is full, or may not be written."""
+    """Raise ServiceError when the database goes away, is full, or may not be written."""
     hint = "give the command again when the database answers"
     try:
         yield
@@ -277,7 +377,7 @@ def _telling_what_failed() -> Iterator[None]:
 
 
 def _leave(connection: Connection) -> None:
-    """Leave no transaction open behind."""
+    """Leave no transaction open."""
     if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
         return
     try:
@@ -296,16 +396,16 @@ def _short(error: psycopg.Error) -> str:
 
 @lru_cache(1024)
 def _native(sql: str) -> str:
-    """`?` as `$1`, `$2` and so on."""
+    """Return the SQL with `?` as `$1`, `$2` and so on."""
     first, *rest = sql.split("?")
     return first + "".join(f"${number}{part}" for number, part in enumerate(rest, start=1))
 
 
-def _connection_arguments(url: str) -> dict[str, Any]:
+def _connection_arguments(url: str) -> Json:
     try:
-        arguments: dict[str, Any] = conninfo_to_dict(url)
+        arguments: Json = conninfo_to_dict(url)
     except psycopg.Error:
-        # Its own text repeats the address, with the password in it.
+        # psycopg's own message repeats the address with its password.
         raise ConfigError(
             "the address of the database is not valid",
             hint="postgresql://USER:PASSWORD@HOST:PORT/DATABASE; write reserved characters in USER and PASSWORD as %40 and so on",
@@ -315,9 +415,9 @@ def _connection_arguments(url: str) -> dict[str, Any]:
         "statement_timeout": f"{_STATEMENT_SECONDS}s",
         "idle_in_transaction_session_timeout": "60s",
         "client_connection_check_interval": "1s",
-        # Plans are made for the values given: how many rows a filter finds decides how to find them.
+        # Plan for the actual values: how many rows a filter matches decides how to find them.
         "plan_cache_mode": "force_custom_plan",
-        # Compiling a statement takes longer than it saves where a page of a large list is wanted.
+        # Compiling takes longer than it saves on a page of a large list.
         "jit": "off",
         "timezone": "UTC",
     }
@@ -327,8 +427,8 @@ def _connection_arguments(url: str) -> dict[str, Any]:
     return defaults | arguments | fixed | {"autocommit": True, "cursor_factory": psycopg.RawCursor}
 
 
-def _check_server(arguments: dict[str, Any]) -> None:
-    """One connection ahead of the pool, which would not say what is wrong."""
+def _check_server(arguments: Json) -> None:
+    """Try one connection before the pool, which would not say what is wrong."""
     try:
         with psycopg.connect(**arguments) as connection:
             version = connection.info.server_version // 10_000

@@ -1,39 +1,35 @@
-"""What became of a record, change by change, and what records held at a moment: read from the log of changes, backwards."""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""History of a record, and past states of records, read backwards from the log of changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import NotFound
-from crmctl.service.store import actors, change_log
+from crmctl.service.store import change_log, logs
 from crmctl.service.store.change_log import CREATED, DELETED
-from crmctl.service.store.schema import Schema, load_schema
-from crmctl.service.store.timestamps import optional_to_wire, to_wire
-from crmctl.service.store.tx import Tx, all_in
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.store.record_tables import Schema, load_schema
+from crmctl.service.store.tx import Tx, all_in, optional_to_wire, to_wire
+from crmctl.values.value_readers import canonical_uuid
 
-Data = dict[str, Any]
+Data = Json
 
 
 @dataclass(frozen=True)
 class History:
-    """`changes` in wire form, newest first, and how many there are in all.
+    """`changes` in wire form, newest first, with their `total`. `since` is the moment before which changes are unknown, None when all are
+    known."""
 
-    `since` is the moment before which nothing is known of a record that was there already; None where all of its life is known.
-    """
-
-    changes: list[dict[str, Any]]
+    changes: list[Json]
     total: int
     since: str | None
 
 
 @dataclass(frozen=True)
 class Past:
-    """A record as it was: `data` None where it was not there; `created_at` where it has to be made anew."""
+    """A past record: `data` None when it did not exist; `created_at` if it must be created again."""
 
     data: Data | None
     created_at: int | None = None
@@ -47,7 +43,7 @@ class _Change:
     before: str | None
 
     def undone(self, after: Data | None) -> Past:
-        """The record before this change, given what it held after it."""
+        """Return the record before this change, from its state after it."""
         if self.type == CREATED:
             return Past(None)
         overwritten = jsontext.loads(self.before or "{}")
@@ -58,14 +54,14 @@ class _Change:
 
 
 def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset: int = 0) -> History:
-    """Also of a record that is deleted, as long as its deletion is known. Raises NotFound for the object or the record."""
+    """Return the history of a record, also of a deleted one as long as its deletion is known. Raises NotFound."""
     schema = load_schema(tx, object_id)
     known_id = canonical_uuid(record_id) or ""
     row = tx.one(f"SELECT data, created_at FROM {schema.table} WHERE id = ?", (known_id,))
     changes = _changes(tx, schema, known_id, None if row is None else row[1])
     if row is None and not changes:
         raise NotFound(f"there is no record with the id {record_id}, and none is known to have been")
-    names = actors.described(tx, (change.actor for change in changes[offset : offset + limit]))
+    names = logs.described(tx, (change.actor for change in changes[offset : offset + limit]))
     data: Data | None = None if row is None else schema.values_in(row[0])
     found = []
     for place, change in enumerate(changes[: offset + limit]):
@@ -79,7 +75,7 @@ def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset
 
 
 def changed_since(tx: Tx, object_number: int, moment: int) -> tuple[list[str], set[str]]:
-    """The ids of an object's records that changed after the moment, and which of them were not there before."""
+    """Return the ids of an object's records that changed after the moment, and which of them did not exist then."""
     rows = tx.all(
         "SELECT subject, max(CASE WHEN before IS NULL THEN 1 ELSE 0 END) FROM change_log "
         "WHERE object_number = ? AND at > ? AND subject IS NOT NULL GROUP BY subject ORDER BY subject",
@@ -89,14 +85,14 @@ def changed_since(tx: Tx, object_number: int, moment: int) -> tuple[list[str], s
 
 
 def past_of(tx: Tx, record_ids: Iterable[str], now: dict[str, Data], moment: int) -> Iterator[tuple[str, Past]]:
-    """What these records, which were there at the moment or had been, held then; `now` is what those that are there hold."""
-    wanted = list(record_ids)
+    """Return the past states of records that existed at the moment or before; `now` is what existing ones hold."""
+    ids = list(record_ids)
     sql = "SELECT subject, sequence, at, type, before FROM change_log WHERE before IS NOT NULL AND subject IN {}"
-    found: dict[str, list[tuple[int, _Change]]] = {}
-    for subject, sequence, at, kind, before in all_in(tx, sql, wanted):
-        found.setdefault(subject, []).append((sequence, _Change(at, kind, None, before)))
-    for record_id in wanted:
-        changes = sorted(found.get(record_id, ()), key=lambda each: each[0])
+    by_record: dict[str, list[tuple[int, _Change]]] = {}
+    for subject, sequence, at, kind, before in all_in(tx, sql, ids):
+        by_record.setdefault(subject, []).append((sequence, _Change(at, kind, None, before)))
+    for record_id in ids:
+        changes = sorted(by_record.get(record_id, ()), key=lambda each: each[0])
         first = next((place for place, (_, change) in enumerate(changes) if change.at > moment), len(changes))
         past = Past(now.get(record_id))
         for _, change in reversed(changes[first:]):
@@ -106,13 +102,13 @@ def past_of(tx: Tx, record_ids: Iterable[str], now: dict[str, Data], moment: int
 
 
 def known_since(tx: Tx) -> int | None:
-    """The moment before which changes are not known any more; None where all are."""
+    """Return the moment before which changes are unknown, None when all are known."""
     row = tx.one("SELECT value FROM service_value WHERE name = ?", (change_log.KNOWN_SINCE,))
     return None if row is None else int(row[0])
 
 
 def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> list[_Change]:
-    """Newest first. What is older than all changes are known for may be there for a delivery, but what came after it may not."""
+    """Return changes, newest first, without those that only a delivery still needs."""
     since = known_since(tx) or 0
     rows = tx.all(
         "SELECT at, type, actor, before FROM change_log WHERE subject = ? AND before IS NOT NULL AND object_number = ? AND at >= ? "
@@ -121,7 +117,9 @@ def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> 
     )
     changes = [_Change(*row) for row in rows]
     if created_at is None:
-        created_at = next((jsontext.loads(each.before)["createdAt"] for each in changes if each.type == DELETED and each.before), None)
+        created_at = next(
+            (jsontext.loads(change.before)["createdAt"] for change in changes if change.type == DELETED and change.before), None
+        )
     made = tx.one(
         "SELECT at, type, actor, before FROM change_log WHERE at = ? AND subject = ? AND object_number = ? AND before IS NULL AND at >= ?",
         (created_at, record_id, schema.number, since),
@@ -129,7 +127,7 @@ def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> 
     return changes if made is None else [*changes, _Change(*made)]
 
 
-def _differences(before: Data | None, after: Data | None) -> list[dict[str, Any]]:
+def _differences(before: Data | None, after: Data | None) -> list[Json]:
     old, new = before or {}, after or {}
     slugs = [*new, *(slug for slug in old if slug not in new)]
     differing = (slug for slug in slugs if change_log.differ(old.get(slug), new.get(slug)))

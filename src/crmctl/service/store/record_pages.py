@@ -1,47 +1,46 @@
-"""One page of an object's records and the exact total: counts from a counter or an index, keys before rows, far pages from the far end.
+"""One page of an object's records with the exact total.
 
-What few records match and no index leads to is found and counted in one go.
+Counts come from a counter or an index, keys before rows, far pages from the far end. Few matches without an index are found and counted in
+one pass.
 """
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from crmctl.models.filters import Condition
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
 from crmctl.service.store.conditions import Where, combine, compile_conditions
-from crmctl.service.store.schema import Schema, load_schema
-from crmctl.service.store.timestamps import to_wire
-from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required
+from crmctl.service.store.record_tables import Schema, load_schema
+from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required, to_wire
+from crmctl.values.filters import Condition
 
 SORTS = record_tables.MOMENTS
 ORDERS = ("asc", "desc")
 
 DEEP = 1000
-"""Offset from which a page is worth a look at where it may begin."""
+"""Offset from which skipping ahead pays off."""
 
 _CAUTION = 0.98
-"""Share of the way that is skipped: where the matches are a little denser than on the average, the guess is still before the page."""
+"""Share of the distance that is skipped: where matches are denser than average, the guess still falls before the page."""
 
 SAMPLE, FEW = 5000, 1000
-"""How many rows tell whether those that match are few, and how many few are."""
+"""Sample size that tells whether matches are few, and how many count as few."""
 
 LOOKED, MOST = 100_000, 10_000
-"""Of a long list that no index answers: how many records are looked at, and how many matches are counted, before it is left at that."""
+"""In a long list without an index: how many records are looked at, and how many matches are counted, before giving up."""
 
 _SHORT, _COVERED = 2, 12
-"""How many times as many records are gone through whatever is asked, and how many entries of an index that holds all that is compared."""
+"""How many times as many records may be scanned for any query, and entries of an index that covers the query."""
 
 _EVERYTHING = Where("1 = 1")
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Which rows, counted from which end."""
+    """A range of rows, and the end from which it is counted."""
 
     sort: str
     descending: bool
@@ -53,7 +52,7 @@ class _Window:
         return "DESC" if self.descending else "ASC"
 
     def nearest(self, total: int) -> tuple[_Window, bool]:
-        """The same rows counted from the nearer end, and whether they then come out backwards."""
+        """Return the same rows counted from the nearer end, and whether they come out backwards."""
         limit = max(0, min(self.limit, total - self.offset))
         if self.offset <= total - self.offset - limit:
             return _Window(self.sort, self.descending, limit, self.offset), False
@@ -62,9 +61,9 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Search:
-    """Conditions made ready: through `source`, a FROM clause, the fewest rows must be looked at; `candidates` is how many those are.
+    """Prepared conditions. `source` is the FROM clause with the fewest rows, `candidates` their number, `total` the matches once counted.
 
-    `is_blind`: no index leads to any of them. `total` is known once they are counted.
+    `is_blind` means that no index leads to any of the rows.
     """
 
     schema: Schema
@@ -78,7 +77,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class Paging:
-    """Which part of a list: `sort` is one of SORTS, `order` one of ORDERS."""
+    """Part of a list: `sort` is one of SORTS, `order` one of ORDERS."""
 
     sort: str = "created_at"
     order: str = "desc"
@@ -91,9 +90,9 @@ _FIRST = Paging()
 
 @dataclass(frozen=True)
 class PartOfList:
-    """One page, and what is known of all of them: `total` match, or `is_more` than that, among the first `looked` of `everything`."""
+    """A page with the size of its list: `total` matches, or more (`is_more`), among the first `looked` of `everything`."""
 
-    records: list[dict[str, Any]]
+    records: list[Json]
     total: int
     looked: int
     everything: int
@@ -109,11 +108,9 @@ def list_records(
     object_id: str,
     conditions: Sequence[Condition] = (),
     page: Paging = _FIRST,
-) -> tuple[list[dict[str, Any]], int]:
-    """The records of one page in wire form, and how many match in all. Equal times are ordered by sequence of creation.
-
-    Raises NotFound for the object; BadRequest naming the slug, operator, sort or order that is wrong.
-    """
+) -> tuple[list[Json], int]:
+    """Return the records of a page in wire form, and the total. Equal times are ordered by creation. Raises NotFound for the object;
+    BadRequest naming a wrong slug, operator, sort or order."""
     asked = _window(page)
     search = _prepare(tx, load_schema(tx, object_id), conditions)
     if _are_few(tx, search, asked) and (found := _few(tx, search, asked)):
@@ -125,10 +122,8 @@ def list_records(
 
 
 def list_part(tx: Tx, object_id: str, conditions: Sequence[Condition] = (), page: Paging = _FIRST) -> PartOfList:
-    """As list_records, but in a time that is bounded: of a long list that no index answers, the first LOOKED records are looked at.
-
-    Raises as list_records does.
-    """
+    """Return a page in bounded time: of a long list without an index, only the first LOOKED records are looked at. Raises as list_records
+    does."""
     asked, schema = _window(page), load_schema(tx, object_id)
     wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
     everything = _everything(tx, schema)
@@ -141,13 +136,13 @@ def list_part(tx: Tx, object_id: str, conditions: Sequence[Condition] = (), page
     where, most = combine(wheres), max(MOST, page.offset + page.limit)
     source, within = _first_ones(tx, schema, asked)
     ordered = f"ORDER BY {asked.sort} {asked.direction}, seq {asked.direction} LIMIT ?"
-    found = tx.all(f"SELECT seq FROM {source} {where.sql} {ordered}", (*within, *where.params, most + 1))
-    records = _at(tx, schema, asked, [row[0] for row in found[page.offset : page.offset + page.limit]])
-    return PartOfList(records, min(len(found), most), LOOKED, everything, len(found) > most)
+    rows = tx.all(f"SELECT seq FROM {source} {where.sql} {ordered}", (*within, *where.params, most + 1))
+    records = _at(tx, schema, asked, [row[0] for row in rows[page.offset : page.offset + page.limit]])
+    return PartOfList(records, min(len(rows), most), LOOKED, everything, len(rows) > most)
 
 
 def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) -> int:
-    """Exact. Raises as list_records does."""
+    """Return the exact number of matches. Raises as list_records does."""
     return list_records(tx, object_id, conditions, Paging(limit=0))[1]
 
 
@@ -162,7 +157,6 @@ def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search
 
 
 def _window(page: Paging) -> _Window:
-    """Raises BadRequest."""
     if page.sort not in SORTS:
         raise BadRequest(f"sort must be one of: {', '.join(SORTS)}", {"field": "sort", "valid": list(SORTS)})
     if page.order not in ORDERS:
@@ -178,11 +172,11 @@ def _everything(tx: Tx, schema: Schema) -> int:
 
 
 def _first_ones(tx: Tx, schema: Schema, window: _Window) -> tuple[str, Row]:
-    """The first LOOKED records, as a FROM clause up to a condition, and its parameters."""
+    """Return the first LOOKED records as a FROM clause up to a condition, with its parameters."""
     in_order = tx.dialect.table_by(schema.table, record_tables.index_name(schema.table, window.sort))
     ordered = f"ORDER BY {window.sort} {window.direction}, seq {window.direction} LIMIT ?"
     if not tx.dialect.names_indexes:
-        # Given their end, an engine that expects few matches would sort those of the whole table.
+        # With their end given, an engine that expects few matches would sort those of the whole table.
         return f"(SELECT * FROM {in_order} {ordered}) AS part WHERE", (LOOKED,)
     last = required(tx.one(f"SELECT {window.sort}, seq FROM {in_order} {ordered} OFFSET ?", (1, LOOKED - 1)))
     return f"{in_order} WHERE ({window.sort}, seq) {'>=' if window.descending else '<='} (?, ?) AND", last
@@ -193,8 +187,8 @@ def _is_narrow(tx: Tx, schema: Schema, where: Where) -> bool:
     if where.index is None:
         return _names_one(where)
     through = tx.dialect.table_by(schema.table, record_tables.index_name(schema.table, where.index))
-    found = tx.one(f"SELECT 1 FROM {through} WHERE {where.sql} LIMIT 1 OFFSET ?", (*where.params, MOST))
-    return found is None
+    beyond = tx.one(f"SELECT 1 FROM {through} WHERE {where.sql} LIMIT 1 OFFSET ?", (*where.params, MOST))
+    return beyond is None
 
 
 def _counted(tx: Tx, search: _Search) -> _Search:
@@ -207,12 +201,12 @@ def _counted(tx: Tx, search: _Search) -> _Search:
 
 
 def _names_one(where: Where) -> bool:
-    """An id is never wide, and the engine finds its index by itself."""
+    """Whether a condition names one id, which is never wide; the engine finds that index by itself."""
     return where.sql.startswith("id ")
 
 
 def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
-    """Whether few rows seem to match, which could only be counted by going through all of them, and then be found by doing so again."""
+    """Whether few rows seem to match, so that counting and finding them would each take a full scan."""
     if not search.is_blind or search.everything <= 4 * SAMPLE or not 0 < window.limit <= MAX_IN or window.offset + window.limit > FEW:
         return False
     in_order = tx.dialect.table_by(search.schema.table, record_tables.index_name(search.schema.table, window.sort))
@@ -221,33 +215,31 @@ def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
     return hits * search.everything <= FEW * SAMPLE
 
 
-def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[dict[str, Any]], int] | None:
-    """The page and the total; None where more match than it seemed. In an order at first for which the index of the condition is enough."""
+def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[Json], int] | None:
+    """Return the page and the total, None if more rows match than expected. Orders them at first as the index of the condition does."""
     table = search.schema.table
-    # Not in none: an engine that expects many, and so to be done soon, would then look for them with one process.
-    found = f"SELECT seq FROM {search.source} WHERE {search.where.sql} ORDER BY +seq LIMIT ?"
-    keys = [row[0] for row in tx.all(found, (*search.where.params, FEW + 1))]
+    # An engine that expects many rows, and so an early end, would scan with one process.
+    matches = f"SELECT seq FROM {search.source} WHERE {search.where.sql} ORDER BY +seq LIMIT ?"
+    keys = [row[0] for row in tx.all(matches, (*search.where.params, FEW + 1))]
     if len(keys) > FEW:
         return None
     ordered = sorted(all_in(tx, f"SELECT {window.sort}, seq FROM {table} WHERE seq IN {{}}", keys), reverse=window.descending)
     return _at(tx, search.schema, window, [seq for _, seq in ordered[window.offset : window.offset + window.limit]]), len(keys)
 
 
-def _at(tx: Tx, schema: Schema, window: _Window, keys: Sequence[int]) -> list[dict[str, Any]]:
-    """The records with these sequence numbers, in the window's order."""
+def _at(tx: Tx, schema: Schema, window: _Window, keys: Sequence[int]) -> list[Json]:
+    """Return the records with these sequence numbers in the window's order."""
     marks, direction = ", ".join("?" * len(keys)), window.direction
     page = f"SELECT {_ROW} FROM {schema.table} AS r WHERE seq IN ({marks}) ORDER BY {window.sort} {direction}, seq {direction}"
     return _wire(schema, tx.all(page, keys)) if keys else []
 
 
 def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int) -> tuple[str, int]:
-    """Where to look for rows that several conditions share, and how many are there: in the index of the condition that matches fewest.
-
-    An index that leads to more than a tenth of all rows is no better than the whole table.
-    """
+    """Return the source and number of rows that several conditions share: the index of the condition that matches fewest. An index that
+    leads to over a tenth of the table is no better than the table."""
     if len(wheres) == 1 or not tx.dialect.names_indexes:
         return schema.table, everything
-    # Of wide conditions, an index leads to most rows one by one, in no order: going through the table once is many times as fast.
+    # The index of a wide condition leads to rows one by one, in no order: a scan of the table is many times as fast.
     table = schema.table if any(map(_names_one, wheres)) else tx.dialect.table_alone(schema.table)
     source, fewest, bound = table, everything, everything // 10
     for where in wheres:
@@ -261,7 +253,7 @@ def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int)
     return source, fewest
 
 
-def _page(tx: Tx, search: _Search, window: _Window) -> list[dict[str, Any]]:
+def _page(tx: Tx, search: _Search, window: _Window) -> list[Json]:
     search, window = _skip_ahead(tx, search, window)
     source, plus = _plan(tx, search, window)
     direction = window.direction
@@ -278,7 +270,7 @@ def _page(tx: Tx, search: _Search, window: _Window) -> list[dict[str, Any]]:
 _ROW = "r.id, r.data, r.created_at, r.updated_at"
 
 
-def _wire(schema: Schema, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _wire(schema: Schema, rows: Sequence[Row]) -> list[Json]:
     return [
         {
             "id": record_id,
@@ -292,10 +284,10 @@ def _wire(schema: Schema, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _skip_ahead(tx: Tx, search: _Search, window: _Window) -> tuple[_Search, _Window]:
-    """The same page, counted from a moment shortly before it: a far page of many matches then begins near the start.
+    """Return the same page, counted from a moment shortly before it, so that a far page begins near the start.
 
-    The moment is guessed as if the matches were spread evenly over the list; how many come before it is counted in the index of the
-    condition, which holds the time of creation beside the value. A guess that is past the page is dropped.
+    The moment is guessed as if matches were spread evenly. The index of the condition, which also holds the time of creation, counts those
+    before it; a guess past the page is dropped.
     """
     where = search.where
     if window.offset < DEEP or window.sort != "created_at" or where.index is None or where.is_pinned:
@@ -315,10 +307,10 @@ def _skip_ahead(tx: Tx, search: _Search, window: _Window) -> tuple[_Search, _Win
 
 
 def _plan(tx: Tx, search: _Search, window: _Window) -> tuple[str, str]:
-    """How to find the page's keys: the FROM clause, and a prefix for the sort terms.
+    """Return the FROM clause for the page's keys, and a prefix for the sort terms.
 
-    Either walk the list in its order until enough rows matched, or gather all matches and sort them: the total tells which is cheaper.
-    A unary plus keeps an engine from taking the order's index for the gathering.
+    Either walk the list in its order until enough rows matched, or gather and sort all matches: the total tells which is cheaper. A unary
+    plus keeps an engine from gathering through the index of the order.
     """
     table = search.schema.table
     in_order = tx.dialect.table_by(table, record_tables.index_name(table, window.sort))

@@ -1,6 +1,6 @@
-"""Takes the records of an object back to a moment, a batch in each transaction, by ordinary changes that the log keeps too.
+"""Take the records of an object back to a moment, in batches, by ordinary changes that the log keeps.
 
-Going on after an interruption is doing it again: what is as it was is left alone.
+To continue after an interruption, start again: unchanged records are left alone.
 """
 
 from __future__ import annotations
@@ -8,35 +8,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Unpack
 
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Fault
 from crmctl.service.store.change_log import differ
 from crmctl.service.store.record_history import Past, changed_since, known_since, past_of
+from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing
-from crmctl.service.store.schema import Schema, load_schema
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import to_micros, to_wire
-from crmctl.service.store.tx import MAX_IN, Tx
-from crmctl.service.values.projection import Projection, project
-from crmctl.service.values.text import Invalid
+from crmctl.service.store.tx import MAX_IN, Stamp, Tx, to_micros, to_wire
+from crmctl.values.projection import Projection, project
+from crmctl.values.value_readers import Invalid
 
 CREATED, UPDATED, DELETED, UNCHANGED = "created", "updated", "deleted", "unchanged"
 
 
 @dataclass
 class RestoreOutcome:
-    """How many records were created again, updated, deleted, and found as they were; `failed` says why by record."""
+    """How many records were recreated, updated, deleted, or unchanged; `failed` gives the reason by record."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
-    """Attributes that are no more, or take such values no more."""
+    """Attributes that were deleted or do not take such values any more."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The records that changed since the moment, in batches; those in `new` were not there then."""
+    """Records that changed since the moment, in batches. Those in `new` did not exist then."""
 
     moment: int
     batches: Sequence[Sequence[str]]
@@ -48,7 +47,7 @@ class Candidates:
 
 
 def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Candidates:
-    """Raises NotFound for the object, BadRequest for a moment that is to come or that changes are not known from."""
+    """Find the records to restore. Raises NotFound for the object, BadRequest for a moment in the future or before the log."""
     schema = load_schema(tx, object_id)
     at, since = to_micros(moment), known_since(tx)
     if moment > now:
@@ -56,8 +55,8 @@ def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Can
     if since is not None and at < since:
         raise BadRequest(f"changes are known since {to_wire(since)} only; a backup may go further back", {"field": "asOf"})
     changed, new = changed_since(tx, schema.number, at)
-    # Those that have to go first: they may hold values that others must have for themselves.
-    ordered = [*(each for each in changed if each in new), *(each for each in changed if each not in new)]
+    # New records go first: they may hold unique values that others get back.
+    ordered = [*(record_id for record_id in changed if record_id in new), *(record_id for record_id in changed if record_id not in new)]
     batches = [ordered[start : start + MAX_IN] for start in range(0, len(ordered), MAX_IN)]
     return Candidates(at, batches, frozenset(new))
 
@@ -65,8 +64,8 @@ def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Can
 def restore(
     candidates: Candidates, transact: Callable[[Callable[[Tx], RestoreOutcome]], RestoreOutcome], object_id: str, stamp: Callable[[], Stamp]
 ) -> RestoreOutcome:
-    """`transact` runs a function in a transaction of its own. What failed is tried again as long as some of it succeeds: another record
-    may have had to give up a value first."""
+    """Restore the candidates; `transact` runs a function in a transaction. Failed ones are tried again while some succeed: another record
+    may have to give up a value first."""
     whole = RestoreOutcome()
     waiting: Sequence[Sequence[str]] = candidates.batches
     while waiting:
@@ -76,9 +75,9 @@ def restore(
             whole.counts += part.counts
             whole.failed |= part.failed
             whole.left_out |= part.left_out
-        left = list(whole.failed)
-        again = [left[start : start + MAX_IN] for start in range(0, len(left), MAX_IN)]
-        waiting = again if len(left) < sum(map(len, waiting)) else []
+        failed = list(whole.failed)
+        again = [failed[start : start + MAX_IN] for start in range(0, len(failed), MAX_IN)]
+        waiting = again if len(failed) < sum(map(len, waiting)) else []
     return whole
 
 
@@ -88,34 +87,34 @@ def _restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Can
     present = dict(writing.load(batch))
     was_there = [each for each in batch if each not in candidates.new]
     pasts = dict(past_of(tx, was_there, {each: present[each].data for each in present}, candidates.moment))
-    wanted = {record_id: _change(schema, record_id, past.data, done) for record_id, past in pasts.items() if past.data is not None}
-    writing.prepare([change for record_id, change in wanted.items()])
+    targets = {record_id: _change(schema, record_id, past.data, done) for record_id, past in pasts.items() if past.data is not None}
+    writing.prepare([change for record_id, change in targets.items()])
     for record_id in batch:
         past = pasts.get(record_id, Past(None))
         try:
-            done.counts[_restore_one(writing, present.get(record_id), wanted.get(record_id), past.created_at or 0)] += 1
+            done.counts[_restore_one(writing, present.get(record_id), targets.get(record_id), past.created_at or 0)] += 1
         except Fault as fault:
             done.failed[record_id] = fault.message
     writing.flush()
     return done
 
 
-def _restore_one(writing: Writing, present: StoredRecord | None, wanted: RecordChange | None, created_at: int) -> str:
-    """`wanted` is what it held, None where it was not there."""
-    if wanted is None:
+def _restore_one(writing: Writing, present: StoredRecord | None, target: RecordChange | None, created_at: int) -> str:
+    """Restore a record to `past`, None if it did not exist."""
+    if target is None:
         if present is None:
             return UNCHANGED
         writing.delete(present)
         return DELETED
-    if present is not None and not differ(present.data, wanted.data):
+    if present is not None and not differ(present.data, target.data):
         return UNCHANGED
-    writing.put_back(wanted, created_at)
+    writing.put_back(target, created_at)
     return CREATED if present is None else UPDATED
 
 
-def _change(schema: Schema, record_id: str, data: dict[str, Any], done: RestoreOutcome) -> RecordChange:
-    """Without what the object has no attribute for any more, or one of another type."""
-    kept: dict[str, Any] = {}
+def _change(schema: Schema, record_id: str, data: Json, done: RestoreOutcome) -> RecordChange:
+    """Return the change without attributes that are gone or have another type."""
+    kept: Json = {}
     projections: dict[str, Projection] = {}
     for slug, value in data.items():
         try:

@@ -1,15 +1,23 @@
-"""The table of one object's records: its name, columns and indexes. All DDL at run time is here.
-
-Per attribute there are two columns: `c<number>` holds what operators compare, `x<number>` the unfolded text where it differs from that.
-"""
+"""The schema of an object and the table of its records."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store.tx import Tx
-from crmctl.service.values.attribute import StoredAttribute
+from crmctl.values.attribute_types import StoredAttribute
+from crmctl.values.value_readers import UUID, Invalid, canonical_uuid, require_text
 
 MOMENTS = ("created_at", "updated_at")
-"""The order of a whole list: each has an index."""
+"""The orders of a whole list, each with an index."""
 
 
 def table_name(object_number: int) -> str:
@@ -25,12 +33,12 @@ def exact_column(attribute: StoredAttribute) -> str:
 
 
 def columns_of(number: int) -> tuple[str, str]:
-    """Both columns of the attribute with this number."""
+    """Return both columns of the attribute with this number."""
     return f"c{number}", f"x{number}"
 
 
 def index_name(table: str, column: str) -> str:
-    """The index that starts with this column: an attribute's, or one of MOMENTS."""
+    """Return the name of the index that starts with this column: an attribute's, or one of MOMENTS."""
     return f"{table}_{column}"
 
 
@@ -41,13 +49,13 @@ def create_table(tx: Tx, object_number: int) -> None:
         f"""CREATE TABLE {table} (seq {tx.dialect.sequence}, id {text} NOT NULL UNIQUE, created_at BIGINT NOT NULL,
             updated_at BIGINT NOT NULL, data {text} NOT NULL)"""
     )
-    for field in MOMENTS:
-        tx.execute(f"CREATE INDEX {index_name(table, field)} ON {table} ({field}, seq)")
+    for moment in MOMENTS:
+        tx.execute(f"CREATE INDEX {index_name(table, moment)} ON {table} ({moment}, seq)")
     _let_grow(tx, table)
 
 
 def let_tables_grow(tx: Tx) -> None:
-    """The migration for tables that were made without the setting."""
+    """Migrate tables that were created without the setting."""
     for (number,) in tx.all("SELECT number FROM crm_object"):
         _let_grow(tx, table_name(number))
 
@@ -63,7 +71,7 @@ def drop_table(tx: Tx, object_number: int) -> None:
 
 
 def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute, vacant: int | None = None) -> None:
-    """`vacant` is the number of a deleted attribute whose columns are free."""
+    """Add the columns of an attribute. `vacant` is the number of a deleted attribute whose columns are free."""
     _wait_only_briefly(tx)
     table = table_name(object_number)
     names = columns_of(attribute.number)
@@ -77,19 +85,165 @@ def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute, vacant
 
 
 def index_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> None:
-    """Where attributes of its kind have an index."""
+    """Create the index of an attribute whose type has one."""
     table = table_name(object_number)
     if attribute.is_indexed:
         tx.execute(f"CREATE INDEX {index_name(table, column(attribute))} ON {table} ({column(attribute)}, created_at, seq)")
 
 
 def drop_index(tx: Tx, object_number: int, column: str) -> None:
-    """The one that starts with this column."""
     _wait_only_briefly(tx)
     tx.execute(f"DROP INDEX IF EXISTS {index_name(table_name(object_number), column)}")
 
 
 def _wait_only_briefly(tx: Tx) -> None:
-    """Raise Held soon, here and for the rest of the transaction, where others use the table: whoever comes later waits behind a try."""
+    """Raise Held soon, for the rest of the transaction, when others use the table: everyone else waits behind each try."""
     if tx.dialect.impatience:
         tx.execute(tx.dialect.impatience)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The active `attributes` by slug, in display order. Records keep the values of `inactive` ones, and may still hold values of the
+    deleted slugs in `leaving`."""
+
+    object_id: str
+    number: int
+    attributes: Mapping[str, StoredAttribute]
+    inactive: Mapping[str, StoredAttribute] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+
+    @property
+    def table(self) -> str:
+        return table_name(self.number)
+
+    def values_in(self, document: str) -> Json:
+        """Return the data of a stored record without deleted attributes."""
+        data: Json = jsontext.loads(document)
+        for slug in self.leaving:
+            data.pop(slug, None)
+        return data
+
+    @cached_property
+    def every(self) -> Mapping[str, StoredAttribute]:
+        return {**self.attributes, **self.inactive}
+
+    @cached_property
+    def unique(self) -> tuple[StoredAttribute, ...]:
+        return tuple(attribute for attribute in self.attributes.values() if attribute.is_unique)
+
+    @cached_property
+    def holding_unique(self) -> tuple[StoredAttribute, ...]:
+        """Return the unique attributes, inactive ones included."""
+        return (*self.unique, *(attribute for attribute in self.inactive.values() if attribute.is_unique))
+
+    @cached_property
+    def required(self) -> tuple[StoredAttribute, ...]:
+        return tuple(attribute for attribute in self.attributes.values() if attribute.is_required)
+
+
+def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
+    """Load the schema of an object. `lock` is a statement of the dialect: share_object to write records, own_object to change attributes.
+    Raises NotFound."""
+    known_id = canonical_uuid(object_id) or ""
+    if lock:
+        tx.one(lock, (known_id,))
+    # After the lock and in one statement: the previous holder may have changed anything.
+    rows = tx.all(
+        "SELECT o.number, a.is_active, a.id, a.number, a.slug, a.type, a.is_required, a.is_unique, a.is_list, a.config, a.display_order "
+        "FROM crm_object AS o LEFT JOIN attribute AS a ON a.object_id = o.id WHERE o.id = ? "
+        f"UNION ALL SELECT object_number, {_LEAVING}, NULL, number, slug, NULL, 0, 0, 0, NULL, 0 FROM attribute_removal "
+        "WHERE object_id = ? AND done < last ORDER BY 11, 4",
+        (known_id, known_id),
+    )
+    if not rows:
+        raise NotFound(f"there is no object with the id {object_id}")
+    active, inactive = ({row[4]: _Row(*row[2:10]).attribute() for row in rows if row[1] == flag} for flag in (1, 0))
+    return Schema(known_id, rows[0][0], active, inactive, frozenset(row[4] for row in rows if row[1] == _LEAVING))
+
+
+_LEAVING = -1
+"""Stands in for whether an attribute is active."""
+
+
+class _Row(NamedTuple):
+    """Columns that a schema needs of an attribute."""
+
+    id: str
+    number: int
+    slug: str
+    type: str
+    is_required: int
+    is_unique: int
+    is_list: int
+    config: str | None
+
+    def attribute(self) -> StoredAttribute:
+        settings: Json = jsontext.loads(self.config) if self.config else {}
+        return StoredAttribute(
+            id=self.id,
+            number=self.number,
+            slug=self.slug,
+            type=self.type,
+            is_required=bool(self.is_required),
+            is_unique=bool(self.is_unique),
+            is_list=bool(self.is_list),
+            options=tuple(settings.get("options", ())),
+            target_id=settings.get("allowed_object_id"),
+        )
+
+
+MAX_NAME = 200
+MAX_DESCRIPTION = 10_000
+MAX_SLUG = 64
+
+RESERVED_SLUGS = frozenset({"id", "created_at", "updated_at"})
+"""Slugs that filters and sorting use for fields of every record."""
+
+_SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+def invalid(field: str, problem: object) -> BadRequest:
+    return BadRequest(f"{field} {problem}", {"field": field})
+
+
+def require_name(value: Any, field: str) -> str:
+    """Return a text with at least one visible character."""
+    text = _text(value, field, MAX_NAME)
+    if not text.strip():
+        raise invalid(field, "must not be empty")
+    return text
+
+
+def require_description(value: Any, field: str = "description") -> str:
+    """Return a text; null becomes the empty one."""
+    return _text("" if value is None else value, field, MAX_DESCRIPTION)
+
+
+def require_flag(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise invalid(field, "must be true or false")
+    return value
+
+
+def require_slug(value: Any) -> str:
+    text = _text(value, "slug", MAX_SLUG)
+    if not _SLUG.fullmatch(text):
+        raise invalid("slug", "must consist of lower-case letters, digits, underscores and hyphens, and start with a letter or digit")
+    if UUID.fullmatch(text):
+        raise invalid("slug", "must not look like an id")
+    return text
+
+
+def slug_from(name: str, fallback: str) -> str:
+    """Return lower-case ASCII with underscores, or the fallback when a name has no such letters."""
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "_", ascii_name).strip("_")[:MAX_SLUG].rstrip("_")
+    return slug or fallback
+
+
+def _text(value: Any, field: str, limit: int) -> str:
+    try:
+        return require_text(value, limit)
+    except Invalid as error:
+        raise invalid(field, error) from None

@@ -1,8 +1,7 @@
-"""Any number of record writes prepared together: checked in Python row by row, then written in a few statements.
+"""Many record writes at once: checked in Python row by row, then written in a few statements.
 
-One record and a bulk request take the same way. A row that fails leaves no trace, so the others need no savepoint.
+A single record and a bulk request work alike. A failed row leaves no trace, so that the others need no savepoint.
 """
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
 from __future__ import annotations
 
@@ -11,49 +10,48 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
-from crmctl.models.attributes import AttributeType
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, shown
 from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
-from crmctl.service.store.schema import Schema
-from crmctl.service.store.timestamps import to_micros, to_wire
-from crmctl.service.store.tx import Tx, all_in, insert_columns
-from crmctl.service.values.attribute import StoredAttribute
-from crmctl.service.values.kinds import KINDS, Family
-from crmctl.service.values.projection import EMPTY, Projection, keys_in, project, project_all
-from crmctl.service.values.text import Invalid
+from crmctl.service.store.record_tables import Schema
+from crmctl.service.store.tx import Tx, all_in, insert_columns, to_micros, to_wire
+from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
+from crmctl.values.projection import EMPTY, Projection, keys_in, project, project_all
+from crmctl.values.value_readers import Invalid
 
 MAX_DOCUMENT = 1_000_000
-"""Largest data of one record, in bytes of JSON."""
+"""Largest data of a record, in bytes of JSON."""
 
 _FEW = 5
-"""Rows with the same attributes, below which it takes no less time to read them together."""
+"""Rows with the same attributes below which reading them together saves no time."""
 
 Key = tuple[int, str]
 
 
 class RecordChange(NamedTuple):
-    """One row of a request, checked as far as Python alone can. `record_id` None creates."""
+    """A row of a request, checked as far as possible without the database. Without `record_id` it creates."""
 
     record_id: str | None
-    data: dict[str, Any]
+    data: Json
     projections: dict[str, Projection]
 
 
 @dataclass(slots=True)
 class StoredRecord:
-    """A record as this transaction will leave it. `keys`: the unique values it holds, by attribute number; `document`: its data as JSON."""
+    """A record as this transaction will leave it: `keys` are its unique values by attribute number, `document` its data as JSON."""
 
     id: str
     created_at: int
     updated_at: int
-    data: dict[str, Any]
+    data: Json
     keys: dict[int, tuple[str, ...]]
     document: str = ""
     is_new: bool = False
     changed: dict[str, Projection] = field(default_factory=dict)
 
-    def wire(self, object_id: str) -> dict[str, Any]:
+    def wire(self, object_id: str) -> Json:
         return {
             "id": self.id,
             "objectId": object_id,
@@ -64,7 +62,7 @@ class StoredRecord:
 
 
 def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
-    """Everything that needs no database; raises BadRequest naming every attribute at fault."""
+    """Check everything that needs no database. Raises BadRequest naming every wrong attribute."""
     if not isinstance(data, dict):
         raise BadRequest("data must be an object", {"field": "data"})
     unknown = [shown(slug) for slug in data if slug not in schema.attributes][:20]
@@ -93,10 +91,8 @@ def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
 
 
 def check_all(schema: Schema, items: Sequence[tuple[Any, str | None]]) -> list[RecordChange | Fault]:
-    """What `check` gives for each of these data and ids, or raises.
-
-    Rows of a file name the same attributes: those are read together, attribute by attribute. Whatever is not in order goes through `check`.
-    """
+    """Return what `check` gives for each of these data and ids, or raises. Rows of a file name the same attributes, which are read
+    together; any irregular row goes through `check`."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, (data, _) in enumerate(items):
         if isinstance(data, dict):
@@ -109,9 +105,9 @@ def check_all(schema: Schema, items: Sequence[tuple[Any, str | None]]) -> list[R
 
 
 def _project_alike(
-    schema: Schema, slugs: tuple[str, ...], rows: Sequence[dict[str, Any]], indexes: Sequence[int]
+    schema: Schema, slugs: tuple[str, ...], rows: Sequence[Json], indexes: Sequence[int]
 ) -> Iterable[tuple[int, dict[str, Projection]]]:
-    """Of rows with these attributes; nothing where one of them is not in order."""
+    """Return the projections of rows with these attributes, nothing if one is irregular."""
     if len(rows) < _FEW or not all(slug in schema.attributes for slug in slugs):
         return
     try:
@@ -119,9 +115,9 @@ def _project_alike(
     except Invalid:
         return
     for index, projections in zip(indexes, zip(*columns, strict=True), strict=False):
-        found = dict(zip(slugs, projections, strict=True))
-        if all(found.get(attribute.slug, EMPTY).column is not None for attribute in schema.required):
-            yield index, found
+        by_slug = dict(zip(slugs, projections, strict=True))
+        if all(by_slug.get(attribute.slug, EMPTY).column is not None for attribute in schema.required):
+            yield index, by_slug
 
 
 def _checked(schema: Schema, data: Any, record_id: str | None) -> RecordChange | Fault:
@@ -132,7 +128,7 @@ def _checked(schema: Schema, data: Any, record_id: str | None) -> RecordChange |
 
 
 class Writing:
-    """Prepare with the changes of a request, apply them one after the other, flush once."""
+    """Prepare with the changes of a request, apply them one by one, flush once."""
 
     def __init__(self, tx: Tx, schema: Schema, *, ids: Callable[[], str], now: float) -> None:
         self._tx = tx
@@ -150,23 +146,23 @@ class Writing:
         self._listeners = change_log.listeners(tx)
 
     def prepare(self, changes: Sequence[RecordChange]) -> None:
-        """Read all that the changes will be judged by, in one query per kind."""
+        """Read everything that the changes are checked against, in one query per kind."""
         self.load(change.record_id for change in changes if change.record_id)
         for attribute in self._schema.holding_unique:
             keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
             sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
             self._owners.update({(attribute.number, key): owner for key, owner in all_in(self._tx, sql, keys, [attribute.number])})
         for attribute in self._schema.attributes.values():
-            if attribute.type is AttributeType.REFERENCE:
+            if attribute.type == AttributeType.REFERENCE:
                 keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
                 self._targets[attribute.slug] = _existing(self._tx, attribute, keys)
 
     def load(self, record_ids: Iterable[str]) -> dict[str, StoredRecord]:
-        """The records of these canonical ids that exist, locked for this transaction, by id."""
+        """Return the existing records of these canonical ids by id, locked for this transaction."""
         unique = self._schema.holding_unique
         columns = "".join(f", {record_tables.column(attribute)}" for attribute in unique)
         sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}} "
-        # In one order, so that two requests that change the same records wait for each other and not for ever.
+        # In one order, so that two requests for the same records do not deadlock.
         sql += f"ORDER BY id{self._tx.dialect.for_update}"
         for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, sorted(set(record_ids))):
             keys = {attribute.number: keys_in(attribute, column) for attribute, column in zip(unique, stored, strict=True)}
@@ -176,7 +172,7 @@ class Writing:
         return self._records
 
     def apply(self, change: RecordChange) -> StoredRecord:
-        """Raises NotFound, BadRequest or Conflict, and then has done nothing."""
+        """Apply a change. Raises NotFound, BadRequest or Conflict, and then has done nothing."""
         record = (
             self._records.get(change.record_id) if change.record_id else StoredRecord(self._ids(), self._at, self._at, {}, {}, is_new=True)
         )
@@ -189,10 +185,8 @@ class Writing:
         return record
 
     def put_back(self, change: RecordChange, created_at: int) -> StoredRecord:
-        """Make a record hold exactly this again, whatever is asked of new values; one that is not there is made anew.
-
-        Raises BadRequest or Conflict, and then has done nothing.
-        """
+        """Make a record hold exactly this again, even if new values are checked more strictly; recreate a missing one. Raises BadRequest or
+        Conflict, and then has done nothing."""
         record_id = change.record_id or self._ids()
         there = self._records.get(record_id)
         record = there or StoredRecord(record_id, created_at, self._at, {}, {}, is_new=True)
@@ -219,14 +213,14 @@ class Writing:
         self._records[record.id] = record
 
     def delete(self, record: StoredRecord) -> None:
-        """Of a loaded record."""
+        """Delete a loaded record."""
         del self._records[record.id]
         self._deleted.append(record.id)
         self._released.update((number, key) for number, keys in record.keys.items() for key in keys)
         self._note(change_log.DELETED, record, change_log.whole(record.created_at, record.document))
 
     def flush(self) -> None:
-        """Write everything, the events with it."""
+        """Write everything with its events."""
         tx, schema = self._tx, self._schema
         tx.execute_many(f"DELETE FROM {schema.table} WHERE id = ?", [(record_id,) for record_id in self._deleted])
         tx.execute_many("DELETE FROM unique_value WHERE attribute = ? AND key = ?", sorted(self._released))
@@ -242,7 +236,7 @@ class Writing:
         change_log.append(tx, self._listeners, self._entries, ids=self._ids, now=self._now)
         growth = len(new) - len(self._deleted)
         if growth:
-            # Last: all writers of the object meet at this row, and wait for each other only from here to the commit.
+            # Last: all writers of the object meet at this row, and so wait for each other only from here to the commit.
             tx.execute_many("UPDATE record_total SET total = total + ? WHERE object_id = ?", [(growth, schema.object_id)])
 
     def _check_references(self, change: RecordChange) -> None:
@@ -282,14 +276,14 @@ class Writing:
         for attribute in self._schema.every.values():
             values = [record.changed.get(attribute.slug, EMPTY) for record in records]
             columns[record_tables.column(attribute)] = [value.column for value in values]
-            # Only texts have another form besides the one they are compared in.
-            if KINDS[attribute.type].family is Family.TEXT:
+            # Only texts have a form besides the compared one.
+            if TYPES[attribute.type].family is Family.TEXT:
                 columns[record_tables.exact_column(attribute)] = [value.exact for value in values]
         insert_columns(self._tx, self._schema.table, columns)
 
     def _update(self, record: StoredRecord) -> None:
-        # Only what changed: an index whose column is not named costs nothing.
-        columns: dict[str, Any] = {"updated_at": record.updated_at, "data": record.document}
+        # Only changed columns: an index whose column is not named costs nothing.
+        columns: Json = {"updated_at": record.updated_at, "data": record.document}
         for slug, projection in record.changed.items():
             attribute = self._schema.every[slug]
             columns[record_tables.column(attribute)] = projection.column
@@ -307,8 +301,8 @@ class Writing:
 
 
 def _existing(tx: Tx, attribute: StoredAttribute, keys: set[str]) -> set[str]:
-    """Which of the keys are records of the object that a reference attribute points to."""
+    """Return which of the keys are records of the object that a reference attribute points to."""
     row = tx.one("SELECT number FROM crm_object WHERE id = ?", (attribute.target_id,)) if keys else None
     if row is None:
         return set()
-    return {found for (found,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", keys)}
+    return {record_id for (record_id,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", keys)}

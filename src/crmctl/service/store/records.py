@@ -1,22 +1,26 @@
-"""Records: read one, write one, write a hundred. Lists are in listing; what a write checks and stores is in writing."""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""Read, write, scan records, and find them by label."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from crmctl.models import jsontext
-from crmctl.models.records import BULK_LIMIT
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
-from crmctl.service.store.record_pages import Paging, PartOfList, count_records, list_part, list_records
+from crmctl.service.store import record_tables
+from crmctl.service.store.conditions import Where, combine, compile_conditions
+from crmctl.service.store.record_pages import SORTS, Paging, PartOfList, count_records, list_part, list_records
+from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
-from crmctl.service.store.schema import Schema, load_schema
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import to_wire
-from crmctl.service.store.tx import Tx
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.store.tx import MAX_IN, Row, Stamp, Tx, all_in, required, to_wire
+from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
+from crmctl.values.filters import Condition
+from crmctl.values.folded_text import fold
+from crmctl.values.operators import holds_text
+from crmctl.values.value_readers import Invalid, canonical_uuid, read_name
 
 __all__ = [
     "Paging",
@@ -40,8 +44,7 @@ ANY_VERSION = "*"
 Ids = Callable[[], str]
 
 
-def get_record(tx: Tx, object_id: str, record_id: str) -> dict[str, Any]:
-    """Raises NotFound for the object or the record."""
+def get_record(tx: Tx, object_id: str, record_id: str) -> Json:
     schema = load_schema(tx, object_id)
     row = tx.one(f"SELECT id, data, created_at, updated_at FROM {schema.table} WHERE id = ?", (canonical_uuid(record_id) or "",))
     if row is None:
@@ -52,28 +55,27 @@ def get_record(tx: Tx, object_id: str, record_id: str) -> dict[str, Any]:
 
 
 def version_of(record: Mapping[str, Any]) -> str:
-    """Of a record in wire form: opaque, and another one after every change."""
+    """Return the opaque version of a record in wire form. Every change gives another one."""
     seen = jsontext.dumps([record["id"], record["updatedAt"], record["data"]])
     return hashlib.blake2b(seen.encode(), digest_size=12).hexdigest()
 
 
-def create_record(tx: Tx, object_id: str, data: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """Raises NotFound for the object, BadRequest naming every wrong attribute, Conflict (details: slug) for a unique value in use."""
+def create_record(tx: Tx, object_id: str, data: Any, **stamp: Unpack[Stamp]) -> Json:
+    """Create a record. Raises NotFound for the object, BadRequest naming every wrong attribute, Conflict (details: slug) for a unique value
+    in use."""
     return _write_one(tx, object_id, None, data, **stamp)
 
 
 def update_record(
     tx: Tx, object_id: str, record_id: str, data: Any, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]
-) -> dict[str, Any]:
-    """Merges `data` into the record, attribute by attribute; null clears.
-
-    `only_if` are the versions it may have. Raises as create_record, NotFound for the record, PreconditionFailed for another version.
-    """
+) -> Json:
+    """Merge `data` into the record, attribute by attribute; null clears. Raises as create_record, NotFound for the record,
+    PreconditionFailed unless its version is in `only_if`."""
     return _write_one(tx, object_id, record_id, data, only_if, **stamp)
 
 
 def delete_record(tx: Tx, object_id: str, record_id: str, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]) -> None:
-    """References to the record stay as they are. Raises NotFound, PreconditionFailed when its version is none of `only_if`."""
+    """Delete a record; references to it stay. Raises NotFound, PreconditionFailed unless its version is in `only_if`."""
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing = Writing(tx, schema, **stamp)
     record = _loaded(writing, schema, record_id, only_if)
@@ -81,8 +83,8 @@ def delete_record(tx: Tx, object_id: str, record_id: str, only_if: Collection[st
     writing.flush()
 
 
-def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """Create, or update the items that have an id (`upsert`). A bad item fails alone; later items see what earlier ones did.
+def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[Stamp]) -> Json:
+    """Create records, or update the items that have an id (`upsert`). A bad item fails alone; later items see earlier ones.
 
     Returns `{created, updated, failed: [{index, error}]}`. Raises NotFound for the object, BadRequest for the request as a whole.
     """
@@ -118,23 +120,23 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[St
 
 
 def bulk_delete(tx: Tx, object_id: str, record_ids: Any, **stamp: Unpack[Stamp]) -> int:
-    """How many were there to be deleted; unknown ids do nothing. Raises NotFound for the object, BadRequest."""
+    """Delete records and return how many existed. Raises NotFound for the object, BadRequest."""
     _require_batch(record_ids, "ids")
     if not all(isinstance(record_id, str) for record_id in record_ids):
         raise BadRequest("ids must be an array of record ids (UUIDs)", {"field": "ids"})
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing = Writing(tx, schema, **stamp)
-    known = (canonical_uuid(record_id) for record_id in record_ids)
-    found = list(writing.load(record_id for record_id in known if record_id).values())
-    for record in found:
+    canonical = (canonical_uuid(record_id) for record_id in record_ids)
+    existing = list(writing.load(record_id for record_id in canonical if record_id).values())
+    for record in existing:
         writing.delete(record)
     writing.flush()
-    return len(found)
+    return len(existing)
 
 
 def _write_one(
     tx: Tx, object_id: str, record_id: str | None, data: Any, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]
-) -> dict[str, Any]:
+) -> Json:
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing = Writing(tx, schema, **stamp)
     known_id = None if record_id is None else _loaded(writing, schema, record_id, only_if).id
@@ -146,18 +148,18 @@ def _write_one(
 
 
 def _loaded(writing: Writing, schema: Schema, record_id: str, only_if: Collection[str]) -> StoredRecord:
-    """The record, locked. Raises NotFound, PreconditionFailed."""
+    """Return the record, locked. Raises NotFound, PreconditionFailed."""
     known_id = canonical_uuid(record_id)
-    found = writing.load([known_id]).get(known_id) if known_id else None
-    if found is None:
+    record = writing.load([known_id]).get(known_id) if known_id else None
+    if record is None:
         raise _no_record(record_id)
-    if ANY_VERSION not in only_if and version_of(found.wire(schema.object_id)) not in only_if:
+    if ANY_VERSION not in only_if and version_of(record.wire(schema.object_id)) not in only_if:
         raise PreconditionFailed("the record was changed since it was read; read it again, and then decide")
-    return found
+    return record
 
 
 def _read_item(item: Any, mode: str) -> tuple[Any, str | None]:
-    """The data and, for an update, the canonical id of one item of a bulk request."""
+    """Return the data and, for an update, the canonical id of one item of a bulk request."""
     if not isinstance(item, dict):
         raise BadRequest("a record must be an object with data")
     given_id = item.get("id") if mode == UPSERT else None
@@ -178,3 +180,146 @@ def _require_batch(items: Any, field: str) -> None:
 
 def _no_record(record_id: str) -> NotFound:
     return NotFound(f"there is no record with the id {record_id}")
+
+
+CHUNK = 5000
+
+
+def comparable(attribute: StoredAttribute) -> str:
+    """Return the expression for the canonical value: numbers and dates as keys that sort."""
+    return record_tables.column(attribute)
+
+
+def exact(attribute: StoredAttribute) -> str:
+    """Return the expression for the value as `equals` compares it: verbatim text."""
+    column = record_tables.column(attribute)
+    is_text = TYPES[attribute.type].family is Family.TEXT
+    return f"coalesce({record_tables.exact_column(attribute)}, {column})" if is_text else column
+
+
+def scan(tx: Tx, schema: Schema, conditions: Sequence[Condition], expressions: Sequence[str]) -> Iterator[Row]:
+    """Yield `(seq, *expressions)` of every match in order of creation. Raises BadRequest as compile_condition does."""
+    where = _where(tx, schema, conditions)
+    columns = ", ".join(["seq", *expressions])
+    # The inner limit keeps an engine from looking up and sorting all matches of an index for every chunk.
+    part = f"(SELECT * FROM {schema.table} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?) AS part"
+    ends = f"SELECT max(seq) FROM (SELECT seq FROM {schema.table} WHERE seq > ? ORDER BY seq LIMIT ?) AS part"
+    after = 0
+    while (last := required(tx.one(ends, (after, CHUNK)))[0]) is not None:
+        yield from tx.all(f"SELECT {columns} FROM {part} WHERE {where.sql}", (after, last, CHUNK, *where.params))
+        after = last
+
+
+def first_sequences(tx: Tx, schema: Schema, conditions: Sequence[Condition], sorting: tuple[str | None, bool], limit: int) -> Sequence[int]:
+    """Return the first `limit` matches. `sorting` is an attribute or time, and whether descending; empty values come last, and newest first
+    is the default."""
+    sort, descending = sorting
+    where = _where(tx, schema, conditions)
+    direction = "DESC" if descending or sort is None else "ASC"
+    if sort is None or sort in SORTS:
+        order = f"{sort or SORTS[0]} {direction}"
+    else:
+        column = record_tables.column(schema.attributes[sort])
+        order = f"CASE WHEN {column} IS NULL THEN 1 ELSE 0 END, {column} {direction}"
+    sql = f"SELECT seq FROM {schema.table} WHERE {where.sql} ORDER BY {order}, seq {direction} LIMIT ?"
+    return [row[0] for row in tx.all(sql, (*where.params, limit))]
+
+
+def records_at(tx: Tx, schema: Schema, sequences: Iterable[int]) -> Iterator[Json]:
+    """Yield the data, id, created_at and updated_at of the records with these sequence numbers, in this order."""
+    waiting = list(sequences)
+    for start in range(0, len(waiting), MAX_IN):
+        chunk = waiting[start : start + MAX_IN]
+        sql = f"SELECT seq, id, created_at, updated_at, data FROM {schema.table} WHERE seq IN {{}}"
+        by_sequence = {row[0]: row[1:] for row in all_in(tx, sql, chunk)}
+        for sequence in chunk:
+            record_id, created_at, updated_at, data = by_sequence[sequence]
+            fields = {"id": record_id, "created_at": to_wire(created_at), "updated_at": to_wire(updated_at)}
+            yield schema.values_in(data) | fields
+
+
+def _where(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> Where:
+    wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
+    return combine(wheres) if wheres else Where("1 = 1")
+
+
+LOOKED_THROUGH = 50_000
+"""How many of the newest records are searched for a part of their name. All are searched for the beginning of an indexed value."""
+
+_NAMES = ("name", "title", "subject")
+_TEXTUAL = (AttributeType.NAME, AttributeType.TEXT, AttributeType.EMAIL, AttributeType.PHONE_NUMBER)
+
+
+def naming_attributes(schema: Schema) -> list[StoredAttribute]:
+    """Return the attributes that tell records apart for people, the best first."""
+    single = [attribute for attribute in schema.attributes.values() if not attribute.holds_many and attribute.type in _TEXTUAL]
+
+    def rank(attribute: StoredAttribute) -> int:
+        if attribute.type == AttributeType.NAME:
+            return 0
+        if attribute.slug in _NAMES:
+            return 1
+        return 2 if attribute.is_unique or attribute.type == AttributeType.EMAIL else 3
+
+    return sorted(single, key=rank)[:3]
+
+
+def label_of(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[str, Any]) -> str:
+    """Return the first name that has a value, else the end of the id, whose beginning is the time."""
+    for attribute in naming:
+        value = data.get(attribute.slug)
+        try:
+            text = read_name(value) if isinstance(value, dict) else value
+        except Invalid:
+            continue
+        if isinstance(text, str) and text.strip():
+            return text.strip()[:120]
+    return f"…{record_id[-8:]}"
+
+
+def labels_of(tx: Tx, object_id: str, record_ids: Iterable[str]) -> dict[str, str]:
+    """Return the labels of existing records by id. Raises NotFound for the object."""
+    schema = load_schema(tx, object_id)
+    naming = naming_attributes(schema)
+    rows = all_in(tx, f"SELECT id, data FROM {schema.table} WHERE id IN {{}}", dict.fromkeys(record_ids))
+    return {record_id: label_of(naming, record_id, schema.values_in(data)) for record_id, data in rows}
+
+
+def find_by_label(tx: Tx, object_id: str, text: str, limit: int = 8) -> list[dict[str, str]]:
+    """Return records whose names hold the text, `{id, label, about}`: first those that begin with it in an index, then the newest."""
+    schema = load_schema(tx, object_id)
+    naming, key = naming_attributes(schema), fold(text.strip())
+    if not naming or not key:
+        return []
+    labels: dict[str, str] = {}
+    for attribute in naming:
+        if attribute.is_indexed and len(labels) < limit:
+            column = record_tables.column(attribute)
+            sql = f"SELECT id, data FROM {schema.table} WHERE {column} >= ? AND {column} < ? ORDER BY {column} LIMIT ?"
+            labels |= dict(tx.all(sql, (key, f"{key}\U0010fffd", limit - len(labels))))
+    if len(labels) < limit:
+        newest = f"(SELECT * FROM {schema.table} ORDER BY seq DESC LIMIT ?) AS newest"
+        holds = " OR ".join(holds_text(record_tables.column(attribute), tx.dialect.engine) for attribute in naming)
+        sql = f"SELECT id, data FROM {newest} WHERE {holds} ORDER BY seq DESC LIMIT ?"
+        labels |= dict(tx.all(sql, (LOOKED_THROUGH, *[key] * len(naming), limit)))
+    return [_described(naming, record_id, schema.values_in(data)) for record_id, data in list(labels.items())[:limit]]
+
+
+def called(tx: Tx, object_id: str, text: str) -> list[dict[str, str]]:
+    """Return the records with exactly this name, or those that find_by_label finds."""
+    choices = find_by_label(tx, object_id, text)
+    return [choice for choice in choices if choice["label"].casefold() == text.strip().casefold()] or choices
+
+
+def not_called(tx: Tx, object_id: str) -> str:
+    """Return the message for a name that `called` does not find. Of many records, only some were searched."""
+    if count_records(tx, object_id, []) > LOOKED_THROUGH:
+        return f"none of the newest {LOOKED_THROUGH:,} records has this name; give its id"
+    return "no record has this name"
+
+
+def _described(naming: Sequence[StoredAttribute], record_id: str, data: Mapping[str, Any]) -> dict[str, str]:
+    label = label_of(naming, record_id, data)
+    others = (data.get(attribute.slug) for attribute in naming)
+    about = next((other for other in others if isinstance(other, str) and other and other != label), record_id[-8:])
+    return {"id": record_id, "label": label, "about": about[:120]}

@@ -1,5 +1,4 @@
-"""Reports and their stored runs. What a report asks is opaque here; how it is computed is in the reports folder."""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""Reports and their stored runs. The reports folder knows what a report asks and how it is computed."""
 
 from __future__ import annotations
 
@@ -8,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import NotFound
-from crmctl.service.store import audit_log
-from crmctl.service.store.checks import require_description, require_name
+from crmctl.service.store import logs
 from crmctl.service.store.members import author
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
-from crmctl.service.store.tx import Tx, required
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.store.record_tables import require_description, require_name
+from crmctl.service.store.tx import Stamp, Tx, optional_to_wire, required, to_micros, to_wire
+from crmctl.values.value_readers import canonical_uuid
 
 COMPLETED, FAILED = "completed", "failed"
 
@@ -32,7 +30,7 @@ class _Row(NamedTuple):
     created_at: int
     creator: str
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         return {
             "id": self.id,
             "name": self.name,
@@ -56,7 +54,7 @@ class _RunRow(NamedTuple):
     started_at: int
     completed_at: int
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         wire = {
             "id": self.id,
             "status": self.status,
@@ -72,7 +70,7 @@ _RUN_COLUMNS = ", ".join(_RunRow._fields)
 
 @dataclass(frozen=True)
 class ReportDraft:
-    """What a report is to ask."""
+    """A report to store."""
 
     name: str
     description: str | None
@@ -82,7 +80,7 @@ class ReportDraft:
 
 @dataclass(frozen=True)
 class ReportOutcome:
-    """What a run gave. `results` is a JSON array of objects with the `columns` as keys; `error` is there when the run failed."""
+    """The result of a run. `results` is a JSON array of objects with the `columns` as keys; `error` is set when the run failed."""
 
     columns: list[str]
     results: str
@@ -91,32 +89,8 @@ class ReportOutcome:
     error: str | None = None
 
 
-def create_tables(tx: Tx) -> None:
-    """The migration that brings reports."""
-    text, identity = tx.dialect.text, tx.dialect.identity
-    tx.execute(
-        f"""CREATE TABLE report (number {identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE, description {text} NOT NULL,
-            object_id {text} NOT NULL, question {text} NOT NULL, creator {text} NOT NULL, last_run_at BIGINT, created_at BIGINT NOT NULL,
-            updated_at BIGINT NOT NULL)"""
-    )
-    # The results come last: a list of runs must not read over them.
-    tx.execute(
-        f"""CREATE TABLE report_run (number {identity}, id {text} NOT NULL UNIQUE, report_id {text} NOT NULL, status {text} NOT NULL,
-            result_count BIGINT NOT NULL, error {text}, started_at BIGINT NOT NULL, completed_at BIGINT NOT NULL,
-            truncated INTEGER NOT NULL, columns {text} NOT NULL, results {text} NOT NULL)"""
-    )
-    tx.execute("CREATE INDEX report_run_report ON report_run (report_id, number)")
-
-
-def add_sizes(tx: Tx) -> None:
-    """The migration for the quota of results: their sizes, in an index, so that nobody reads over the results themselves."""
-    tx.execute("ALTER TABLE report_run ADD COLUMN size BIGINT NOT NULL DEFAULT 0")
-    tx.execute("UPDATE report_run SET size = length(results)")
-    tx.execute("CREATE INDEX report_run_size ON report_run (number, size, report_id)")
-
-
 def make_room(tx: Tx, most: int) -> int:
-    """Delete the oldest runs, never the newest of a report, until all results have at most so many bytes; how many there were."""
+    """Delete the oldest runs, never the newest of a report, until all results have at most `most` bytes. Returns the number deleted."""
     rows = tx.all("SELECT number, size, report_id FROM report_run ORDER BY number DESC")
     newest: set[str] = set()
     total, old = 0, []
@@ -129,67 +103,66 @@ def make_room(tx: Tx, most: int) -> int:
     return len(old)
 
 
-def list_reports(tx: Tx) -> list[dict[str, Any]]:
-    """Oldest first."""
+def list_reports(tx: Tx) -> list[Json]:
     return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM report ORDER BY number")]
 
 
-def get_report(tx: Tx, report_id: str) -> dict[str, Any]:
-    """With its `object`, None when that has been deleted, and what it asks as `definition`. Raises NotFound."""
+def get_report(tx: Tx, report_id: str) -> Json:
+    """Return a report with its `object`, None if it was deleted, and its `definition`. Raises NotFound."""
     known_id = _known(tx, report_id)
     object_id, question, *row = tx.all(f"SELECT object_id, question, {_COLUMNS} FROM report WHERE id = ?", (known_id,))[0]
     named = tx.one("SELECT id, plural_name, slug FROM crm_object WHERE id = ?", (object_id,))
-    known = None if named is None else dict(zip(("id", "pluralName", "slug"), named, strict=True))
-    return _Row(*row).wire() | {"object": known, "definition": jsontext.loads(question)}
+    of_object = None if named is None else dict(zip(("id", "pluralName", "slug"), named, strict=True))
+    return _Row(*row).wire() | {"object": of_object, "definition": jsontext.loads(question)}
 
 
 def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
-    """Create the report of this name, or make it ask this. Says `created`, `updated` or `unchanged`. Raises BadRequest."""
+    """Create or change the report of this name. Returns `created`, `updated` or `unchanged`; raises BadRequest."""
     values = (require_description(draft.description), draft.object_id, jsontext.dumps(dict(draft.question), sort_keys=True))
-    known = tx.one("SELECT description, object_id, question FROM report WHERE name = ?", (require_name(draft.name, "name"),))
-    if known == values:
+    existing = tx.one("SELECT description, object_id, question FROM report WHERE name = ?", (require_name(draft.name, "name"),))
+    if existing == values:
         return "unchanged"
     at = to_micros(stamp["now"])
-    if known is not None:
+    if existing is not None:
         assignments = "description = ?, object_id = ?, question = ?, updated_at = ?"
         tx.execute(f"UPDATE report SET {assignments} WHERE name = ?", (*values, at, draft.name))
-        audit_log.note(tx, "report.updated", draft.name, now=stamp["now"])
+        logs.note(tx, "report.updated", draft.name, now=stamp["now"])
         return "updated"
     creator = jsontext.dumps(author(tx, created_by))
     tx.execute(
         "INSERT INTO report (id, name, description, object_id, question, creator, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (stamp["ids"](), draft.name, *values, creator, at, at),
     )
-    audit_log.note(tx, "report.created", draft.name, now=stamp["now"])
+    logs.note(tx, "report.created", draft.name, now=stamp["now"])
     return "created"
 
 
 def rename_report(tx: Tx, report_id: str, name: str) -> None:
-    """The caller has seen to it that no other one has this name. Raises NotFound, BadRequest."""
+    """Rename a report. The caller has checked that the name is free. Raises NotFound, BadRequest."""
     tx.execute("UPDATE report SET name = ? WHERE id = ?", (require_name(name, "name"), _known(tx, report_id)))
 
 
 def delete_report(tx: Tx, report_id: str) -> None:
-    """With its runs. Raises NotFound."""
+    """Delete a report with its runs. Raises NotFound."""
     known_id = _known(tx, report_id)
     tx.execute("DELETE FROM report_run WHERE report_id = ?", (known_id,))
     name = required(tx.one("SELECT name FROM report WHERE id = ?", (known_id,)))[0]
     tx.execute("DELETE FROM report WHERE id = ?", (known_id,))
-    audit_log.note(tx, "report.deleted", known_id, {"name": name})
+    logs.note(tx, "report.deleted", known_id, {"name": name})
 
 
 def count_runs(tx: Tx, report_id: str) -> int:
     return int(required(tx.one("SELECT count(*) FROM report_run WHERE report_id = ?", (report_id,)))[0])
 
 
-def last_runs(tx: Tx) -> dict[str, dict[str, Any]]:
-    """The last run of each report that has one, by the report's id, without results."""
+def last_runs(tx: Tx) -> dict[str, Json]:
+    """Return the last run of each report that has one, by the report's id, without results."""
     sql = f"SELECT report_id, {_RUN_COLUMNS} FROM report_run WHERE number IN (SELECT max(number) FROM report_run GROUP BY report_id)"
     return {row[0]: _RunRow(*row[1:]).wire() for row in tx.all(sql)}
 
 
-def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, **stamp: Unpack[Stamp]) -> dict[str, Any]:
-    """Store a run that has just ended; the run's metadata. Raises NotFound."""
+def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, **stamp: Unpack[Stamp]) -> Json:
+    """Store a finished run and return its metadata. Raises NotFound."""
     known_id = _known(tx, report_id)
     status = COMPLETED if outcome.error is None else FAILED
     row = (stamp["ids"](), status, outcome.count, outcome.error, to_micros(started_at), to_micros(stamp["now"]))
@@ -201,15 +174,15 @@ def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float
     return _RunRow(*row).wire()
 
 
-def list_runs(tx: Tx, report_id: str, limit: int = 20, offset: int = 0) -> list[dict[str, Any]]:
-    """Newest first, without results. Raises NotFound."""
+def list_runs(tx: Tx, report_id: str, limit: int = 20, offset: int = 0) -> list[Json]:
+    """Return runs, newest first, without results. Raises NotFound."""
     known_id = _known(tx, report_id)
     sql = f"SELECT {_RUN_COLUMNS} FROM report_run WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
     return [_RunRow(*row).wire() for row in tx.all(sql, (known_id, limit, offset))]
 
 
-def get_run(tx: Tx, report_id: str, run_id: str) -> dict[str, Any]:
-    """With its `columns`, `results` and whether there were more (`truncated`). Raises NotFound for the report or a run that is not its."""
+def get_run(tx: Tx, report_id: str, run_id: str) -> Json:
+    """Return a run with its `columns`, `results` and `truncated`, whether there were more. Raises NotFound."""
     known_id = _known(tx, report_id)
     row = tx.one(
         f"SELECT truncated, columns, results, {_RUN_COLUMNS} FROM report_run WHERE report_id = ? AND id = ?",

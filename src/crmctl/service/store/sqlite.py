@@ -1,4 +1,4 @@
-"""The SQLite engine: WAL, one writer at a time (also across processes), any number of readers. Only importer of sqlite3 in the service."""
+"""The SQLite engine: WAL, one writer at a time across processes, any number of readers. The service's only importer of sqlite3."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from crmctl.errors import ConfigError, reason, storage_error
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import Busy, Unavailable
-from crmctl.service.store.dialect import SqliteDialect
-from crmctl.service.store.rates import DatabaseRateWindows, FallingBack, RateWindows, create_tables
-from crmctl.service.store.tx import Params, Row, several_at_once
+from crmctl.service.store.keys import DatabaseRateWindows, FallingBack, RateWindows
+from crmctl.service.store.tables import create
+from crmctl.service.store.tx import Params, Row, SqliteDialect, several_at_once
 from crmctl.write_ahead_log import begin_log
 
 T = TypeVar("T")
 
 _OLDEST = (3, 38, 0)
-"""With JSON functions always built in; RETURNING and DROP COLUMN came earlier."""
+"""The first version with JSON functions always built in."""
 
 _BUSY_SECONDS = 30.0
 _IDLE_READERS = 8
 _STEPS = 200_000
-"""Of SQLite's machine between two looks at the clock: some ten milliseconds. Each look waits for its turn to run Python, which other
-threads may let go of only every 5 ms."""
+"""Steps of SQLite's machine between two looks at the clock, some ten milliseconds. Each look waits for the interpreter lock, up to 5 ms."""
 
 PRAGMAS = (
     "PRAGMA synchronous = FULL",
     "PRAGMA fullfsync = ON",
     "PRAGMA foreign_keys = ON",
-    # However SQLite was built: with ON, as on Debian, a dropped index of a million entries is written once more, 22 to 50 MB of zeros.
+    # For every build: with ON, as on Debian, a dropped index of a million entries is overwritten, 22 to 50 MB of zeros.
     "PRAGMA secure_delete = FAST",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -32000",
-    # Index pages are written again and again by small commits: folding the log in more rarely writes each of them once for many.
+    # Small commits write the same index pages again and again; rare checkpoints fold many of them into one write.
     "PRAGMA wal_autocheckpoint = 8000",
     "PRAGMA journal_size_limit = 67108864",
 )
 _READING = ("PRAGMA query_only = ON", "PRAGMA mmap_size = 2147418112")
-"""What readers need besides. Going through all records costs half the time where the file is mapped, and one copy serves all readers."""
+"""Settings of readers. Mapping the file halves the time of a full scan, and all readers share one copy."""
 
 _PASSING = ("PRAGMA synchronous = OFF", "PRAGMA cache_size = -1000")
-"""For what may be lost when the machine goes down, but not with a process."""
+"""For data that may be lost with the machine, but not with a process."""
 
 _CANNOT_WRITE = {
     sqlite3.SQLITE_FULL: "the disk of the service is full",
@@ -54,16 +54,16 @@ _CANNOT_WRITE = {
     sqlite3.SQLITE_READONLY: "the database of the service cannot be written",
     sqlite3.SQLITE_CANTOPEN: "the database of the service cannot be opened",
 }
-"""Errors that leave nothing written. Not a failing fsync, after which nobody knows."""
+"""Errors that leave nothing written. A failing fsync is not among them, because its outcome is unknown."""
 
 
 class _Connection(sqlite3.Connection):
-    """Remembers how long it waits for locks: telling SQLite for each transaction costs as much as a short one."""
+    """Remembers its lock timeout, because setting it costs as much as a short transaction."""
 
     _milliseconds: int | None = None
 
     def wait_for_locks(self, seconds: float) -> None:
-        """At most this long, in whole seconds from one on."""
+        """Wait at most this long for locks, in whole seconds from one on."""
         milliseconds = 1000 * math.ceil(seconds) if seconds >= 1 else max(1, int(1000 * seconds))
         if milliseconds != self._milliseconds:
             self.execute(f"PRAGMA busy_timeout = {milliseconds}")
@@ -71,8 +71,6 @@ class _Connection(sqlite3.Connection):
 
 
 class SqliteTx:
-    """One transaction on one connection."""
-
     dialect = SqliteDialect()
 
     def __init__(self, connection: sqlite3.Connection, by: str | None = None) -> None:
@@ -83,7 +81,7 @@ class SqliteTx:
         return self._connection.execute(sql, params).rowcount
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
-        # What a row violates ends the statement, and the transaction with it; to be able to take back a statement alone costs much.
+        # A violation ends the whole transaction: being able to roll back a single statement is expensive.
         for statement, some in several_at_once(sql, rows):
             self._connection.executemany(statement.replace("INSERT INTO", "INSERT OR FAIL INTO", 1), some)
 
@@ -96,10 +94,9 @@ class SqliteTx:
 
 
 class SqliteEngine:
-    """Thread-safe. `read` sees one snapshot; `write` is all or nothing and on disk when it returns.
+    """Thread-safe. `read` sees one snapshot; `write` is all or nothing, and on disk when it returns.
 
-    Raises ConfigError for a file that cannot be opened, Unavailable when another process keeps the write lock for longer than
-    `busy_seconds`.
+    Raises ConfigError for a file that cannot be opened, Unavailable when another process holds the write lock longer than `busy_seconds`.
     """
 
     def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS, pragmas: Sequence[str] = PRAGMAS) -> None:
@@ -142,26 +139,26 @@ class SqliteEngine:
             self._writing.release()
 
     def rate_windows(self) -> RateWindows:
-        """In a file of their own beside the database, for all processes that serve from it: written without waiting for the disk, or for a
-        writer of the database."""
+        """Return the windows, which have a file of their own for all processes. It is written without waiting for the disk or for a writer
+        of the database."""
         with self._pooling:
             if self._rates is None:
                 self._rates = _open_rates(self.path.with_name(f"{self.path.name}-rates"))
-        return FallingBack(DatabaseRateWindows(self._rates))
+        return FallingBack(DatabaseRateWindows(self._rates.write))
 
     def figures(self) -> dict[str, float]:
         parts = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         return {"database_bytes": float(sum(part.stat().st_size for part in parts if part.exists()))}
 
-    def copy_out(self, folder: Path) -> dict[str, Any]:
-        """By SQLite's own way of copying, in one step: one snapshot, for which no writer waits. The copy is checked."""
+    def copy_out(self, folder: Path) -> Json:
+        """Copy with SQLite's backup in one step: one snapshot, and no writer waits. Checks the copy."""
         place = folder / self.path.name
         os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         source = self._connect("PRAGMA query_only = ON")
         copy = sqlite3.connect(place, isolation_level=None)
         with contextlib.closing(source), contextlib.closing(copy):
             source.backup(copy)
-            # All of it in the one file.
+            # Everything goes into one file.
             copy.execute("PRAGMA journal_mode = DELETE")
             problem = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if problem != "ok":
@@ -171,7 +168,7 @@ class SqliteEngine:
         return {"engine": "sqlite", "schemaVersion": version, "records": records, "file": place.name}
 
     def close(self) -> None:
-        """Waits for a running write, folds the log into the database file."""
+        """Wait for a running write, then checkpoint the log."""
         with self._writing, self._pooling:
             self._closed = True
             for connection in (*self._idle, self._writer):
@@ -181,7 +178,7 @@ class SqliteEngine:
                 self._rates.close()
 
     def _run(self, connection: _Connection, begin: str | None, fn: Callable[[SqliteTx], T], by: str | None = None) -> T:
-        """Without `begin`, the one statement of `fn` is a transaction by itself."""
+        """Run `fn`. Without `begin` its one statement is a transaction by itself."""
         try:
             if begin is None:
                 return fn(SqliteTx(connection, by))
@@ -190,7 +187,7 @@ class SqliteEngine:
                 result = fn(SqliteTx(connection, by))
                 connection.execute("COMMIT")
             except BaseException:
-                # A failure such as a full disk may have ended the transaction already.
+                # A failure such as a full disk may have ended the transaction.
                 if connection.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
@@ -204,7 +201,7 @@ class SqliteEngine:
 
     @contextlib.contextmanager
     def _ending(self, connection: _Connection, within: float | None) -> Iterator[None]:
-        """For the time of one transaction, waits for locks no longer than this, and stops statements that run when the time is over."""
+        """Limit the waits for locks and the statements of one transaction to these seconds."""
         connection.wait_for_locks(self._busy_seconds if within is None else min(within, self._busy_seconds))
         if within is None:
             yield
@@ -249,7 +246,7 @@ class SqliteEngine:
 
     def _give_back(self, connection: _Connection) -> None:
         with self._pooling:
-            # One that could not end its transaction would keep an old snapshot, and the log from being folded in.
+            # An open transaction would keep an old snapshot, and the log from being checkpointed.
             if not self._closed and not connection.in_transaction and len(self._idle) < _IDLE_READERS:
                 self._idle.append(connection)
                 return
@@ -257,7 +254,7 @@ class SqliteEngine:
 
 
 def _fault(error: sqlite3.OperationalError, *, is_writing: bool) -> Unavailable | None:
-    """What a caller can act on; None for anything else, such as a reader that tries to write."""
+    """Return the fault for an error that callers can act on, else None."""
     code: int = error.sqlite_errorcode
     if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Busy("the database is in use by another process; nothing was done, try again")
@@ -268,7 +265,7 @@ def _fault(error: sqlite3.OperationalError, *, is_writing: bool) -> Unavailable 
 
 
 def place_file(folder: Path, target: Path) -> None:
-    """Make the one file that `copy_out` left in the folder the database. Raises ConfigError where there is one already."""
+    """Move the one file that `copy_out` left in the folder to the database's place. Raises ConfigError where one exists."""
     [copy] = folder.iterdir()
     if target.exists():
         raise ConfigError(f"there is a database at {target} already")
@@ -278,7 +275,7 @@ def place_file(folder: Path, target: Path) -> None:
 
 
 def _open_rates(path: Path) -> SqliteEngine:
-    """A damaged one is begun anew: it holds nothing that outlives a minute. Raises ConfigError."""
+    """Open the rate windows. A damaged file is replaced: it holds nothing that outlives a minute. Raises ConfigError."""
     try:
         return _rates_engine(path)
     except ConfigError as error:
@@ -292,7 +289,7 @@ def _open_rates(path: Path) -> SqliteEngine:
 def _rates_engine(path: Path) -> SqliteEngine:
     def prepare(tx: SqliteTx) -> None:
         if tx.one("SELECT 1 FROM sqlite_master WHERE name = 'rate_window'") is None:
-            create_tables(tx)
+            create(tx, "rate_window")
 
     engine = SqliteEngine(path, pragmas=_PASSING)
     try:

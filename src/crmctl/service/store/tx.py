@@ -1,56 +1,173 @@
-"""What a store function may ask of its transaction. No engine, no dialect beyond the protocol."""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""Transactions as store functions see them, and every difference between the SQL engines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
-from crmctl.service.store.dialect import SqlDialect
+from crmctl.values.operators import Engine
+
+
+class SqliteDialect:
+    """SQLite's words where SQL leaves a choice; PostgreSQL has its own. Expressions are SQL text with `?` placeholders."""
+
+    engine: Engine = "sqlite"
+    identity = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    """Column type of a primary key that counts up and is never reused."""
+    sequence = "INTEGER PRIMARY KEY"
+    """Column type of a primary key that counts up."""
+    text = "TEXT"
+    """Column type of text that compares by code point."""
+    blob = "BLOB"
+    keyed_table = " WITHOUT ROWID"
+    """Suffix of a CREATE TABLE whose rows live in their primary key."""
+    # One writer at a time holds the whole database, so that there is nothing left to lock.
+    for_update = ""
+    """Suffix of a SELECT that locks its rows until the transaction ends."""
+    share_object = ""
+    """Statement that keeps others from changing the object with this id, its attributes and its table until the transaction ends."""
+    own_object = ""
+    """Statement that keeps all other writers away from the object with this id until the transaction ends."""
+    hold_claims = ""
+    """Statement that makes this the only transaction that claims work until it ends."""
+    impatience = ""
+    """Statement that makes the transaction give up locks of others soon."""
+    before_migration: tuple[str, ...] = ()
+    """Statements that make this the only migration, however long another one takes."""
+    passing_table = "CREATE TABLE"
+    """CREATE TABLE for rows that may be lost in a crash and are cheap to write."""
+    growth = ""
+    """Settings of a table that grows large."""
+    drops_whole = False
+    """Whether dropping a large table takes no time. Otherwise no writer can work while its pages are freed."""
+    names_indexes = True
+    """Whether `table_by` has an effect. An engine with statistics of its values needs none."""
+
+    def for_claim(self, table: str) -> str:
+        """Return the suffix of a SELECT that takes rows for this transaction and skips those that another one has taken."""
+        return ""
+
+    def any_element(self, array: str, predicate: str) -> str:
+        """Return the condition that `predicate`, on `element.value`, holds for an element of a JSON array of strings."""
+        return f"EXISTS (SELECT 1 FROM json_each({array}) AS element WHERE {predicate})"
+
+    def without_key(self, column: str) -> str:
+        """Return the JSON object in the column without the member of `key_parameter`."""
+        return f"json_remove({column}, ?)"
+
+    def key_parameter(self, key: str) -> str:
+        return f'$."{key}"'
+
+    def member(self, column: str, key: str) -> str:
+        """Return a member of a JSON object: JSON text if it is an object or array."""
+        return f"""json_extract({column}, '$."{key}"')"""
+
+    def table_alone(self, table: str) -> str:
+        """Return the table in a FROM clause that is scanned from end to end."""
+        return f"{table} NOT INDEXED"
+
+    def table_by(self, table: str, index: str) -> str:
+        """Return the table in a FROM clause that is read through this index."""
+        return f"{table} INDEXED BY {index}"
+
+
+_OBJECTS, _MIGRATIONS, _CLAIMS = 1, 2, 3
+"""First halves of PostgreSQL's advisory lock numbers."""
+
+
+class PostgresDialect(SqliteDialect):
+    engine: Engine = "postgresql"
+    identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    sequence = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    text = 'TEXT COLLATE "C"'
+    blob = "BYTEA"
+    keyed_table = ""
+    for_update = " FOR UPDATE"
+    # Advisory locks queue fairly, so that a stream of writers cannot hold off a change of attributes, and they write nothing.
+    share_object = f"SELECT pg_advisory_xact_lock_shared({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
+    own_object = f"SELECT pg_advisory_xact_lock({_OBJECTS}, CAST(number AS INTEGER)) FROM crm_object WHERE id = ?"
+    hold_claims = f"SELECT pg_advisory_xact_lock({_CLAIMS}, 0)"
+    # While a statement waits for a whole table, all later ones wait too.
+    impatience = "SET LOCAL lock_timeout = 300"
+    before_migration: tuple[str, ...] = (
+        "SET LOCAL lock_timeout = 0",
+        "SET LOCAL statement_timeout = 0",
+        f"SELECT pg_advisory_xact_lock({_MIGRATIONS}, 0)",
+    )
+    passing_table = "CREATE UNLOGGED TABLE"
+    # An index-only count looks rows up in the table until it is vacuumed, by default after a fifth of new rows.
+    growth = "autovacuum_vacuum_insert_scale_factor = 0.02"
+    drops_whole = True
+    names_indexes = False
+
+    def for_claim(self, table: str) -> str:
+        return f" FOR UPDATE OF {table} SKIP LOCKED"
+
+    def any_element(self, array: str, predicate: str) -> str:
+        elements = f'SELECT value COLLATE "C" AS value FROM json_array_elements_text(CAST({array} AS JSON))'
+        return f"EXISTS (SELECT 1 FROM ({elements}) AS element WHERE {predicate})"
+
+    def without_key(self, column: str) -> str:
+        # Built from the members' own text, because jsonb would rewrite numbers.
+        members = f"json_each(CAST({column} AS JSON)) WITH ORDINALITY AS member (key, value, place)"
+        text = "to_json(member.key)::text || ':' || member.value::text"
+        return f"(SELECT '{{' || coalesce(string_agg({text}, ',' ORDER BY place), '') || '}}' FROM {members} WHERE member.key <> ?)"
+
+    def key_parameter(self, key: str) -> str:
+        return key
+
+    def member(self, column: str, key: str) -> str:
+        return f"CAST(CAST({column} AS JSON) -> '{key}' AS TEXT)"
+
+    def table_alone(self, table: str) -> str:
+        return table
+
+    def table_by(self, table: str, index: str) -> str:
+        return table
+
 
 _ONE_ROW = re.compile(r"^INSERT INTO .* VALUES (\([?, ]+\))$")
 _ROWS_AT_ONCE = (100, 32, 8, 2, 1)
-"""Few sizes, so that the same statements come again and are prepared."""
+"""Few sizes, so that statements repeat and are prepared."""
 
 _MOST_PARAMETERS = 30_000
-"""Of one statement: SQLite takes 32,766, PostgreSQL twice as many."""
+"""Most parameters of one statement: SQLite takes 32,766, PostgreSQL twice as many."""
 
 Params = Sequence[Any]
 Row = tuple[Any, ...]
 
 MAX_IN = 500
-"""Most values in one IN list; both engines allow far more, but the statement must stay cacheable and small."""
+"""Most values in one IN list. The engines allow more, but the statement must stay small enough to be cached."""
 
 
 class Tx(Protocol):
-    """One open transaction. SQL has `?` placeholders and holds no other question mark or percent sign."""
+    """An open transaction. SQL has `?` placeholders and no other question or percent sign."""
 
     @property
-    def dialect(self) -> SqlDialect: ...
+    def dialect(self) -> SqliteDialect: ...
 
     @property
     def by(self) -> str | None:
-        """Who is acting: see actors. None for the service itself."""
+        """The actor (see logs), None for the service itself."""
         ...
 
     def execute(self, sql: str, params: Params = ()) -> int:
-        """Run a statement; the number of rows it touched."""
+        """Run a statement and return the number of rows it touched."""
         ...
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None: ...
 
-    def one(self, sql: str, params: Params = ()) -> Row | None:
-        """The first row, or None."""
-        ...
+    def one(self, sql: str, params: Params = ()) -> Row | None: ...
 
     def all(self, sql: str, params: Params = ()) -> list[Row]: ...
 
 
 def all_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> Iterator[Row]:
-    """Rows of a statement that ends in `IN {}`, asked for any number of values."""
+    """Yield the rows of a statement that ends in `IN {}`, for any number of values."""
     remaining = list(values)
     for start in range(0, len(remaining), MAX_IN):
         chunk = remaining[start : start + MAX_IN]
@@ -58,7 +175,7 @@ def all_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> Iter
 
 
 def execute_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> None:
-    """A statement that ends in `IN {}`, for any number of values."""
+    """Execute a statement that ends in `IN {}`, for any number of values."""
     remaining = list(values)
     for start in range(0, len(remaining), MAX_IN):
         chunk = remaining[start : start + MAX_IN]
@@ -66,8 +183,8 @@ def execute_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> 
 
 
 def table_of(name: str, columns: Mapping[str, Sequence[int | str | None]]) -> tuple[str, list[Any]]:
-    """`WITH name (columns) AS (...)` of at least one row, given column by column, and its parameters. No column may be all None."""
-    # The first row says the types, which the values of parameters do not.
+    """Return `WITH name (columns) AS (...)` for at least one row, given by column, with its parameters. No column may be all None."""
+    # The first row declares the types, which parameters do not.
     kinds = ["BIGINT" if any(isinstance(value, int) for value in values) else "TEXT" for values in columns.values()]
     first, rows = ", ".join(f"CAST(? AS {kind})" for kind in kinds), list(zip(*columns.values(), strict=True))
     others = f", ({', '.join('?' * len(columns))})" * (len(rows) - 1)
@@ -75,7 +192,7 @@ def table_of(name: str, columns: Mapping[str, Sequence[int | str | None]]) -> tu
 
 
 def insert_columns(tx: Tx, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Rows, given column by column. A column that no row fills is left out: to hand over a NULL takes longer than to hand over a text."""
+    """Insert rows, given by column. A column without values is left out: passing a NULL takes longer than passing a text."""
     filled = {name: values for name, values in columns.items() if values.count(None) < len(values)}
     if filled:
         marks = ", ".join("?" * len(filled))
@@ -83,28 +200,59 @@ def insert_columns(tx: Tx, table: str, columns: Mapping[str, Sequence[Any]]) -> 
 
 
 def several_at_once(sql: str, rows: Iterable[Params]) -> Iterator[tuple[str, Iterable[Params]]]:
-    """An INSERT of one row, given many, as statements of many rows, which take about half the time on either engine; any other as it is."""
-    one = _ONE_ROW.search(sql)
-    if one is None:
+    """Yield an INSERT of one row as statements of many rows, in half the time on either engine, and any other statement as it is."""
+    row = _ONE_ROW.search(sql)
+    if row is None:
         yield sql, rows
         return
-    left, width = list(rows), one[1].count("?")
+    remaining, width = list(rows), row[1].count("?")
     for count in _ROWS_AT_ONCE:
-        groups = len(left) // count if count * width <= _MOST_PARAMETERS else 0
+        groups = len(remaining) // count if count * width <= _MOST_PARAMETERS else 0
         if groups:
-            flat = list(chain.from_iterable(left[: groups * count]))
+            flat = list(chain.from_iterable(remaining[: groups * count]))
             size = count * width
-            yield _of_rows(sql, one[1], count), [flat[start : start + size] for start in range(0, len(flat), size)]
-            del left[: groups * count]
+            yield _of_rows(sql, row[1], count), [flat[start : start + size] for start in range(0, len(flat), size)]
+            del remaining[: groups * count]
 
 
 @lru_cache(256)
-def _of_rows(sql: str, one: str, count: int) -> str:
-    return f"{sql}{f', {one}' * (count - 1)}"
+def _of_rows(sql: str, row: str, count: int) -> str:
+    return f"{sql}{f', {row}' * (count - 1)}"
 
 
 def required(row: Row | None) -> Row:
-    """For statements that always give a row, such as a count or an INSERT with RETURNING."""
+    """Return the row of a statement that always gives one, such as a count or an INSERT with RETURNING."""
     if row is None:
         raise LookupError("the statement gave no row")
     return row
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_micros(seconds: float) -> int:
+    """Convert Unix seconds."""
+    return round(seconds * 1_000_000)
+
+
+def to_wire(micros: int) -> str:
+    """Return a timestamp such as 2026-01-31T09:30:00.000000Z."""
+    # strftime omits the leading zeros of an early year.
+    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def optional_to_wire(micros: int | None) -> str | None:
+    return None if micros is None else to_wire(micros)
+
+
+def micros_of(when: datetime) -> int:
+    """Convert a naive UTC time."""
+    return (when.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+
+class Stamp(TypedDict):
+    """`ids` makes a new UUID as text; `now` is Unix seconds. Passed as keywords: `**stamp: Unpack[Stamp]`."""
+
+    ids: Callable[[], str]
+    now: float

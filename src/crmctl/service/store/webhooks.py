@@ -1,5 +1,4 @@
-"""Webhook endpoints: where events go, which types, signed with which secret. Their deliveries are in deliveries."""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""Webhook endpoints: their URLs, event types and signing secrets."""
 
 from __future__ import annotations
 
@@ -7,15 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import EVENT_TYPES
 from crmctl.models.signatures import new_secret
-from crmctl.models.webhooks import EVENT_TYPES
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import audit_log
-from crmctl.service.store.checks import invalid, require_description, require_flag
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
-from crmctl.service.store.tx import Tx, required
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.store import logs
+from crmctl.service.store.record_tables import invalid, require_description, require_flag
+from crmctl.service.store.tx import Stamp, Tx, optional_to_wire, required, to_micros, to_wire
+from crmctl.values.value_readers import canonical_uuid
 
 MAX_URL = 2000
 ROTATION_SECONDS = 24 * 3600.0
@@ -45,7 +43,7 @@ class _Row(NamedTuple):
             return "disabled"
         return "untried" if self.tried_at is None else "working" if self.failing_since is None else "failing"
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         return {
             "id": self.id,
             "url": self.url,
@@ -65,36 +63,23 @@ class _Row(NamedTuple):
 _COLUMNS = ", ".join(_Row._fields)
 
 
-def create_tables(tx: Tx) -> None:
-    """The part of the migration for endpoints."""
-    text, identity = tx.dialect.text, tx.dialect.identity
-    tx.execute(
-        f"""CREATE TABLE webhook_endpoint (number {identity}, id {text} NOT NULL UNIQUE, url {text} NOT NULL, description {text} NOT NULL,
-            event_types {text}, enabled INTEGER NOT NULL, secret {text} NOT NULL, old_secret {text}, old_secret_until BIGINT,
-            created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)"""
-    )
+def list_endpoints(tx: Tx) -> list[Json]:
+    """Return endpoints, oldest first, without secrets.
 
-
-def list_endpoints(tx: Tx) -> list[dict[str, Any]]:
-    """Oldest first, without secrets.
-
-    `health` is `untried`, `working` or `failing`: what the last try says; or `disabled`, by the service. `problem` is why it failed.
+    `health` tells the last try: `untried`, `working`, `failing`, or `disabled` by the service. `problem` is why it failed.
     """
     return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM webhook_endpoint ORDER BY number")]
 
 
-def get_endpoint(tx: Tx, endpoint_id: str) -> dict[str, Any]:
-    """Raises NotFound."""
+def get_endpoint(tx: Tx, endpoint_id: str) -> Json:
     row = tx.one(f"SELECT {_COLUMNS} FROM webhook_endpoint WHERE id = ?", (canonical_uuid(endpoint_id) or "",))
     if row is None:
         raise NotFound(f"there is no webhook endpoint with the id {endpoint_id}")
     return _Row(*row).wire()
 
 
-def create_endpoint(
-    tx: Tx, *, url: str, description: str = "", event_types: Sequence[str] | None = None, **stamp: Unpack[Stamp]
-) -> dict[str, Any]:
-    """A new, enabled endpoint with a fresh secret; `event_types` None means all. The caller has vetted the URL. Raises BadRequest."""
+def create_endpoint(tx: Tx, *, url: str, description: str = "", event_types: Sequence[str] | None = None, **stamp: Unpack[Stamp]) -> Json:
+    """Create an enabled endpoint with a fresh secret; `event_types` None means all. The caller has vetted the URL. Raises BadRequest."""
     at = to_micros(stamp["now"])
     row = (stamp["ids"](), _url(url), require_description(description), _types(event_types), 1, at, at)
     tx.execute(
@@ -102,13 +87,13 @@ def create_endpoint(
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (*row, new_secret()),
     )
-    audit_log.note(tx, "endpoint.created", row[0], {"url": row[1]}, now=stamp["now"])
+    logs.note(tx, "endpoint.created", row[0], {"url": row[1]}, now=stamp["now"])
     return get_endpoint(tx, row[0])
 
 
-def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now: float) -> dict[str, Any]:
-    """`changes`: any of url, description, eventTypes, enabled. Raises NotFound, BadRequest."""
-    known = get_endpoint(tx, endpoint_id)
+def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now: float) -> Json:
+    """Change any of url, description, eventTypes, enabled. Raises NotFound, BadRequest."""
+    endpoint = get_endpoint(tx, endpoint_id)
     readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "url": ("url", _url),
         "description": ("description", require_description),
@@ -116,43 +101,42 @@ def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now
         "enabled": ("enabled", lambda value: int(require_flag(value, "enabled"))),
     }
     columns = {readers[field][0]: readers[field][1](value) for field, value in changes.items()} | {"updated_at": to_micros(now)}
-    if columns.get("url", known["url"]) != known["url"]:
-        # Nothing is known of the new address.
+    if columns.get("url", endpoint["url"]) != endpoint["url"]:
+        # A new address has no history.
         columns |= dict.fromkeys(("tried_at", "succeeded_at", "failing_since", "problem"))
     if columns.get("enabled") or "url" in columns:
-        # Enabled again it has as long as a new one.
-        columns |= {"disabled_at": None} | ({"failing_since": None, "problem": None} if known["disabledAt"] else {})
+        # An endpoint that is enabled again gets as much time as a new one.
+        columns |= {"disabled_at": None} | ({"failing_since": None, "problem": None} if endpoint["disabledAt"] else {})
     assignments = ", ".join(f"{column} = ?" for column in columns)
-    tx.execute(f"UPDATE webhook_endpoint SET {assignments} WHERE id = ?", (*columns.values(), known["id"]))
-    audit_log.note(tx, "endpoint.updated", known["id"], {"url": known["url"], **changes}, now=now)
+    tx.execute(f"UPDATE webhook_endpoint SET {assignments} WHERE id = ?", (*columns.values(), endpoint["id"]))
+    logs.note(tx, "endpoint.updated", endpoint["id"], {"url": endpoint["url"], **changes}, now=now)
     return get_endpoint(tx, endpoint_id)
 
 
 def delete_endpoint(tx: Tx, endpoint_id: str) -> None:
-    """With its deliveries and their history. Raises NotFound."""
-    known = get_endpoint(tx, endpoint_id)["id"]
-    tx.execute("DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE endpoint_id = ?)", (known,))
-    tx.execute("DELETE FROM webhook_delivery WHERE endpoint_id = ?", (known,))
-    tx.execute("DELETE FROM webhook_hour WHERE endpoint_id = ?", (known,))
-    tx.execute("DELETE FROM webhook_endpoint WHERE id = ?", (known,))
-    audit_log.note(tx, "endpoint.deleted", known)
+    """Delete an endpoint with its deliveries and their history. Raises NotFound."""
+    known_id = get_endpoint(tx, endpoint_id)["id"]
+    tx.execute("DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE endpoint_id = ?)", (known_id,))
+    tx.execute("DELETE FROM webhook_delivery WHERE endpoint_id = ?", (known_id,))
+    tx.execute("DELETE FROM webhook_hour WHERE endpoint_id = ?", (known_id,))
+    tx.execute("DELETE FROM webhook_endpoint WHERE id = ?", (known_id,))
+    logs.note(tx, "endpoint.deleted", known_id)
 
 
 def reveal_secret(tx: Tx, endpoint_id: str) -> str:
-    """Raises NotFound."""
-    known = get_endpoint(tx, endpoint_id)["id"]
-    return str(required(tx.one("SELECT secret FROM webhook_endpoint WHERE id = ?", (known,)))[0])
+    known_id = get_endpoint(tx, endpoint_id)["id"]
+    return str(required(tx.one("SELECT secret FROM webhook_endpoint WHERE id = ?", (known_id,)))[0])
 
 
 def rotate_secret(tx: Tx, endpoint_id: str, *, now: float) -> str:
-    """A new secret; the old one signs along for a day so that the receiver can change over. Raises NotFound."""
-    known = get_endpoint(tx, endpoint_id)["id"]
+    """Create a new secret; the old one signs along for a day, so that the receiver can change over. Raises NotFound."""
+    known_id = get_endpoint(tx, endpoint_id)["id"]
     fresh = new_secret()
     tx.execute(
         "UPDATE webhook_endpoint SET old_secret = secret, old_secret_until = ?, secret = ?, updated_at = ? WHERE id = ?",
-        (to_micros(now + ROTATION_SECONDS), fresh, to_micros(now), known),
+        (to_micros(now + ROTATION_SECONDS), fresh, to_micros(now), known_id),
     )
-    audit_log.note(tx, "endpoint.secret_rotated", known, now=now)
+    logs.note(tx, "endpoint.secret_rotated", known_id, now=now)
     return fresh
 
 

@@ -1,8 +1,7 @@
-"""Runs of workflows: waiting, leased to the process that executes them, ended. Every step's record commits with what the step did.
+"""Runs of workflows: waiting, leased to a process, or ended. A step's record commits with what the step did.
 
-`attempts` counts the claims of a run and fences it: only the process that claimed it last can write to it.
+`attempts` counts the claims of a run and fences it: only the last process that claimed it can write.
 """
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
 
 from __future__ import annotations
 
@@ -11,14 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import NotFound
-from crmctl.service.store import outbox
-from crmctl.service.store.organisation import organisation_id
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import optional_to_wire, to_micros, to_wire
-from crmctl.service.store.tx import Tx, all_in, execute_in, required
+from crmctl.service.store import change_log
+from crmctl.service.store.members import organisation_id
+from crmctl.service.store.tx import Stamp, Tx, all_in, execute_in, optional_to_wire, required, to_micros, to_wire
 from crmctl.service.store.workflows import StoredWorkflow, load_workflow
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.values.value_readers import canonical_uuid
 
 PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed", "failed", "skipped"
 
@@ -37,7 +35,7 @@ class _Row(NamedTuple):
     completed_at: int | None
     created_at: int
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         return {
             "id": self.id,
             "status": self.status,
@@ -54,23 +52,23 @@ _COLUMNS = ", ".join(_Row._fields)
 
 
 class LeaseLostError(Exception):
-    """Another process has taken the run over; whatever this one was about to write is void."""
+    """Another process has taken over the run; the current write is void."""
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A run in the hands of this process. `step` is the action to do next; `is_calling`: a call of it was begun and its end is unknown.
+    """A run leased to this process. `step` is the next action; `is_calling` says that its call began and its end is unknown.
 
-    `chain` are the workflows whose runs led to this one; `steps` what the actions before gave; times are Unix seconds.
+    `chain` are the workflows whose runs led to this one, `steps` the results of the earlier actions; times are Unix seconds.
     """
 
     id: str
     workflow_id: str
     workflow_name: str
     trigger: str
-    actions: list[dict[str, Any]]
-    input: dict[str, Any]
-    steps: list[dict[str, Any]]
+    actions: list[Json]
+    input: Json
+    steps: list[Json]
     step: int
     is_calling: bool
     attempt: int
@@ -79,7 +77,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Cause:
-    """What sets a run off: an event, after the runs of the workflows in `chain`; a schedule that was due (Unix seconds); or a request."""
+    """The cause of a run: an event, after the runs of the workflows in `chain`; a due schedule (Unix seconds); or a request."""
 
     title: str
     trigger: str
@@ -88,36 +86,11 @@ class Cause:
     chain: Sequence[str] = ()
 
 
-def create_tables(tx: Tx) -> None:
-    """The migration that brings the runs of workflows."""
-    text = tx.dialect.text
-    # A run that came from an event or a schedule names it, so that neither can start it twice.
-    tx.execute(
-        f"""CREATE TABLE workflow_run (number {tx.dialect.identity}, id {text} NOT NULL UNIQUE, workflow_id {text} NOT NULL,
-            status {text} NOT NULL, title {text} NOT NULL, trigger_event {text} NOT NULL, error {text}, event_id {text}, due_at BIGINT,
-            chain {text} NOT NULL, actions {text} NOT NULL, input {text} NOT NULL, steps {text} NOT NULL, step INTEGER NOT NULL,
-            is_calling INTEGER NOT NULL, attempts INTEGER NOT NULL, lease_until BIGINT NOT NULL, started_at BIGINT, completed_at BIGINT,
-            created_at BIGINT NOT NULL, UNIQUE (workflow_id, event_id), UNIQUE (workflow_id, due_at))"""
-    )
-    tx.execute("CREATE INDEX workflow_run_workflow ON workflow_run (workflow_id, number)")
-    tx.execute("CREATE INDEX workflow_run_open ON workflow_run (lease_until) WHERE completed_at IS NULL")
-    tx.execute("CREATE INDEX workflow_run_ended ON workflow_run (completed_at)")
-    # Which run made an event, until the event has been handed over.
-    tx.execute(f"CREATE TABLE workflow_origin (event_id {text} PRIMARY KEY, run_id {text} NOT NULL){tx.dialect.keyed_table}")
-
-
-def create_places(tx: Tx) -> None:
-    """The part of a migration that makes it cheap to ask what of a workflow waits and what is under way."""
-    tx.execute("CREATE INDEX workflow_run_waiting ON workflow_run (workflow_id, number) WHERE completed_at IS NULL")
-    tx.execute("CREATE INDEX workflow_run_leased ON workflow_run (workflow_id) WHERE completed_at IS NULL AND lease_until > 0")
-    tx.execute("DROP INDEX workflow_run_open")
-
-
-def add_run(tx: Tx, workflow: StoredWorkflow, given: Mapping[str, Any], cause: Cause, **stamp: Unpack[Stamp]) -> str | None:
-    """A run that waits; its id, None when this event or due time has started one already."""
+def add_run(tx: Tx, workflow: StoredWorkflow, data: Mapping[str, Any], cause: Cause, **stamp: Unpack[Stamp]) -> str | None:
+    """Add a waiting run. Returns its id, None when this event or due time has started one already."""
     at = to_micros(stamp["now"])
     due = None if cause.due_at is None else to_micros(cause.due_at)
-    texts = [jsontext.dumps(value) for value in (list(cause.chain), workflow.plan["actions"], dict(given))]
+    texts = [jsontext.dumps(value) for value in (list(cause.chain), workflow.plan["actions"], dict(data))]
     row = tx.one(
         "INSERT INTO workflow_run (id, workflow_id, status, title, trigger_event, event_id, due_at, chain, actions, input, steps, step, "
         "is_calling, attempts, lease_until, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '[]', 0, 0, 0, 0, ?) "
@@ -127,32 +100,31 @@ def add_run(tx: Tx, workflow: StoredWorkflow, given: Mapping[str, Any], cause: C
     return None if row is None else str(row[0])
 
 
-def list_runs(tx: Tx, workflow_id: str, limit: int = 20, offset: int = 0) -> list[dict[str, Any]]:
-    """Newest first. Raises NotFound."""
+def list_runs(tx: Tx, workflow_id: str, limit: int = 20, offset: int = 0) -> list[Json]:
     workflow = load_workflow(tx, workflow_id)
     sql = f"SELECT {_COLUMNS} FROM workflow_run WHERE workflow_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
     return [_Row(*row).wire() for row in tx.all(sql, (workflow.id, limit, offset))]
 
 
-def get_run(tx: Tx, run_id: str) -> dict[str, Any]:
-    """With its `workflowId`, `input` and `steps`, what each action gave. Raises NotFound."""
+def get_run(tx: Tx, run_id: str) -> Json:
+    """Return a run with its `workflowId`, `input` and `steps`, the result of each action. Raises NotFound."""
     row = tx.one(f"SELECT workflow_id, input, steps, {_COLUMNS} FROM workflow_run WHERE id = ?", (canonical_uuid(run_id) or "",))
     if row is None:
         raise NotFound(f"there is no run with the id {run_id}")
-    workflow_id, given, steps, *rest = row
-    return _Row(*rest).wire() | {"workflowId": workflow_id, "input": jsontext.loads(given), "steps": jsontext.loads(steps)}
+    workflow_id, data, steps, *rest = row
+    return _Row(*rest).wire() | {"workflowId": workflow_id, "input": jsontext.loads(data), "steps": jsontext.loads(steps)}
 
 
-def recent_outcomes(tx: Tx, workflow_id: str, most: int = 50) -> dict[str, Any]:
-    """Of the last runs that ended: `{ended, completed, failed, last}`; `last` is the newest run of all, None without any."""
+def recent_outcomes(tx: Tx, workflow_id: str, most: int = 50) -> Json:
+    """Return `{ended, completed, failed, last}` of the last runs that ended; `last` is the newest run of all, if any."""
     runs = tx.all(f"SELECT {_COLUMNS} FROM workflow_run WHERE workflow_id = ? ORDER BY number DESC LIMIT ?", (workflow_id, most))
     statuses = [_Row(*row).status for row in runs]
     counts = {status: statuses.count(status) for status in (COMPLETED, FAILED)}
     return {"ended": sum(counts.values()), **counts, "last": _Row(*runs[0]).wire() if runs else None}
 
 
-def last_ended(tx: Tx, workflow_id: str) -> dict[str, Any] | None:
-    """The newest run that did its steps or failed, however many wait, are under way or were skipped since."""
+def last_ended(tx: Tx, workflow_id: str) -> Json | None:
+    """Return the newest run that completed or failed, however many wait, run or were skipped since."""
     ended = "workflow_id = ? AND status IN (?, ?) ORDER BY number DESC LIMIT 1"
     row = tx.one(f"SELECT {_COLUMNS} FROM workflow_run WHERE {ended}", (workflow_id, COMPLETED, FAILED))
     return _Row(*row).wire() if row else None
@@ -164,7 +136,7 @@ def is_waiting(tx: Tx, per_workflow: int, *, now: float) -> bool:
 
 
 def claim(tx: Tx, limit: int, per_workflow: int, lease_seconds: float, *, now: float) -> list[Claimed]:
-    """Take up to `limit` runs that wait or whose process died, the oldest first; `per_workflow` at a time of one workflow."""
+    """Take up to `limit` runs that wait or whose process died, oldest first; at most `per_workflow` of one workflow."""
     if tx.dialect.hold_claims:
         tx.execute(tx.dialect.hold_claims)
     at, claimed = to_micros(now), list[Claimed]()
@@ -192,7 +164,7 @@ def begin_call(tx: Tx, run: Claimed, lease_seconds: float, *, now: float) -> Cla
 
 
 def advance(tx: Tx, run: Claimed, result: Mapping[str, Any], lease_seconds: float, **stamp: Unpack[Stamp]) -> Claimed:
-    """Note what a step gave; after the last one the run is completed and says so in an event. Raises LeaseLostError."""
+    """Note the result of a step; the last one completes the run and adds its event. Raises LeaseLostError."""
     steps = [*run.steps, dict(result)]
     after = replace(run, steps=steps, step=run.step + 1, is_calling=False)
     until = to_micros(stamp["now"] + lease_seconds)
@@ -221,14 +193,14 @@ def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, **stamp: Unpa
 
 
 def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
-    """Remember which events a run has caused in this transaction, given every id that was made in it."""
+    """Remember which events a run caused in this transaction, among these ids."""
     events = [row[0] for row in all_in(tx, "SELECT event_id FROM change_log WHERE event_id IN {}", made_ids)]
     tx.execute_many("INSERT INTO workflow_origin (event_id, run_id) VALUES (?, ?)", [(event, run.id) for event in events])
 
 
 def take_origins(tx: Tx, events: Sequence[str]) -> dict[str, list[str]]:
-    """By the id of the event, the workflows whose runs led to it, the latest last; forgotten with this. Others led to by none."""
-    found = list(
+    """Return by event id the workflows whose runs led to it, the latest last, and forget them."""
+    rows = list(
         all_in(
             tx,
             "SELECT o.event_id, r.chain, r.workflow_id FROM workflow_origin AS o JOIN workflow_run AS r ON r.id = o.run_id "
@@ -236,8 +208,8 @@ def take_origins(tx: Tx, events: Sequence[str]) -> dict[str, list[str]]:
             events,
         )
     )
-    execute_in(tx, "DELETE FROM workflow_origin WHERE event_id IN {}", [row[0] for row in found])
-    return {event: [*jsontext.loads(chain), workflow] for event, chain, workflow in found}
+    execute_in(tx, "DELETE FROM workflow_origin WHERE event_id IN {}", [row[0] for row in rows])
+    return {event: [*jsontext.loads(chain), workflow] for event, chain, workflow in rows}
 
 
 def forget(tx: Tx, before: float) -> None:
@@ -246,7 +218,7 @@ def forget(tx: Tx, before: float) -> None:
 
 
 def _free_places(tx: Tx, per_workflow: int, now: float) -> list[tuple[str, int]]:
-    """Workflows of which a run waits, with the number of their free places; first those of which the least is under way."""
+    """Return the workflows with waiting runs and their free places, the least busy first."""
     at = to_micros(now)
     rows = tx.all(
         "SELECT w.id, (SELECT count(*) FROM workflow_run AS l WHERE l.workflow_id = w.id AND l.completed_at IS NULL "
@@ -274,7 +246,7 @@ def _finish(tx: Tx, run: Claimed, status: str, error: str | None, **stamp: Unpac
         "startedAt": to_wire(started_at),
         "completedAt": to_wire(at),
     }
-    outbox.append(tx, f"workflow.{status}", payload, **stamp)
+    change_log.append_event(tx, f"workflow.{status}", payload, **stamp)
 
 
 def _update(tx: Tx, run: Claimed, assignments: str, *values: Any) -> None:
@@ -284,7 +256,7 @@ def _update(tx: Tx, run: Claimed, assignments: str, *values: Any) -> None:
 
 
 class _ClaimedRow(NamedTuple):
-    """What is read of a run to execute it."""
+    """Columns that executing a run needs."""
 
     id: str
     workflow_id: str

@@ -1,5 +1,4 @@
-"""Workflows: what they react to and when they are due. What they do is opaque here; their runs are in workflow_runs."""
-# ruff: noqa: S608 - statements are put together from this package's own names only; values are always parameters
+"""Workflows: their triggers and due times. Their actions are opaque here; their runs are in workflow_runs."""
 
 from __future__ import annotations
 
@@ -8,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import NotFound
-from crmctl.service.store import audit_log
-from crmctl.service.store.checks import require_description, require_name
+from crmctl.service.store import logs
 from crmctl.service.store.members import author
-from crmctl.service.store.stamp import Stamp
-from crmctl.service.store.timestamps import to_micros, to_wire
-from crmctl.service.store.tx import Tx, required
-from crmctl.service.values.choices import canonical_uuid
+from crmctl.service.store.record_tables import require_description, require_name
+from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire
+from crmctl.values.value_readers import canonical_uuid
 
 Ids = Callable[[], str]
 
@@ -54,13 +52,13 @@ _WIRE = (
 
 @dataclass(frozen=True)
 class StoredWorkflow:
-    """As the machinery needs it. `plan` is `{conditions, actions}`; `due_at` is Unix seconds, for one with a schedule that is enabled."""
+    """A workflow as the machinery needs it. `plan` is `{conditions, actions}`; `due_at` is Unix seconds, for an enabled schedule."""
 
     id: str
     name: str
     trigger: str
     object_id: str | None
-    plan: dict[str, Any]
+    plan: Json
     cron: str | None
     timezone: str | None
     due_at: float | None
@@ -68,7 +66,7 @@ class StoredWorkflow:
 
 @dataclass(frozen=True)
 class WorkflowDraft:
-    """What a workflow is to be. `timezone` goes with `cron`; `due_at`, Unix seconds, is when its schedule is due next."""
+    """A workflow to store. `timezone` goes with `cron`; `due_at`, Unix seconds, is when its schedule is due next."""
 
     name: str
     description: str | None
@@ -81,36 +79,22 @@ class WorkflowDraft:
     due_at: float | None = None
 
 
-def create_tables(tx: Tx) -> None:
-    """The migration that brings workflows."""
-    text = tx.dialect.text
-    tx.execute(
-        f"""CREATE TABLE workflow (number {tx.dialect.identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE,
-            description {text} NOT NULL, trigger_event {text} NOT NULL, object_id {text}, plan {text} NOT NULL, cron {text},
-            timezone {text}, enabled INTEGER NOT NULL, next_due_at BIGINT, created_by {text} NOT NULL, created_at BIGINT NOT NULL,
-            updated_at BIGINT NOT NULL)"""
-    )
-    tx.execute("CREATE INDEX workflow_trigger ON workflow (trigger_event) WHERE enabled = 1")
-
-
-def list_workflows(tx: Tx) -> list[dict[str, Any]]:
-    """Oldest first."""
+def list_workflows(tx: Tx) -> list[Json]:
     return [_WireRow(*row).wire() for row in tx.all(f"SELECT {_WIRE} ORDER BY w.number")]
 
 
-def get_workflow(tx: Tx, workflow_id: str) -> dict[str, Any]:
-    """With its `conditions`, `actions`, and `cron` and `timezone` where it has a schedule. Raises NotFound."""
+def get_workflow(tx: Tx, workflow_id: str) -> Json:
+    """Return a workflow with its `conditions` and `actions`, and the `cron` and `timezone` of a schedule. Raises NotFound."""
     row = tx.one(f"SELECT {_WIRE} WHERE w.id = ?", (canonical_uuid(workflow_id) or "",))
     if row is None:
         raise NotFound(f"there is no workflow with the id {workflow_id}")
     plan, cron, timezone = required(tx.one("SELECT plan, cron, timezone FROM workflow WHERE id = ?", (row[0],)))
     schedule = {"cron": cron, "timezone": timezone} if cron else {}
-    decided: dict[str, Any] = jsontext.loads(plan)
+    decided: Json = jsontext.loads(plan)
     return _WireRow(*row).wire() | schedule | decided
 
 
 def load_workflow(tx: Tx, workflow_id: str) -> StoredWorkflow:
-    """Raises NotFound."""
     row = tx.one(f"SELECT {_COLUMNS} FROM workflow WHERE id = ?", (canonical_uuid(workflow_id) or "",))
     if row is None:
         raise NotFound(f"there is no workflow with the id {workflow_id}")
@@ -118,19 +102,19 @@ def load_workflow(tx: Tx, workflow_id: str) -> StoredWorkflow:
 
 
 def triggered_by(tx: Tx, event: str) -> list[StoredWorkflow]:
-    """The enabled ones with this trigger, oldest first."""
+    """Return the enabled workflows with this trigger, oldest first."""
     rows = tx.all(f"SELECT {_COLUMNS} FROM workflow WHERE trigger_event = ? AND enabled = 1 ORDER BY number", (event,))
     return [_Row(*row).workflow() for row in rows]
 
 
 def next_due(tx: Tx) -> float | None:
-    """Unix time at which the next schedule is due."""
+    """Return the Unix time at which the next schedule is due."""
     at = required(tx.one("SELECT min(next_due_at) FROM workflow WHERE enabled = 1"))[0]
     return None if at is None else at / 1_000_000
 
 
 def claim_due(tx: Tx, *, now: float) -> list[StoredWorkflow]:
-    """The schedules that are due and that no other process is taking. The caller says when they are due next."""
+    """Take the due schedules that no other process is taking. The caller says when they are due next."""
     sql = f"SELECT {_COLUMNS} FROM workflow WHERE enabled = 1 AND next_due_at <= ? ORDER BY number{tx.dialect.for_claim('workflow')}"
     return [_Row(*row).workflow() for row in tx.all(sql, (to_micros(now),))]
 
@@ -140,27 +124,27 @@ def set_next_due(tx: Tx, workflow_id: str, at: float | None) -> None:
 
 
 def set_enabled(tx: Tx, workflow_id: str, enabled: bool, *, due_at: float | None, now: float) -> None:
-    """`due_at`: when a schedule that is enabled is due next. Raises NotFound."""
+    """Enable or disable a workflow; `due_at` is when an enabled schedule is due next. Raises NotFound."""
     workflow = load_workflow(tx, workflow_id)
     tx.execute("UPDATE workflow SET enabled = ?, updated_at = ? WHERE id = ?", (int(enabled), to_micros(now), workflow.id))
     set_next_due(tx, workflow.id, due_at if enabled else None)
-    audit_log.note(tx, f"workflow.{'enabled' if enabled else 'disabled'}", workflow.id, {"name": workflow.name}, now=now)
+    logs.note(tx, f"workflow.{'enabled' if enabled else 'disabled'}", workflow.id, {"name": workflow.name}, now=now)
 
 
 def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
-    """Create the workflow of this name, or make it do this. Says `created`, `updated` or `unchanged`. Raises BadRequest.
+    """Create or change the workflow of this name. Returns `created`, `updated` or `unchanged`; raises BadRequest.
 
-    The draft's `due_at` counts where the schedule is new or has changed; an unchanged one keeps its next time.
+    The draft's `due_at` counts for a new or changed schedule; an unchanged one keeps its next time.
     """
     schedule = (draft.cron, draft.timezone, int(draft.enabled))
     plan = jsontext.dumps(dict(draft.plan), sort_keys=True)
     values = (require_description(draft.description), draft.trigger, draft.object_id, plan)
     columns = ("description", "trigger_event", "object_id", "plan", "cron", "timezone", "enabled")
-    known = tx.one(f"SELECT {', '.join(columns)} FROM workflow WHERE name = ?", (require_name(draft.name, "name"),))
-    if known == (*values, *schedule):
+    existing = tx.one(f"SELECT {', '.join(columns)} FROM workflow WHERE name = ?", (require_name(draft.name, "name"),))
+    if existing == (*values, *schedule):
         return "unchanged"
     at = to_micros(stamp["now"])
-    if known is None:
+    if existing is None:
         tx.execute(
             f"INSERT INTO workflow (id, name, {', '.join(columns)}, created_by, created_at, updated_at) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -169,30 +153,30 @@ def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, *
     else:
         assignments = ", ".join(f"{column} = ?" for column in columns)
         tx.execute(f"UPDATE workflow SET {assignments}, updated_at = ? WHERE name = ?", (*values, *schedule, at, draft.name))
-    if known is None or known[4:] != schedule:
+    if existing is None or existing[4:] != schedule:
         due = to_micros(draft.due_at) if draft.due_at is not None and draft.enabled else None
         tx.execute("UPDATE workflow SET next_due_at = ? WHERE name = ?", (due, draft.name))
-    done = "created" if known is None else "updated"
-    audit_log.note(tx, f"workflow.{done}", draft.name, {"enabled": draft.enabled}, now=stamp["now"])
+    done = "created" if existing is None else "updated"
+    logs.note(tx, f"workflow.{done}", draft.name, {"enabled": draft.enabled}, now=stamp["now"])
     return done
 
 
 def rename_workflow(tx: Tx, workflow_id: str, name: str) -> None:
-    """The caller has seen to it that no other one has this name. Raises NotFound, BadRequest."""
-    known = load_workflow(tx, workflow_id)
-    tx.execute("UPDATE workflow SET name = ? WHERE id = ?", (require_name(name, "name"), known.id))
+    """Rename a workflow. The caller has checked that the name is free. Raises NotFound, BadRequest."""
+    workflow = load_workflow(tx, workflow_id)
+    tx.execute("UPDATE workflow SET name = ? WHERE id = ?", (require_name(name, "name"), workflow.id))
 
 
 def delete_workflow(tx: Tx, workflow_id: str) -> None:
-    """With its runs; one that is under way does no further step. Raises NotFound."""
-    known = load_workflow(tx, workflow_id)
-    tx.execute("DELETE FROM workflow_run WHERE workflow_id = ?", (known.id,))
-    tx.execute("DELETE FROM workflow WHERE id = ?", (known.id,))
-    audit_log.note(tx, "workflow.deleted", known.id, {"name": known.name})
+    """Delete a workflow with its runs. A run under way does no further step. Raises NotFound."""
+    workflow = load_workflow(tx, workflow_id)
+    tx.execute("DELETE FROM workflow_run WHERE workflow_id = ?", (workflow.id,))
+    tx.execute("DELETE FROM workflow WHERE id = ?", (workflow.id,))
+    logs.note(tx, "workflow.deleted", workflow.id, {"name": workflow.name})
 
 
 class _WireRow(NamedTuple):
-    """What is read of a workflow and its object to show it: see _WIRE."""
+    """Columns that showing a workflow and its object needs: see _WIRE."""
 
     id: str
     name: str
@@ -205,7 +189,7 @@ class _WireRow(NamedTuple):
     plural_name: str | None
     slug: str | None
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> Json:
         return {
             "id": self.id,
             "name": self.name,

@@ -1,32 +1,108 @@
-"""The delivery jobs: send what is due, several at once, and store every try; give up what is old.
-
-At least once, and at most one worker at a time for each delivery: a claim is a lease in the database. So are the places of an endpoint.
-"""
+"""Send webhook deliveries and record every attempt."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from crmctl.service.context import Context
-from crmctl.service.jobs.periodic import PeriodicJob
-from crmctl.service.jobs.places import Places
-from crmctl.service.jobs.worker import POLL_SECONDS
+from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, GatheringJob, PeriodicJob, Places
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
-from crmctl.service.store import delivery_claims
-from crmctl.service.store.delivery_claims import Due, EndedTry, Terms
-from crmctl.service.webhooks.schedule import WINDOW, next_try
-from crmctl.service.webhooks.settlement import Settlement
+from crmctl.service.store import deliveries, delivery_claims, logs
+from crmctl.service.store.deliveries import CountedAttempts
+from crmctl.service.store.delivery_claims import Attempt, Due, EndedTry, Terms
+from crmctl.service.store.tx import Tx
+
+
+@dataclass
+class _Place:
+    """A thread's finished try: whether it is written, and the next delivery for the thread."""
+
+    ended: EndedTry
+    following: Due | None = None
+    is_free: bool = False
+
+
+class Settlement:
+    """Writes finished tries; thread-safe. Those that arrive during a write are written together after it."""
+
+    def __init__(self, context: Context, terms: Terms) -> None:
+        self._context = context
+        self._terms = terms
+        self._changed = threading.Condition()
+        self._waiting: list[_Place] = []
+        self._is_writing = False
+        self._is_closing = False
+
+    def settle(self, ended: EndedTry) -> Due | None:
+        """Write a try, by this thread or another. Returns a delivery claimed for this thread, if any. Only the thread that wrote raises the
+        database's errors; the leases of unwritten tries end by themselves."""
+        place = _Place(ended)
+        with self._changed:
+            self._waiting.append(place)
+            # A thread whose try another one has written continues at once instead of queuing behind the next transaction.
+            self._changed.wait_for(lambda: place.is_free or not self._is_writing)
+            if place.is_free:
+                return place.following
+            batch, self._waiting, self._is_writing = self._waiting, [], True
+        try:
+            claimed = self._context.engine.write(lambda tx: self._write(tx, batch), by=logs.SERVICE)
+            for each, following in zip(batch, claimed, strict=False):
+                each.following = following
+        finally:
+            with self._changed:
+                for each in batch:
+                    each.is_free = True
+                self._is_writing = False
+                self._changed.notify_all()
+        return place.following
+
+    def close(self) -> None:
+        """Claim no more deliveries."""
+        self._is_closing = True
+
+    def _write(self, tx: Tx, batch: list[_Place]) -> list[Due]:
+        delivery_claims.settle(tx, [place.ended for place in batch], self._context.ids)
+        if self._is_closing:
+            return []
+        return delivery_claims.claim(tx, self._terms, len(batch), now=self._context.clock.now())
+
+
+WINDOW = 72 * 3600.0
+"""Seconds from an event's first try to its last (specification section 8: up to 3 days)."""
+
+FIRST_GAP = 5.0
+GROWTH = 3.0
+LONGEST_GAP = 8 * 3600.0
+JITTER = 0.2
+"""Gaps vary by this share either way, so that a recovered receiver does not get all its deliveries at once."""
+
+
+def next_try(attempt: int, first_tried_at: float, now: float, random: float) -> float | None:
+    """Return the Unix time of the try after try number `attempt` (from 1), None when the delivery has failed for good. `random` in [0, 1)
+    is the jitter.
+
+    The last gap is shortened, so that one more try falls just inside the window.
+    """
+    deadline = first_tried_at + WINDOW
+    gap = min(LONGEST_GAP, FIRST_GAP * GROWTH ** min(attempt - 1, 32)) * (1 - JITTER + 2 * JITTER * random)
+    if now + gap <= deadline:
+        return now + gap
+    last_chance = deadline - 60.0
+    return last_chance if now + gap / 2 < last_chance else None
+
 
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
-"""Longer than a try can take: a delivery whose lease ended belongs to a worker that died."""
+"""Longer than any try: a delivery whose lease ended belongs to a worker that died."""
 
 EXPIRY_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Lane:
-    """`places` of one process for endpoints that have something in common."""
+    """`places` of one process for one kind of endpoints."""
 
     name: str
     places: int
@@ -35,11 +111,11 @@ class Lane:
 
 PROVEN = Lane("delivery", 32, Terms(True, 8, LEASE_SECONDS, WINDOW))
 UNPROVEN = Lane("probe", 64, Terms(False, 1, LEASE_SECONDS, WINDOW))
-"""Endpoints that are new or whose last try failed: one try at a time each, and never in the places of those that work."""
+"""New endpoints and those whose last try failed: one try at a time each, never in the places of working ones."""
 
 
-class Deliveries:
-    """Sends what is due in one lane. `random` in [0, 1) is the jitter of retries."""
+class Deliveries(BackgroundJob):
+    """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries."""
 
     def __init__(self, context: Context, sender: OutboundCaller, random: Callable[[], float], lane: Lane) -> None:
         self._context = context
@@ -50,15 +126,15 @@ class Deliveries:
         self._settlement = Settlement(context, lane.terms)
 
     def run_once(self) -> bool:
-        """Start what is due and has a place; whether to look again at once."""
+        """Start what is due and has a place. Returns whether to look again at once."""
         free = self._places.free()
         due = self._claim(free) if free else []
-        for one in due:
-            self._places.start(self._deliver, one)
+        for delivery in due:
+            self._places.start(self._deliver, delivery)
         return bool(due) or self._places.wait(POLL_SECONDS)
 
     def close(self) -> None:
-        """Waits for the tries under way."""
+        """Wait for the tries under way."""
         self._settlement.close()
         self._places.close()
 
@@ -69,7 +145,7 @@ class Deliveries:
         return engine.write(lambda tx: delivery_claims.claim(tx, self._terms, most, now=clock.now()))
 
     def _deliver(self, first: Due) -> None:
-        """One after the other, as long as there is a following one."""
+        """Send deliveries one after the other, as long as there is a next one."""
         due: Due | None = first
         while due is not None:
             attempt = self._sender.send(due)
@@ -78,9 +154,23 @@ class Deliveries:
 
 
 class Expiry(PeriodicJob):
-    """Gives up what is past its window, now and then."""
+    """Gives up deliveries past their window."""
 
     every = EXPIRY_SECONDS
 
     def work(self) -> None:
         self._context.engine.write(lambda tx: delivery_claims.expire(tx, WINDOW, now=self._context.clock.now()))
+
+
+class AttemptTally(GatheringJob[Counter[CountedAttempts]]):
+    """Counts attempts. Their makers call `add`."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, Counter())
+
+    def add(self, due: Due, attempt: Attempt) -> None:
+        with self._lock:
+            self._held[CountedAttempts.of(due.endpoint, attempt.at, attempt.seconds, attempt.succeeded)] += 1
+
+    def write(self, tx: Tx, held: Counter[CountedAttempts]) -> None:
+        deliveries.add_counts(tx, held)

@@ -1,43 +1,41 @@
-"""Executes runs, a few at once, each step in the transaction that notes it as done.
-
-A crash loses no run: its lease ends and another process goes on at the step that was not noted. Only a call of a URL cannot be part of a
-transaction: when it is not known whether one was made, the run fails and says so, or the call is repeated where the action allows it.
-"""
+"""Start and execute runs of workflows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.service.conditions import read_condition
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
-from crmctl.service.jobs.places import Places
-from crmctl.service.jobs.worker import POLL_SECONDS
+from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, Places
 from crmctl.service.outbound.caller import ATTEMPT_SECONDS, USER_AGENT, Caller, CallFailedError
-from crmctl.service.store import actors, workflow_runs
-from crmctl.service.store.timestamps import to_micros, to_wire
-from crmctl.service.store.tx import Tx
-from crmctl.service.store.workflow_runs import Claimed, LeaseLostError
-from crmctl.service.workflows.actions import PERFORM
-from crmctl.service.workflows.templates import render
+from crmctl.service.store import change_log, logs, records, workflow_runs, workflows
+from crmctl.service.store.record_tables import load_schema
+from crmctl.service.store.tx import Stamp, Tx, to_micros, to_wire
+from crmctl.service.store.workflow_runs import FAILED, SKIPPED, Cause, Claimed, LeaseLostError
+from crmctl.service.store.workflows import Ids, StoredWorkflow
+from crmctl.service.workflows.workflow_definition import PERFORM, latest_due, next_due, render
+from crmctl.values.value_readers import canonical_uuid
 
 AT_ONCE = 32
 PER_WORKFLOW = 4
-"""Under way at a time of one workflow, over all processes: one whose calls hang leaves the other places to the others."""
+"""Most runs of one workflow under way over all processes: hanging calls leave the other places free."""
 
 LEASE_SECONDS = 2 * ATTEMPT_SECONDS
-"""Longer than a step can take: a run whose lease ended belongs to a process that died."""
+"""Longer than any step: a run whose lease ended belongs to a process that died."""
 
 MOST_ATTEMPTS = 5
-"""A run that was interrupted this often is given up: it may be what brings the process down."""
+"""A run interrupted this often is given up: it may be what crashes the process."""
 
 RETENTION_SECONDS = 90 * 24 * 3600.0
 HOUSEKEEPING_SECONDS = 3600.0
 
 
-class Runs:
-    """A job of the worker."""
+class Runs(BackgroundJob):
+    """Executes waiting runs."""
 
     def __init__(self, context: Context, caller: Caller) -> None:
         self._context = context
@@ -46,7 +44,7 @@ class Runs:
         self._clean_at = 0.0
 
     def run_once(self) -> bool:
-        """Start what waits and has a place; whether to look again at once."""
+        """Start what waits and has a place. Returns whether to look again at once."""
         self._forget()
         free = self._places.free()
         claimed = self._claim(free) if free else []
@@ -55,11 +53,11 @@ class Runs:
         return bool(claimed) or self._places.wait(POLL_SECONDS)
 
     def close(self) -> None:
-        """Waits for the runs under way."""
+        """Wait for the runs under way."""
         self._places.close()
 
     def execute(self, run: Claimed) -> None:
-        """Do the steps that are left. Raises only what another try may get past; the lease decides when that is."""
+        """Do the remaining steps. Raises only errors that another try may get past; the lease decides when."""
         try:
             if run.attempt > MOST_ATTEMPTS:
                 raise BadRequest(f"interrupted {MOST_ATTEMPTS} times, not tried again")
@@ -82,7 +80,7 @@ class Runs:
         return perform(run, action)
 
     def _change(self, run: Claimed, action: Mapping[str, Any]) -> Claimed:
-        """A step in the database: what it does, which events it causes and that it is done commit together."""
+        """Do a step in the database. Its effects, its events and the note that it is done commit together."""
         scope = _scope(run)
         filled = render(dict(action), scope, f"actions[{run.step}]")
 
@@ -92,7 +90,7 @@ class Runs:
             workflow_runs.note_origin(tx, run, made.ids)
             return workflow_runs.advance(tx, run, result, LEASE_SECONDS, ids=self._context.ids, now=now)
 
-        return self._context.engine.write(change, by=actors.workflow(run.workflow_id))
+        return self._context.engine.write(change, by=logs.workflow(run.workflow_id))
 
     def _call(self, run: Claimed, action: Mapping[str, Any]) -> Claimed:
         if run.is_calling and not action.get("repeat"):
@@ -140,11 +138,136 @@ class _Noted:
         return self.ids[-1]
 
 
-def _scope(run: Claimed) -> dict[str, Any]:
-    """What templates can name: `record` or `activity`, `event`, `data`, `schedule`; `workflow`, `run`, `steps`, and `now`, its start."""
+def _scope(run: Claimed) -> Json:
+    """Return what templates can name: `record` or `activity`, `event`, `data`, `schedule`; `workflow`, `run`, `steps`, and `now`, the start
+    of the run."""
     return run.input | {
         "workflow": {"id": run.workflow_id, "name": run.workflow_name},
         "run": {"id": run.id, "triggerEvent": run.trigger},
         "steps": run.steps,
         "now": to_wire(to_micros(run.created_at)),
     }
+
+
+LONGEST_CHAIN = 5
+"""Most workflows in a row that trigger each other."""
+
+MOST_DATA = 1_000_000
+"""Most bytes of JSON in the data of a manual run."""
+
+API = "api"
+
+
+def start_for_events(tx: Tx, events: Sequence[change_log.Event], *, ids: Ids, now: float) -> None:
+    """Start a run of every workflow that an event triggers. A consumer of the dispatcher."""
+    chains = workflow_runs.take_origins(tx, [event.id for event in events])
+    triggered = {kind: workflows.triggered_by(tx, kind.replace(".", "/")) for kind in sorted({event.type for event in events})}
+    for event in events:
+        for workflow in triggered[event.type]:
+            data = _given(event, jsontext.loads(event.payload))
+            if _concerns(workflow, data):
+                cause = Cause(workflow.name, workflow.trigger, event.id, chain=chains.get(event.id, ()))
+                _start_if_wanted(tx, workflow, data, cause, ids=ids, now=now)
+
+
+def start_by_hand(tx: Tx, workflow_id: str, data: Json | None, *, ids: Ids, now: float) -> StoredWorkflow:
+    """Start a run on request, whatever the conditions are. `data` stands in for a record's data; a `recordId` in it makes the run about
+    that record of the workflow's object.
+
+    Raises NotFound, Conflict for a disabled workflow, BadRequest.
+    """
+    workflow = workflows.load_workflow(tx, workflow_id)
+    if not workflows.get_workflow(tx, workflow_id)["enabled"]:
+        raise Conflict(f"the workflow {workflow.name!r} is disabled", {"workflowId": workflow.id})
+    if len(jsontext.dumps(data).encode()) > MOST_DATA:
+        raise BadRequest(f"data must have at most {MOST_DATA:,} bytes", {"field": "data"})
+    run_input: Json = {} if data is None else {"data": data, "record": _record(tx, workflow, data)}
+    workflow_runs.add_run(tx, workflow, run_input, Cause(f"API: {workflow.name}", API), ids=ids, now=now)
+    return workflow
+
+
+def switch(tx: Tx, workflow_id: str, enabled: bool, *, now: float) -> None:
+    """Enable or disable a workflow. A schedule counts from now on; due times while it was disabled are skipped. Raises NotFound."""
+    workflow = workflows.load_workflow(tx, workflow_id)
+    due_at = None if workflow.cron is None else next_due(workflow.cron, workflow.timezone, now)
+    workflows.set_enabled(tx, workflow.id, enabled, due_at=due_at, now=now)
+
+
+class Schedules(BackgroundJob):
+    """Starts each schedule once per due time, across processes and restarts. After a downtime only the latest missed due time is made up
+    for."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run_once(self) -> bool:
+        due_at = self._context.engine.read(workflows.next_due)
+        if due_at is None or due_at > self._context.clock.now():
+            return False
+        self._context.engine.write(self._start_due)
+        return True
+
+    def _start_due(self, tx: Tx) -> None:
+        now = self._context.clock.now()
+        for workflow in workflows.claim_due(tx, now=now):
+            assert workflow.cron is not None
+            due_at = latest_due(workflow.cron, workflow.timezone, now)
+            if due_at is not None:
+                data = {"schedule": {"dueAt": to_wire(to_micros(due_at))}}
+                cause = Cause(workflow.name, workflow.trigger, due_at=due_at)
+                workflow_runs.add_run(tx, workflow, data, cause, ids=self._context.ids, now=now)
+            workflows.set_next_due(tx, workflow.id, next_due(workflow.cron, workflow.timezone, now))
+
+
+def _start_if_wanted(tx: Tx, workflow: StoredWorkflow, data: Json, cause: Cause, **stamp: Unpack[Stamp]) -> None:
+    ending = None
+    try:
+        if not _conditions_hold(tx, workflow, data):
+            return
+        if workflow.id in cause.chain:
+            ending = (SKIPPED, "not run: the event was caused by this workflow itself, which would go on for ever")
+        elif len(cause.chain) >= LONGEST_CHAIN:
+            ending = (FAILED, f"not run: {len(cause.chain)} workflows have set off one another already; this looks like a loop")
+    except (BadRequest, NotFound) as fault:
+        ending = (FAILED, f"conditions: {fault.message}")
+    run_id = workflow_runs.add_run(tx, workflow, data, cause, **stamp)
+    if ending is not None and run_id is not None:
+        workflow_runs.settle_unstarted(tx, run_id, *ending, **stamp)
+
+
+def _given(event: change_log.Event, payload: Json) -> Json:
+    """Return what templates can name about the event, and its record or activity."""
+    about = {"event": {"id": event.id, "type": event.type, "createdAt": to_wire(to_micros(event.created_at))}}
+    if event.type.startswith("record."):
+        return about | {"record": {"id": payload["recordId"], "objectId": payload["objectId"], "data": payload["data"]}}
+    activity = {"id": payload["activityId"], "title": payload["title"], "linkedRecords": payload["linkedRecords"]}
+    return about | {"activity": activity}
+
+
+def _concerns(workflow: StoredWorkflow, data: Json) -> bool:
+    if "record" in data:
+        return bool(data["record"]["objectId"] == workflow.object_id)
+    linked = {link["objectId"] for link in data["activity"]["linkedRecords"]}
+    return workflow.object_id is None or workflow.object_id in linked
+
+
+def _conditions_hold(tx: Tx, workflow: StoredWorkflow, data: Json) -> bool:
+    definitions = workflow.plan["conditions"]
+    if not definitions:
+        return True
+    conditions = [read_condition(condition["attributeSlug"], condition["operator"], condition["value"]) for condition in definitions]
+    if "record" in data:
+        source = change_log.records_of(load_schema(tx, data["record"]["objectId"]))
+        return change_log.hold(tx, source, conditions, data["record"]["data"])
+    return change_log.hold(tx, change_log.ACTIVITIES, conditions, data["activity"])
+
+
+def _record(tx: Tx, workflow: StoredWorkflow, data: Json) -> Json:
+    record_id = data.get("recordId")
+    if record_id is None or workflow.object_id is None:
+        return {"objectId": workflow.object_id, "data": data}
+    try:
+        record = records.get_record(tx, workflow.object_id, canonical_uuid(record_id) or "")
+    except NotFound:
+        raise BadRequest("data.recordId is not the id of a record of the workflow's object", {"field": "data.recordId"}) from None
+    return {"id": record["id"], "objectId": record["objectId"], "data": record["data"]}

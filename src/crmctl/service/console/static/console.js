@@ -60,3 +60,28 @@ for (const field of document.querySelectorAll("input[data-lookup]")) {
     else if (event.key === "Escape") { event.preventDefault(); close(); }
   });
 }
+// Times are UTC on the wire; show them in the browser's time zone. Dates without a time have none.
+const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+for (const time of document.querySelectorAll("time[datetime*=T]")) {
+  const at = new Date(time.dateTime);
+  if (isNaN(at)) continue;
+  const day = `${at.getDate()} ${months[at.getMonth()]} ${at.getFullYear()}`, clock = at.toTimeString().slice(0, 5);
+  const isToday = "short" in time.dataset && at.toDateString() === new Date().toDateString();
+  time.textContent = isToday ? clock : "short" in time.dataset ? day : `${day}, ${clock}`;
+}
+// Leaving a changed form asks first.
+for (const form of document.querySelectorAll("form.form[method=post]")) {
+  let isChanged = false;
+  form.addEventListener("input", () => { isChanged = true; });
+  form.addEventListener("submit", () => { isChanged = false; });
+  addEventListener("beforeunload", event => { if (isChanged) event.preventDefault(); });
+}
+// A condition offers the operators that make sense for its attribute.
+for (const where of document.querySelectorAll("select[data-operators-of]")) {
+  const operators = document.getElementById(where.dataset.operatorsOf), all = [...operators.options];
+  where.addEventListener("change", () => {
+    const chosen = operators.value, names = where.selectedOptions[0].dataset.operators?.split(" ");
+    operators.replaceChildren(...all.filter(option => !names || names.includes(option.value)));
+    if ([...operators.options].some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
+  });
+}

@@ -1,0 +1,55 @@
+"""Random imports against a service that alters values, answers wrongly, lists late and has another writer; counts every row.
+
+`python benchmarks/answer_runs.py [--plays N] [--seed S] [--part N/M]`. Ends with 1 when a row is lost, doubled or misnamed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.support.answerruns import play, plays
+
+SUMS = ("lost", "doubled", "misnamed", "false_success", "in_doubt", "duplicates")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plays", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", default="1/1", help="every M-th play, from the N-th")
+    options = parser.parse_args()
+    number, parts = map(int, options.part.split("/"))
+    sums: Counter[str] = Counter()
+    wrong, started = 0, time.perf_counter()
+    for index, told in enumerate(plays(options.plays, options.seed)):
+        if index % parts != number - 1:
+            continue
+        try:
+            outcome = play(told)
+        except Exception as error:
+            print(f"CRASH {told}: {error!r}", file=sys.stderr)
+            traceback.print_exc()
+            wrong += 1
+            continue
+        sums.update({name: int(getattr(outcome, name)) for name in SUMS})
+        sums["plays"] += 1
+        sums["rows"] += told.rows
+        if told.is_truthful:
+            sums["rows, lists tell the truth"] += told.rows
+            sums["in doubt, lists tell the truth"] += outcome.in_doubt
+        if not outcome.is_right:
+            wrong += 1
+            print(f"WRONG {told}: {outcome}", file=sys.stderr)
+    print({**sums, "wrong plays": wrong, "seconds": round(time.perf_counter() - started)}, flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

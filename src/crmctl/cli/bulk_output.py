@@ -1,0 +1,362 @@
+"""Show bulk jobs: progress, findings, reports and merges."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from crmctl.cli.runtime import counted
+from crmctl.errors import CrmctlError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from crmctl.bulk_context import Finding
+    from crmctl.cli.runtime import Runtime
+    from crmctl.client.crm import Crm
+    from crmctl.client.directory import Directory
+    from crmctl.clock import Clock
+    from crmctl.errors import CrmctlError
+    from crmctl.models.jsontext import Json
+    from crmctl.output.progress import ProgressDisplay
+    from crmctl.plan.import_records import ApplyRequest, ImportPreview
+    from crmctl.plan.merge_records import DedupeRequest, DedupeResult, MergePreview, MergeResult
+    from crmctl.plan.requests import ImportRequest
+    from crmctl.plan.results import FindingLog
+    from crmctl.plan.unmerge import UnmergeResult
+
+
+class ScreenListener:
+    """Shows notes and progress at once, and findings with the outcome."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def progress(self) -> ProgressDisplay:
+        return self._runtime.progress
+
+    def note(self, text: str) -> None:
+        self._runtime.messages.note(text)
+
+    def report(self, finding: Finding) -> None:
+        pass
+
+    def confirm(self, question: str) -> None:
+        self._runtime.confirm(question)
+
+
+class PreviewListener(ScreenListener):
+    """For a dry run that writes a file; it asks before replacing one, unless --yes is given."""
+
+    def confirm(self, question: str) -> None:
+        if not self._runtime.assume_yes:
+            self._runtime.prompter.confirm(f"{question}?")
+
+
+class ReportListener(PreviewListener):
+    """For a dry run that collects all findings in a report."""
+
+    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None]) -> None:
+        super().__init__(runtime)
+        self._hear = hear
+
+    def report(self, finding: Finding) -> None:
+        self._hear(finding)
+
+
+class StillListener(ScreenListener):
+    """For short work: shows notes but no progress."""
+
+    @cached_property
+    def progress(self) -> ProgressDisplay:
+        from crmctl.output.progress import ProgressDisplay
+
+        runtime = self._runtime
+        return ProgressDisplay(runtime.streams, quiet=runtime.progress.quiet, still=True, say=runtime.messages.progress)
+
+
+class RuntimeContext:
+    """The `BulkContext` of a command."""
+
+    def __init__(self, runtime: Runtime, listener: ScreenListener | None = None) -> None:
+        self._runtime = runtime
+        self.listener = listener or ScreenListener(runtime)
+
+    @cached_property
+    def service(self) -> Crm:
+        return self._runtime.connect(lane="bulk")
+
+    @property
+    def crm(self) -> Crm:
+        return self._runtime.crm
+
+    @property
+    def directory(self) -> Directory:
+        return self._runtime.directory
+
+    @property
+    def origin(self) -> str:
+        return self._runtime.settings.require_origin()
+
+    @property
+    def profile(self) -> str:
+        return self._runtime.settings.profile.value
+
+    @property
+    def state(self) -> Path:
+        return self._runtime.paths.state
+
+    @property
+    def stdin(self) -> BinaryIO:
+        buffer: BinaryIO = self._runtime.streams.stdin.buffer
+        return buffer
+
+    @property
+    def clock(self) -> Clock:
+        return self._runtime.clock
+
+
+class WaitingContext(RuntimeContext):
+    """For a command with few requests: it uses the interactive lane and connection."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime, StillListener(runtime))
+
+    @cached_property
+    def service(self) -> Crm:
+        return self.crm
+
+
+SHOWN = 20
+"""Findings shown on a terminal; the file of failed rows has all of them."""
+
+
+def show(runtime: Runtime, document: Any, text: str | None, error: CrmctlError | None = None, findings: FindingLog | None = None) -> None:
+    """Show what a job did, or would do in a dry run. Raises the error that goes with its exit code."""
+    if findings is not None:
+        tell_findings(runtime, findings, error)
+    runtime.emitter.emit_result({"dryRun": True, **document} if runtime.dry_run else document, text=text)
+    if error is not None:
+        raise error
+
+
+def tell_findings(runtime: Runtime, findings: FindingLog, error: CrmctlError | None) -> None:
+    """Show findings; if a program's run ends with an error, add them to its details instead."""
+    if error is None or not runtime.messages.machine or not (error.details is None or isinstance(error.details, dict)):
+        _show(runtime, findings)
+    elif findings.kept:
+        error.details = {**(error.details or {}), **findings.to_document()}
+
+
+def _show(runtime: Runtime, findings: FindingLog) -> None:
+    """Show the first findings with place, reason and hint."""
+    said = runtime.messages
+    single = [finding for finding in findings.kept if finding.code != "unknown_option"][:SHOWN]
+    for finding in single:
+        said.warn(finding.to_text() + (f"; {finding.hint}" if finding.hint else ""))
+    several = findings.unknown_options[:SHOWN]
+    for option in several:
+        rows = f"{option['rows']:,} rows, the first" if option["rows"] > 1 else "one row,"
+        said.warn(f"column {option['column']}: {option['value']!r} is not an option ({rows} on line {option['line']}); {option['hint']}")
+    left = findings.count - len(single) - sum(option["rows"] for option in several)
+    if left:
+        said.warn(f"and {left:,} more findings")
+
+
+def report_import(runtime: Runtime, request: ImportRequest, form: str, describe: Callable[[ImportPreview], str]) -> None:
+    """Print a report on a dry run of an import; `describe` summarises it.
+
+    Raises the error that would prevent the import, after the report.
+    """
+    from crmctl.plan.import_records import preview_import
+    from crmctl.plan.requests import check_choice
+    from crmctl.plan.results import FORMS, FindingReport
+
+    check_choice("--report", form, FORMS)
+    if asked := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):
+        raise UsageError(f"--report and --{asked} exclude each other", hint="leave one of them out")
+    with FindingReport(form, request.file) as report:
+        failure: CrmctlError | None = None
+        try:
+            preview = preview_import(RuntimeContext(runtime, ReportListener(runtime, report.add)), request)
+            failure, sentence = preview.error, describe(preview).replace("\n", "; ")
+            if failure is not None and not report.errors:
+                report.add_error(failure)
+        except CrmctlError as error:
+            failure, sentence = error, "the file was not checked"
+            report.add_error(error)
+        for piece in report.text(f"{report.file} into {request.object}", sentence):
+            runtime.streams.write_out(piece)
+    if failure is not None:
+        failure.details = None
+        raise failure
+
+
+def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
+    """Find duplicates, write the plan, and show a review or the counts."""
+    from crmctl.output.views import generic_view
+    from crmctl.plan.merge_records import dedupe
+    from crmctl.values.moments import in_a_sentence
+
+    found = dedupe(RuntimeContext(runtime), request)
+    if found.mirrored:
+        runtime.messages.note(f"from the mirror, as of {in_a_sentence(found.as_of or '', runtime.clock.now())}")
+    if found.crowded:
+        values = "value is" if found.crowded == 1 else "values are"
+        runtime.messages.note(f"{found.crowded:,} {values} shared by more than {request.most} records and say nothing; --max-group N")
+    if found.windowed:
+        runtime.messages.note(
+            f"so many records share a word or value that crmctl compared {found.windowed:,} with their nearest neighbours only;"
+            " add a term that must be equal"
+        )
+    if found.counts.too_large:
+        runtime.messages.note(f"{counted(found.counts.too_large, 'group')} of more than {request.most} records left out; --max-group N")
+    if runtime.output_format != "table" or not request.review:
+        runtime.emitter.emit_result(found.to_document(), text=_dedupe_text(found))
+        return
+    rows = _review(found)
+    runtime.emitter.emit_items(rows, generic_view(rows, "duplicates", first=("group", "score", "what", "of", "value")))
+    if rows:
+        runtime.messages.note("* marks kept values; values that all records of a group share are not shown")
+    runtime.messages.note(_dedupe_text(found))
+    if found.groups > len(found.least_certain):
+        runtime.messages.note(f"showing the {len(found.least_certain):,} least certain of {found.groups:,} groups; the plan has all")
+
+
+def _dedupe_text(found: DedupeResult) -> str:
+    groups = f"{counted(found.groups, 'group')} with {counted(found.duplicates, 'duplicate')}" if found.groups else "no duplicates"
+    text = f"{counted(found.records, 'record')} of {found.object}: {groups}"
+    if found.plan is None:
+        return f"{text}; --plan FILE keeps them"
+    return f"{text}; read {found.plan}, then: crmctl bulk apply {shlex.quote(str(found.plan))}" if found.groups else text
+
+
+def _review(found: DedupeResult) -> Sequence[Json]:
+    """Return the least certain groups as rows: the matching rules, then the values that differ, the survivor's first, kept ones marked."""
+    rows: list[Json] = []
+    for merge in found.least_certain:
+        members = {merge.survivor: "survivor", **dict.fromkeys(merge.losers, "merged")}
+        rules = ", ".join(dict.fromkeys(reason.rule for reason in merge.why))
+        rows.append({"group": merge.group, "score": f"{merge.score:.2f}", "what": "why", "of": "", "value": rules})
+        told = {slug: {one: _told(merge.record(one).data.get(slug)) or "-" for one in members} for slug in merge.values}
+        for slug, texts in {**told, "id": {one: one for one in members}}.items():
+            kept = merge.values[slug].sources if slug in merge.values else ()
+            names = [slug] if len(set(texts.values())) > 1 else []
+            for one, text in texts.items() if names else ():
+                value = f"* {text}" if one in kept and text != "-" else f"  {text}"
+                rows.append({"group": "", "score": "", "what": names.pop() if names else "", "of": members[one], "value": value})
+    return rows
+
+
+def _told(value: Any) -> str:
+    """Return a value as one line."""
+    if isinstance(value, dict):
+        return " ".join(filter(None, map(_told, value.values())))
+    if isinstance(value, list):
+        return ", ".join(filter(None, map(_told, value)))
+    return "" if value is None else str(value)
+
+
+def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:
+    """Carry out a merge plan, or with --dry-run compare it with the present records."""
+    from crmctl.plan.merge_records import example_merge, merge_records, preview_merges
+
+    context = RuntimeContext(runtime)
+    if runtime.dry_run:
+        preview = preview_merges(context, request)
+        takes = _takes(preview.requests, preview.seconds, "; {}")
+        show(
+            runtime,
+            preview.to_document(),
+            f"{_preview_text(preview)}; {len(preview.moved):,} changed since the plan{takes}; nothing was sent",
+        )
+        return
+    runtime.emitter.check_result(example_merge())
+    show_merges(runtime, merge_records(context, request, lambda preview: runtime.confirm(_merge_question(preview))))
+
+
+def show_merges(runtime: Runtime, result: MergeResult) -> None:
+    """Show the result of a merge. Raises its error."""
+    show(runtime, result.to_document(), _merged_text(result), result.error)
+
+
+def resume_merges(runtime: Runtime, reference: str | None, *, last: bool) -> bool:
+    """Continue a merge job; return False for any other job."""
+    from crmctl.plan.merge_records import resume_merges
+    from crmctl.plan.resume import merge_job
+
+    context = RuntimeContext(runtime)
+    job = merge_job(context, reference, last=last)
+    if job is None:
+        return False
+    if runtime.dry_run:
+        document = job.to_document()
+        show(runtime, document, f"job {job.id}: {counted(document['unsent'], 'group')} not merged; nothing was sent")
+        return True
+    show_merges(runtime, resume_merges(context, job))
+    return True
+
+
+def undo_merges(runtime: Runtime, reference: str, *, include_changed: bool) -> bool:
+    """Undo a merge job; return False for any other job."""
+    from crmctl.plan.resume import merge_job
+    from crmctl.plan.unmerge import unmerge_records
+
+    context = RuntimeContext(runtime)
+    job = merge_job(context, reference)
+    if job is None:
+        return False
+
+    def approve(plan: UnmergeResult) -> None:
+        runtime.emitter.check_result(plan.to_document())
+        takes = _takes(plan.expected, plan.seconds, " ({})", "at most")
+        runtime.confirm(f"Make {counted(plan.losers, 'record')} of {plan.object} again, and so undo job {plan.job}{takes}")
+
+    result = unmerge_records(context, job, approve, dry_run=runtime.dry_run, include_changed=include_changed)
+    text = f"{_unmerge_text(result)}; nothing was sent" if runtime.dry_run else _unmerge_text(result)
+    show(runtime, result.to_document(), text, result.error)
+    return True
+
+
+def _preview_text(preview: MergePreview) -> str:
+    return f"{preview.path}: {counted(preview.losers, 'record')} of {preview.object} to merge in {counted(preview.groups, 'group')}"
+
+
+def _merge_question(preview: MergePreview) -> str:
+    into, takes = counted(preview.groups, "other"), _takes(preview.requests, preview.seconds, " ({})")
+    return f"Merge {counted(preview.losers, 'record')} of {preview.object} into {into}, and delete them{takes}"
+
+
+def _takes(requests: int, seconds: float, form: str, how: str = "about") -> str:
+    """Return the requests and time, or nothing if it takes less than a second."""
+    from crmctl.output.progress import duration
+
+    return form.format(f"{how} {counted(requests, 'request')}, {duration(seconds)} at the rate of the service") if seconds >= 1 else ""
+
+
+def _merged_text(result: MergeResult) -> str:
+    from crmctl.output.progress import duration
+
+    document = result.to_document()
+    lines = [f"job {result.job}: {document['merged']:,} of {counted(document['groups'], 'group')} of {result.object} merged"]
+    lines += [f"  {name.ljust(10)} {document[name]:,}" for name in ("deleted", "references", "activities")]
+    lines += [f"  {name.ljust(10)} {document[name]:,}" for name in ("refused", "failed", "unsent", "undone") if document[name]]
+    lines += [f"  requests   {document['requests']:,} in {duration(result.elapsed)}"]
+    lines += [f"group {row['group']}: {row['error']}" for name in ("refused", "failed") for row in document["rows"][name]]
+    return "\n".join(lines)
+
+
+def _unmerge_text(result: UnmergeResult) -> str:
+    from crmctl.plan.unmerge import LEFT
+
+    document = result.to_document()
+    if not result.carried_out:
+        takes = _takes(result.expected, result.seconds, "; {}", "at most")
+        return f"job {result.job}: {counted(result.losers, 'record')} to make again in {counted(result.groups, 'group')}{takes}"
+    parts = [f"job {result.job}: {counted(document['undone'], 'group')} taken apart, {document['recreated']:,} made again with new ids"]
+    parts += [f"{document[name]:,} {name} put back" for name in ("survivors", "references", "activities") if document[name]]
+    parts += [f"{document[name]:,} {text}" for name, text in LEFT.items() if document[name]]
+    return "; ".join(parts)

@@ -1,0 +1,241 @@
+"""Build the fields of a request from options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from crmctl.cli.targets import known_attributes, on_object, read_json_object
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError, reason
+from crmctl.models.jsontext import Json
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.cli.targets import NamedRecord
+    from crmctl.models.resources import Attribute
+    from crmctl.values.composites import Form
+
+
+SAMPLED = 20
+"""Existing records that crmctl reads to learn the form of values."""
+
+
+def read_fields(
+    runtime: Runtime,
+    text: str,
+    assignments: Sequence[str] | None,
+    data: str | None,
+    *,
+    currency: str | None = None,
+    record: NamedRecord | None = None,
+) -> Json:
+    """Return the fields of --data, overridden by --set; other parts of the `record`'s values stay unchanged.
+
+    Raises UsageError if neither is given or readable, RejectedError for an invalid value.
+    """
+    from crmctl.values.composites import Given, Merger, currency_code, parse_assignments, without_bare_amounts
+
+    default_currency = currency_code(currency)
+    check_given(assignments, data)
+    whole = read_json_object(runtime, data) if data is not None else {}
+    shown = ShownRecords(runtime, text, record)
+    given = Given({}, {})
+    attributes: Sequence[Attribute] = ()
+    if assignments:
+        attributes = runtime.directory.attributes(text)
+        given = parse_assignments(assignments, attributes, form_of=shown.form)
+    elif any(isinstance(value, int | float) and not isinstance(value, bool) for value in whole.values()):
+        attributes = known_attributes(runtime, text) or ()
+    given = Given(whole | given.data, given.parts)
+    known = {attribute.slug: attribute for attribute in attributes}
+    split = without_bare_amounts(Given({slug: value for slug, value in given.data.items() if slug not in given.parts}, {}), attributes)
+    parts = given.parts | split.parts
+    if not parts:
+        return given.data
+    base = {slug: given.data[slug] if slug in given.parts and slug in given.data else shown.current.get(slug) for slug in parts}
+    forms = {slug: shown.form(known[slug]) for slug in parts if base[slug] in (None, "", [], {})}
+    return given.data | Merger(known, forms, default_currency).merge_all(parts, base)
+
+
+def check_given(assignments: Sequence[str] | None, data: str | None) -> None:
+    """Raise UsageError if there is nothing to write."""
+    if not assignments and data is None:
+        raise UsageError("nothing to write", hint="give fields with --set slug=value or --data '{...}'")
+
+
+class ShownRecords:
+    """The record to change and a few others, to learn the form of values; each is read once, on demand."""
+
+    def __init__(self, runtime: Runtime, text: str, record: NamedRecord | None) -> None:
+        self._runtime, self._text, self._record = runtime, text, record
+
+    @cached_property
+    def current(self) -> Json:
+        """Data of the record to change; empty for a new one."""
+        if self._record is None:
+            return {}
+        named = self._record
+        read = named.record or on_object(self._runtime, self._text, lambda target: self._runtime.crm.get_record(target, named.id))
+        return read.data
+
+    @cached_property
+    def others(self) -> list[Json]:
+        """Data of some existing records; empty if the key may not read them."""
+        try:
+            page = on_object(self._runtime, self._text, lambda target: self._runtime.crm.list_records(target, limit=SAMPLED))
+        except DeniedError as error:
+            if error.status != 403:
+                raise
+            return []
+        return [record.data for record in page.items]
+
+    def form(self, attribute: Attribute) -> Form:
+        """Return the form in which existing records hold an attribute."""
+        from crmctl.values.composites import learn_form
+
+        return learn_form(attribute, [self.current, *self.others])
+
+
+T = TypeVar("T")
+Fields = Json
+
+
+def read_activity_fields(
+    runtime: Runtime,
+    data: str | None,
+    *,
+    title: str | None,
+    summary: str | None,
+    date: str | None,
+    participants: Sequence[str] | None,
+) -> Fields:
+    """Return the fields of --data, overridden by the other options, without links. Raises UsageError, NotFoundError."""
+    from crmctl.cli.targets import read_json_object
+    from crmctl.values.moments import timestamp
+
+    fields = read_json_object(runtime, data) if data is not None else {}
+    moment = timestamp(date, runtime.clock.now()) if date is not None else None
+    given = {"title": title, "summary": summary, "activityDate": moment}
+    fields |= {name: value for name, value in given.items() if value is not None}
+    if participants:
+        people = _Members(runtime)
+        fields["participants"] = [_participant(people, text) for text in participants]
+    return fields
+
+
+def parse_links(links: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Return `OBJECT:ID` texts as pairs. Raises UsageError."""
+    pairs = []
+    for text in links or ():
+        name, _, identity = text.partition(":")
+        if not name.strip() or not identity.strip():
+            raise UsageError(f"--link {text!r} is not OBJECT:ID", hint="for example --link people:3f2b0c1e-5a77-4a80-9a3c-0d5f3f6f2a11")
+        pairs.append((name.strip(), identity.strip()))
+    return pairs
+
+
+def with_links(runtime: Runtime, fields: Fields, links: Sequence[tuple[str, str]], send: Callable[[Fields], T]) -> T:
+    """Return `send(fields with links)`; after a refusal, repeat it if a cached object id has changed."""
+    if not links:
+        return send(fields)
+
+    def resolved() -> list[Fields]:
+        return [{"objectId": runtime.directory.object_id(name), "recordId": identity} for name, identity in links]
+
+    first = resolved()
+    try:
+        return send({**fields, "linkedRecords": first})
+    except (NotFoundError, RejectedError) as error:
+        if error.outcome_unknown:
+            raise
+        runtime.directory.forget()
+        current = resolved()
+        if current == first:
+            raise
+        return send({**fields, "linkedRecords": current})
+
+
+class _Members:
+    """The organization's members, read once and only to look up an address."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._users: list[tuple[str, str]] | None = None
+
+    def user_id(self, email: str) -> str:
+        if self._users is None:
+            users = [member.user for member in self._runtime.crm.list_members() if member.user is not None]
+            self._users = [(user.email or "", user.id) for user in users if user.id]
+        found = [identity for address, identity in self._users if address.casefold() == email.casefold()]
+        if len(set(found)) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"several members have the address {email}: {', '.join(found)}", hint="give the id: --participant user:ID")
+        from difflib import get_close_matches
+
+        near = get_close_matches(email, [address for address, _ in self._users if address])
+        hint = f"did you mean {' or '.join(near)}?" if near else "crmctl members list shows who there is"
+        raise NotFoundError(f"there is no member with the address {email!r}", hint=hint)
+
+
+def _participant(people: _Members, text: str) -> Fields:
+    from crmctl.models.ids import is_uuid
+
+    kind, _, who = (part.strip() for part in text.partition(":"))
+    if kind not in ("user", "person") or not who:
+        raise UsageError(f"--participant {text!r} is neither user:EMAIL, user:ID nor person:ID", hint="user is a member, person a record")
+    if kind == "user" and not is_uuid(who):
+        if "@" not in who:
+            raise UsageError(f"--participant {text!r}: {who!r} is neither an email address nor an id")
+        return {"type": kind, "id": people.user_id(who)}
+    if not is_uuid(who):
+        raise UsageError(f"--participant {text!r}: a person is given by the id of the record", hint="crmctl records list people")
+    return {"type": kind, "id": who}
+
+
+def body_of(fields: Sequence[str]) -> Json:
+    """Return a body from `key=value` (text) and `key:=JSON`; dots lead into objects. Raises UsageError."""
+    body: Json = {}
+    for text in fields:
+        name, value = _field(text)
+        *outer, last = name.split(".")
+        target: Any = body
+        for key in outer:
+            target = target.setdefault(key, {})
+            if not isinstance(target, dict):
+                _refuse_twice(name)
+        if last in target:
+            _refuse_twice(name)
+        target[last] = value
+    return body
+
+
+def query_of(fields: Sequence[str]) -> list[tuple[str, str]]:
+    """Return fields as query parameters. Raises UsageError."""
+    pairs = [_field(text) for text in fields]
+    return [(name, value if isinstance(value, str) else _json(value)) for name, value in pairs]
+
+
+def _field(text: str) -> tuple[str, Any]:
+    from crmctl.models import jsontext
+
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip(":") or "" in name.removesuffix(":").split("."):
+        raise UsageError(f"-f {text!r} is not key=value", hint="for example -f data.email=ada@acme.com, or -f data.score:=12")
+    if not name.endswith(":"):
+        return name, value
+    try:
+        return name[:-1], jsontext.loads(value, unique_keys=True)
+    except ValueError as error:
+        raise UsageError(f"-f {text!r}: what follows := is not JSON: {reason(error)}", hint=f"-f {name[:-1]}=... takes text") from error
+
+
+def _json(value: Any) -> str:
+    from crmctl.models import jsontext
+
+    return jsontext.dumps(value)
+
+
+def _refuse_twice(name: str) -> NoReturn:
+    raise UsageError(f"-f {name} is given twice, or is a value and an object", hint="give each key once")

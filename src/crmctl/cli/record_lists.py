@@ -1,0 +1,368 @@
+"""Show lists, searches, counts and histories of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from crmctl.cli.list_window import ORDERS, SeenPages, Window, one_of, show_found
+from crmctl.cli.record_queries import check_references, shown_context
+from crmctl.cli.targets import known_attributes, on_object, record_columns
+from crmctl.config.output_formats import OUTPUT_FORMATS
+from crmctl.errors import NotFoundError, RejectedError, UsageError
+from crmctl.models.jsontext import Json
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.client.answers import Page
+    from crmctl.client.query.clauses import FilterReader
+    from crmctl.client.query.record_filter import QueryContext, RecordFilter
+    from crmctl.client.query.record_query import RecordQuery
+    from crmctl.client.query.related_records import FieldLookups
+    from crmctl.models.resources import Attribute, HistoryEntry, Record
+    from crmctl.output.views import View
+
+
+MOST_FOR_NAMES = 10
+"""Most requests for names of references in a table; with more it shows ids."""
+
+
+class RecordDisplay:
+    """Shows one object's records. Create it before the first request: it refuses unknown fields.
+
+    JSON stays unchanged unless --fields names a field of another record.
+    """
+
+    def __init__(
+        self, runtime: Runtime, object_name: str, context: Callable[[], QueryContext] | None = None, *, only: Sequence[str] = ()
+    ) -> None:
+        """`context` returns the context for reading other records."""
+        self._runtime = runtime
+        self._object = object_name
+        self._names = [*only] or runtime.emitter.fields or []
+        dotted = any("." in name for name in self._names)
+        is_table = runtime.output_format == "table" and not runtime.flags.get("query")
+        self._attributes = (known_attributes(runtime, object_name) or []) if dotted or is_table else []
+        self._given_context = context
+        self._lookups = self._field_lookups() if dotted else None
+        self._labels = [_Labels(self._context, attribute) for attribute in self._labelled()] if is_table else []
+
+    @cached_property
+    def _context(self) -> QueryContext:
+        return self._given_context() if self._given_context else shown_context(self._runtime)
+
+    def _field_lookups(self) -> FieldLookups:
+        from crmctl.client.query.related_records import FieldLookups
+
+        return FieldLookups(self._context, self._attributes, self._names)
+
+    @property
+    def _through(self) -> Sequence[str]:
+        """References whose records --fields reads."""
+        return self._lookups.slugs if self._lookups else ()
+
+    def names_of(self, slug: str, ids: Sequence[str]) -> dict[str, str]:
+        """Return the names of the records that a reference points to, by id."""
+        return next((labels.names(ids) for labels in self._labels if labels.slug == slug), {})
+
+    def expect(self, count: int) -> None:
+        """Set the number of records to show, which decides the cheapest look-ups."""
+        if self._lookups:
+            self._lookups.expect(count)
+        for labels in self._labels:
+            labels.related.expect(count)
+
+    def wires(self, items: Sequence[Any]) -> list[Mapping[str, Any]]:
+        """Return records with their looked-up fields."""
+        wires: list[Mapping[str, Any]] = [item if isinstance(item, Mapping) else item.wire for item in items]
+        if self._lookups:
+            wires = self._lookups.expand(wires)
+        for labels in self._labels:
+            wires = labels.put(wires)
+        return wires
+
+    def view(self, sample: Mapping[str, Any] | None) -> View:
+        view = record_columns(self._runtime, self._object, dict(sample) if sample is not None else None)
+        named = {labels.slug for labels in self._labels}
+        kinds = {("data", slug) for slug in named}
+        columns = tuple(replace(column, kind="reference") if column.path in kinds else column for column in view.columns)
+        fields = dict(view.fields)
+        if OUTPUT_FORMATS[self._runtime.output_format].has_columns:  # the reference itself stays an id
+            through = self._through
+            fields |= {name: ("data", *name.split(".")) for name in self._names if name.partition(".")[0] in through and "." in name}
+            fields |= {slug: ("data", slug, "id") for slug in through}
+        return replace(view, columns=columns, fields=fields)
+
+    def finish(self) -> None:
+        """Note which names were left out."""
+        left = {labels.slug: labels.related.left_out for labels in self._labels if labels.related.left_out}
+        for slug, requests in left.items():
+            self._runtime.messages.note(f"{slug} by id: names take {requests:,} more requests; --fields {slug}.name asks for them")
+
+    def emit(self, wire: Mapping[str, Any]) -> None:
+        [shown] = self.wires([wire])
+        self._runtime.emitter.emit_item(shown, self.view(shown))
+        self.finish()
+
+    def _labelled(self) -> list[Attribute]:
+        from crmctl.models.resources import AttributeType
+
+        asked = set(self._names)
+        through = set(self._through)
+        return [
+            attribute
+            for attribute in self._attributes
+            if attribute.type == AttributeType.REFERENCE
+            and attribute.target_object_id is not None
+            and attribute.slug not in through
+            and (not asked or attribute.slug in asked)
+        ]
+
+
+class _Labels:
+    """Names of the records that one reference points to."""
+
+    def __init__(self, context: QueryContext, attribute: Attribute) -> None:
+        from crmctl.client.query.related_records import RelatedRecords
+
+        self.slug = attribute.slug
+        self._context = context
+        self._target = attribute.target_object_id or ""
+        self.related = RelatedRecords(context, self._target, attribute.slug, most=MOST_FOR_NAMES)
+
+    def names(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return names by id, as far as the key may read them."""
+        from crmctl.client.directory import known_attributes
+        from crmctl.client.query.related_records import label_of
+        from crmctl.errors import DeniedError
+
+        ids = [one.lower() for one in ids]
+        try:
+            self.related.read(ids)
+            attributes = known_attributes(self._context.directory, self._target, self._context.tell) or []
+        except DeniedError:
+            return {}
+        return {one: label_of(record, attributes) for one in ids if (record := self.related[one]) is not None}
+
+    def put(self, wires: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        from crmctl.client.query.clauses import reference_ids
+        from crmctl.output.value_text import NamedReference
+
+        ids = list(dict.fromkeys(one for wire in wires for one in reference_ids((wire.get("data") or {}).get(self.slug))))
+        names = self.names(ids) if ids else {}
+        shown: list[Mapping[str, Any]] = []
+        for wire in wires:
+            data = dict(wire.get("data") or {})
+            references = [NamedReference(one, names.get(one, one)) for one in reference_ids(data.get(self.slug))]
+            if references:
+                data[self.slug] = references if isinstance(data[self.slug], list) else references[0]
+            shown.append({**wire, "data": data})
+        return shown
+
+
+MANY_PAGES = 3
+"""A table of more pages shows progress."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The records, order and search that the user asked for."""
+
+    object: str
+    filters: Sequence[str] | None = None
+    sort: str | None = None
+    order: str | None = None
+    text: str | None = None
+    search: bool = False
+    strict: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one list of the service answers it, without a query."""
+        from crmctl.client.directory import SORTS
+
+        return not self.filters and self.text is None and (self.sort is None or self.sort in SORTS)
+
+
+def list_window(runtime: Runtime, asked: Asked, part: Window) -> None:
+    """Show a part of the records. Raises UsageError for invalid options and for a high cost without agreement."""
+    one_of("--order", asked.order, ORDERS)
+    seen, agreed = SeenPages(part), part.limit is None
+    if asked.is_plain:
+        display = RecordDisplay(runtime, asked.object, lambda: shown_context(runtime, agreed=agreed))
+        _show_pages(runtime, seen, _plain_pages(runtime, asked, seen), display)
+        return
+    reader, query = _query(runtime, asked, agreed=agreed)
+    display = RecordDisplay(runtime, asked.object, lambda: reader.context)
+    pages = query.pages(part.limit, part.offset, seen.shift)
+    first = next(pages)
+    if not first.items and not part.offset:
+        check_references(reader.context, asked.object, query.wanted)
+    _show_pages(runtime, seen, chain([first], pages), display)
+    _remark(runtime, query)
+
+
+def _plain_pages(runtime: Runtime, asked: Asked, seen: SeenPages) -> Iterator[Page[Record]]:
+    from crmctl.client.answers import iterate
+    from crmctl.client.directory import SORTS
+
+    def fetch(limit: int, offset: int) -> Page[Record]:
+        call = runtime.crm.search_records if asked.search else runtime.crm.list_records
+        return on_object(runtime, asked.object, lambda target: call(target, sort=sort, order=asked.order, limit=limit, offset=offset))
+
+    sort = SORTS[asked.sort] if asked.sort else None
+    return iterate(fetch, limit=seen.part.limit, offset=seen.part.offset, on_shift=seen.shift)
+
+
+def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]], display: RecordDisplay) -> None:
+    first, part = next(pages), seen.part
+    left = len(first.items) if first.total is None else first.total - part.offset
+    from crmctl.models.resources import PAGE_LIMIT
+
+    wanted = left if part.limit is None else min(left, part.limit)
+    display.expect(wanted)
+    if wanted > MANY_PAGES * PAGE_LIMIT and runtime.output_format == "table":
+        pages = _with_progress(runtime, pages, wanted, len(first.items))
+    show_found(runtime, seen, chain([first], pages), display.view, display.wires)
+    display.finish()
+
+
+def _with_progress(runtime: Runtime, pages: Iterator[Page[Record]], wanted: int, done: int) -> Iterator[Page[Record]]:
+    """Show progress while pages arrive: a table appears only when complete."""
+    with runtime.progress as progress:
+        progress.start("reading", wanted)
+        progress.advance(done)
+        for page in pages:
+            progress.advance(len(page.items))
+            yield page
+
+
+def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) -> None:
+    """Show random records. Raises like list_window."""
+    from crmctl.client.query.groups import sample
+
+    if count < 1:
+        raise UsageError(f"--sample must be 1 or more, not {count}")
+    reader, query = _query(runtime, asked, agreed=False)
+    display = RecordDisplay(runtime, asked.object, lambda: reader.context)
+    records = sample(query, count, seed)
+    display.expect(len(records))
+    runtime.emitter.emit_items(display.wires(records), display.view(records[0].wire if records else None))
+    display.finish()
+    _remark(runtime, query)
+
+
+def show_count(runtime: Runtime, asked: Asked) -> None:
+    """Show the number of records."""
+    reader, query = _query(runtime, asked, agreed=False)
+    count = query.count()
+    if not count:
+        check_references(reader.context, asked.object, query.wanted)
+    _remark(runtime, query)
+    runtime.emitter.emit_result({"count": count}, text=str(count))
+
+
+def show_groups(runtime: Runtime, asked: Asked, by: str | None, sums: Sequence[str], averages: Sequence[str]) -> None:
+    """Show counts and sums by value. Raises UsageError for an attribute that cannot be grouped or summed."""
+    from crmctl.client.query.groups import Measures, RecordGroups
+    from crmctl.output.views import generic_view
+
+    reader, query = _query(runtime, asked, agreed=False)
+    groups = RecordGroups(reader.context, asked.object, query.wanted, Measures(by, sums, averages), dict(reader.attributes or {}))
+    rows = groups.rows()
+    if by is None:
+        runtime.emitter.emit_result(rows[0])
+        return
+    view = _right_aligned(generic_view(rows, "records"), rows)
+    if runtime.output_format == "table" and not runtime.flags.get("query"):
+        rows = [{name: _measured_text(name, value, groups.codes) for name, value in row.items()} for row in rows]
+        rows = _named(runtime, asked.object, by, rows)
+    runtime.emitter.emit_items(rows, view)
+
+
+def _measured_text(name: str, value: Any, codes: Mapping[str, Sequence[str]]) -> Any:
+    """Return sums and averages as text with currency and thousands separators; other values unchanged."""
+    kind, _, slug = name.partition("_")
+    if kind not in ("sum", "avg") or slug not in codes or value is None:
+        return value
+    amounts = value if isinstance(value, dict) else {next(iter(codes[slug]), ""): value}
+    return ", ".join(_amount_text(round(one, 2) if kind == "avg" else one, code) for code, one in amounts.items() if one is not None)
+
+
+def _amount_text(amount: Any, code: str) -> str:
+    from decimal import Decimal
+
+    places = max(2 if code else 0, -int(Decimal(amount).as_tuple().exponent))
+    return f"{amount:,.{places}f} {code}".strip()
+
+
+def _right_aligned(view: View, rows: Sequence[Json]) -> View:
+    from dataclasses import replace
+
+    numeric = {name for row in rows for name in row if name == "count" or name.startswith(("sum_", "avg_"))}
+    columns = [replace(column, kind="number") if column.header in numeric else replace(column, kind="reference") for column in view.columns]
+    return replace(view, columns=tuple(columns))
+
+
+def _named(runtime: Runtime, object_name: str, by: str, rows: list[Json]) -> list[Json]:
+    """Replace ids by names, and missing values by a word."""
+    names = RecordDisplay(runtime, object_name, only=(by,)).names_of(by, [row[by] for row in rows if isinstance(row[by], str)])
+    return [{**row, by: "(none)" if row[by] is None else names.get(str(row[by]).lower(), row[by])} for row in rows]
+
+
+def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReader, RecordQuery]:
+    from crmctl.client.query.clauses import FilterReader, list_order, text_search
+    from crmctl.client.query.record_query import RecordQuery
+
+    reader = FilterReader(shown_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
+    order = list_order(asked.sort, asked.order, lambda: reader.attributes)
+    wanted: RecordFilter = reader.read(asked.filters or ())
+    if asked.text is not None:
+        wanted = wanted & text_search(reader, asked.text)
+    query = RecordQuery(reader.context, asked.object, wanted, order)
+    query.has_body = query.has_body or asked.search
+    return reader, query
+
+
+def _remark(runtime: Runtime, query: RecordQuery) -> None:
+    for remark in query.wanted.remarks():
+        runtime.messages.warn(remark)
+
+
+FIELDS = ("at", "by", "change", "attribute", "old", "new")
+
+
+def show_changes(runtime: Runtime, object_name: str, record_name: str, part: Window) -> None:
+    """Show the changes of a record. Raises RejectedError if the service keeps no history."""
+    from crmctl.cli.targets import find_record
+    from crmctl.client.answers import iterate
+    from crmctl.output.views import generic_view
+
+    record_id = find_record(runtime, object_name, record_name).id
+
+    def fetch(limit: int, offset: int) -> Page[HistoryEntry]:
+        return on_object(runtime, object_name, lambda target: runtime.crm.record_history(target, record_id, limit=limit, offset=offset))
+
+    total, shown, rows = None, 0, list[Json]()
+    try:
+        for page in iterate(fetch, limit=part.limit, offset=part.offset):
+            total, shown = page.total, shown + len(page.items)
+            rows += (line for entry in page.items for line in _lines(entry))
+    except NotFoundError:
+        # If the record exists, the service keeps no history.
+        on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, record_id))
+        raise RejectedError("this service keeps no history of its records", code="not_supported") from None
+    runtime.emitter.emit_items(rows, generic_view(rows or [dict.fromkeys(FIELDS)], "changes"))
+    if total is not None and part.offset + shown < total:
+        runtime.messages.note(f"showing {shown:,} of {total:,} changes; use --limit or --all")
+
+
+def _lines(entry: HistoryEntry) -> Iterator[Json]:
+    """Yield a line per changed value; one for a change without values."""
+    who = entry.by or {}
+    about = {"at": entry.at, "by": who.get("name") or who.get("type") or "service", "change": entry.type.rpartition(".")[2]}
+    for change in entry.changes or [{}]:
+        yield about | {"attribute": change.get("attributeSlug"), "old": change.get("old"), "new": change.get("new")}

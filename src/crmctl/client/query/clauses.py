@@ -1,0 +1,413 @@
+"""Conditions and sort keys of a query, resolved against the attributes of an object."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from crmctl.client.directory import SORTS, known_attributes
+from crmctl.client.query.record_filter import AnyOf, Bound, Criterion, ListOrder, Narrowing, QueryContext, RecordFilter
+from crmctl.client.query.record_query import RecordQuery
+from crmctl.errors import UsageError
+from crmctl.models import jsontext
+from crmctl.models.ids import did_you_mean, is_uuid, nearest
+from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.values.attribute_types import COMPOSITE_TYPES, type_of
+from crmctl.values.composites import Form, knows_part, learn_form, unknown_part, usual_name
+from crmctl.values.conditions import elements_of, keys_of, value_test
+from crmctl.values.filters import FIELDS_OF_EVERY_RECORD, Clause, Condition, check_slugs, mistaken_value, parse_clause
+from crmctl.values.folded_text import fold
+from crmctl.values.moments import EPOCH, Moment, micros_of, read_moment, to_timestamp
+from crmctl.values.operators import SIGNS, Kind, Operator
+
+
+def parts_of(attribute: Attribute, value: Any, part: str) -> list[Any]:
+    """Return the values of a part, in a value or in each element of an array. The part may be spelled differently there."""
+    parts = []
+    usual = usual_name(attribute, part)
+    for element in elements_of(value):
+        if isinstance(element, Mapping):
+            keys = [part] if part in element else [key for key in element if usual is not None and usual_name(attribute, key) == usual]
+            parts += [element[key] for key in keys if element[key] not in (None, "")]
+        elif usual is not None and usual == type_of(attribute.type).bare:
+            parts.append(element)
+    return parts
+
+
+def part_filter(attribute: Attribute, part: str, clause: Clause) -> RecordFilter:
+    """Return the filter of a condition on one part of a composite. Raises UsageError for an operator that parts do not have."""
+    return RecordFilter(narrowings=_narrowings(attribute, part, clause), criteria=(_criterion(attribute, part, clause),))
+
+
+def _is_amount(attribute: Attribute, part: str) -> bool:
+    return attribute.type == AttributeType.CURRENCY and usual_name(attribute, part) == "amount"
+
+
+def _criterion(attribute: Attribute, part: str, clause: Clause) -> Criterion:
+    kind = AttributeType.NUMBER if _is_amount(attribute, part) else AttributeType.TEXT
+    stand_in = Attribute(id="", slug=clause.target, type=kind, is_list=True)
+    positive = clause.operator.positive
+    tests = [value_test(stand_in, positive, value) for value in clause.values]
+    is_complement = clause.operator.is_negation
+    undecided: set[str] = set()
+
+    def admits(record: Record) -> bool:
+        value = record.data.get(attribute.slug)
+        parts = parts_of(attribute, value, part)
+        if not parts and any(isinstance(element, str) and _part_may_hold(element, clause, positive) for element in elements_of(value)):
+            undecided.add(record.id)
+        return any(test(parts) for test in tests) is not is_complement
+
+    def remark() -> str | None:
+        if not undecided:
+            return None
+        have = "1 record has" if len(undecided) == 1 else f"{len(undecided):,} records have"
+        hold = " that holds it" if positive.meaning.finds_operand else ""
+        return f"{have} {attribute.slug} as one text{hold}: it has no parts, so {clause.target} says nothing of it"
+
+    return Criterion(admits, remark)
+
+
+def _part_may_hold(text: str, clause: Clause, positive: Operator) -> bool:
+    return not positive.meaning.finds_operand or any(fold(value) in fold(text) for value in clause.values)
+
+
+def _narrowings(attribute: Attribute, part: str, clause: Clause) -> tuple[Narrowing, ...]:
+    slug, operator = attribute.slug, clause.operator
+
+    def text_of_part(value: Any) -> str | None:
+        parts = parts_of(attribute, value, part) if any(isinstance(element, Mapping) for element in elements_of(value)) else []
+        return next((element if isinstance(element, str) else jsontext.dumps(element) for element in parts), None)
+
+    if operator.is_negation or (operator is Operator.EQUALS and "" in clause.values):
+        return ()  # no condition of the service finds the records without the part
+    if attribute.type == AttributeType.CURRENCY:
+        if not _is_amount(attribute, part):
+            return (Narrowing(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
+        return (Narrowing(slug, tuple(Condition(slug, operator, value) for value in clause.values), text_of_part),)
+    if operator.meaning.kind is Kind.TRUTH:
+        raise UsageError(f"{operator} does not apply to {clause.target}", hint="parts are texts", code="bad_filter")
+    if operator.meaning.finds_operand:
+        return (Narrowing(slug, tuple(Condition(slug, Operator.CONTAINS, value) for value in clause.values), text_of_part),)
+    return (Narrowing(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
+
+
+def any_of(conditions: tuple[Condition, ...], attributes: Mapping[str, Attribute], *, is_disjoint: bool = False) -> AnyOf:
+    """Return a choice that holds when one of the conditions does."""
+    tests = [(condition.slug, value_test(attributes[condition.slug], condition.operator, condition.value)) for condition in conditions]
+    return AnyOf(conditions, lambda record: any(test(record.data.get(slug)) for slug, test in tests), is_disjoint)
+
+
+MICRO = 1
+
+
+def moment_value(text: str, now: float) -> str:
+    """Return the operand for a date attribute. ISO dates and times stay unchanged. Raises UsageError for a text that is no moment."""
+    if micros_of(text) is not None and text[4:5] == "-":
+        return text
+    return read_moment(text, now).for_date
+
+
+def moment_filter(name: str, clause: Clause, now: float) -> RecordFilter:
+    """Return the filter of a condition on `created_at` or `updated_at`. A day compares by its first moment and equals all its moments.
+
+    Raises UsageError for a value that is no moment.
+    """
+    if clause.is_exact or clause.operator.meaning.kind not in (Kind.ORDER, Kind.EQUALITY):
+        return RecordFilter(tuple(Condition(name, clause.operator, value) for value in clause.values))
+    spans = [_span(name, clause.operator, read_moment(value, now)) for value in clause.values]
+    if clause.operator is Operator.NOT_EQUALS:
+        return RecordFilter(criteria=(Criterion(lambda record: not any(span.admits(record) for span in spans)),))
+    if len(spans) == 1:
+        return RecordFilter(bounds=(spans[0],))
+    hull = _bound(name, min(span.least or 0 for span in spans), max(span.below or 0 for span in spans))
+    return RecordFilter(bounds=(hull,), criteria=(Criterion(lambda record: any(span.admits(record) for span in spans)),))
+
+
+def _span(name: str, operator: Operator, moment: Moment) -> Bound:
+    at = _micros(moment)
+    match operator:
+        case Operator.LESS_THAN:
+            return _bound(name, None, at)
+        case Operator.LESS_THAN_OR_EQUAL:
+            return _bound(name, None, at + MICRO)
+        case Operator.GREATER_THAN:
+            return _bound(name, at + MICRO, None)
+        case Operator.GREATER_THAN_OR_EQUAL:
+            return _bound(name, at, None)
+        case _:
+            return _bound(name, at, _micros(moment.next_day) if moment.is_day else at + MICRO)
+
+
+def _micros(moment: Moment) -> int:
+    return (moment.at - EPOCH) // (EPOCH.resolution)
+
+
+def _bound(name: str, least: int | None, below: int | None) -> Bound:
+    conditions = []
+    if least is not None:
+        operator, at = (Operator.GREATER_THAN_OR_EQUAL, least) if least % 1_000 == 0 else (Operator.GREATER_THAN, least - MICRO)
+        conditions.append(Condition(name, operator, to_timestamp(at)))
+    if below is not None:
+        operator, at = (Operator.LESS_THAN, below) if below % 1_000 == 0 else (Operator.LESS_THAN_OR_EQUAL, below - MICRO)
+        conditions.append(Condition(name, operator, to_timestamp(at)))
+    return Bound(name, least, below, tuple(conditions))
+
+
+MOST_EXCLUDED = 20
+"""Most ids that one request excludes from a reference."""
+
+
+def reference_ids(value: Any) -> list[str]:
+    """Return the ids in a reference, in lower case."""
+    ids = []
+    for element in elements_of(value):
+        record_id = (
+            next((element[key] for key in ("id", "recordId") if element.get(key)), None) if isinstance(element, Mapping) else element
+        )
+        if isinstance(record_id, str) and record_id:
+            ids.append(record_id.lower())
+    return ids
+
+
+def related_filter(attribute: Attribute, rest: str, clause: Clause, look_up: Callable[[str, Clause], list[str]]) -> RecordFilter:
+    """Return the filter of a condition on referenced records. `look_up` returns the ids of the records that meet it.
+
+    Raises UsageError where the service does not name the referenced object.
+    """
+    target = attribute.target_object_id
+    if target is None:
+        raise UsageError(f"the service does not say what {attribute.slug} refers to", hint=f"{attribute.slug}=ID", code="unknown_attribute")
+    positive = clause.operator.positive
+    ids = look_up(target, replace(clause, target=rest, operator=positive))
+    id_set = frozenset(ids)
+
+    def refers(record: Record) -> bool:
+        return not id_set.isdisjoint(reference_ids(record.data.get(attribute.slug)))
+
+    is_negation = clause.operator.is_negation
+    conditions = tuple(Condition(attribute.slug, Operator.NOT_EQUALS if is_negation else Operator.EQUALS, record_id) for record_id in ids)
+    if is_negation:
+        if len(ids) <= MOST_EXCLUDED:
+            return RecordFilter(conditions, needs_body=len(ids) > 1)
+        return RecordFilter(criteria=(Criterion(lambda record: not refers(record)),))
+    if len(ids) <= 1:
+        return RecordFilter(conditions, is_impossible=not ids)
+    return RecordFilter(choices=(AnyOf(conditions, refers, is_disjoint=not attribute.is_list),))
+
+
+SHOWN_OPTIONS = 20
+TIMES = {"createdAt": "created_at", "updatedAt": "updated_at", "created_at": "created_at", "updated_at": "updated_at"}
+_SIGN = "|".join(re.escape(sign) for sign in SIGNS)
+_OPERATOR_WORDS = "|".join((*map(str, Operator), r"not\s+in", "in"))
+
+
+class FilterReader:
+    """Read the filters of one object from text."""
+
+    def __init__(self, context: QueryContext, object_name: str) -> None:
+        self.context = context
+        self.object_name = object_name
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Attribute] | None:
+        """The attributes by slug; None where the key may not read them."""
+        attributes = known_attributes(self.context.directory, self.object_name, self.context.tell)
+        return None if attributes is None else {attribute.slug: attribute for attribute in attributes}
+
+    def read(self, conditions: Sequence[str | Condition]) -> RecordFilter:
+        """Return one filter for all conditions. Raises UsageError for a malformed or mistaken condition, and the errors of look-ups."""
+        whole = RecordFilter()
+        clauses = [
+            parse_clause(condition)
+            if isinstance(condition, str)
+            else Clause(condition.slug, condition.operator, (condition.value,), is_exact=True)
+            for condition in conditions
+        ]
+        for clause in clauses:
+            whole = whole & self.read_clause(clause)
+        return whole
+
+    def read_clause(self, clause: Clause) -> RecordFilter:
+        """Return the filter of one condition. Raises like `read`."""
+        attributes = self.attributes
+        name = TIMES.get(clause.target, clause.target)
+        if name in TIMES.values() and clause.target not in (attributes or {}):
+            return moment_filter(name, clause, self.context.now)
+        if not attributes or clause.target in attributes or clause.target in FIELDS_OF_EVERY_RECORD:
+            return self._plain(clause, attributes or {})
+        head, dot, rest = clause.target.partition(".")
+        attribute = attributes.get(head)
+        if attribute is None or not dot:
+            check_slugs([Condition(head if attribute is None else clause.target, clause.operator)], [*attributes.values()])
+        if attribute is not None and attribute.type == AttributeType.REFERENCE:
+            return related_filter(attribute, rest, clause, lambda target, inner: self._ids(attribute, target, inner))
+        if attribute is None or attribute.type not in COMPOSITE_TYPES:
+            raise UsageError(
+                f"{head} is a {attribute.type if attribute else 'plain'} attribute and has no parts, so {clause.target} means nothing",
+                hint=f"--filter '{head}=...'",
+                code="unknown_attribute",
+            )
+        self._check_part(attribute, rest)
+        return part_filter(attribute, rest, clause)
+
+    def _ids(self, attribute: Attribute, target: str, clause: Clause) -> list[str]:
+        """Return the ids of another object's records that meet a condition."""
+        record_filter = FilterReader(self.context, target).read_clause(clause)
+        query = RecordQuery(self.context, target, record_filter, purpose=f"to look up {attribute.slug}")
+        ids = list(dict.fromkeys(record.id.lower() for record in query.records()))
+        if not ids:
+            self.context.warn(f"no {attribute.slug} has {clause.target} {clause.operator} {', '.join(clause.values)}")
+        return ids
+
+    def _check_part(self, attribute: Attribute, part: str) -> None:
+        """Raises UsageError for a part that is neither a usual one nor in existing records."""
+        if part and knows_part(attribute, part, Form()):
+            return
+        directory, crm = self.context.directory, self.context.crm
+        page = directory.with_object(self.object_name, lambda target: crm.list_records(target, limit=100))
+        form = learn_form(attribute, [record.data for record in page.items])
+        if not part or not knows_part(attribute, part, form):
+            raise unknown_part(attribute, part, form)
+
+    def _plain(self, clause: Clause, attributes: Mapping[str, Attribute]) -> RecordFilter:
+        """Return the filter of a condition that the service evaluates."""
+        attribute = attributes.get(clause.target)
+        values = clause.values
+        if (mistaken := mistaken_value(clause)) is not None:
+            self.context.warn(mistaken)
+        if attribute is not None:
+            self._check_alternatives(clause, attribute, attributes)
+            if clause.operator.meaning.kind is Kind.EQUALITY:
+                self._check_possible(clause, attribute)
+            if attribute.type == AttributeType.DATE and not clause.is_exact and clause.operator.meaning.kind in (Kind.ORDER, Kind.EQUALITY):
+                values = tuple(moment_value(value, self.context.now) for value in values)
+        conditions = tuple(Condition(clause.target, clause.operator, value) for value in values)
+        if len(conditions) == 1 or clause.operator is not Operator.EQUALS:
+            return RecordFilter(conditions, needs_body=len(conditions) > 1)
+        by_slug = dict(attributes)
+        by_slug.setdefault(clause.target, Attribute(id="", slug=clause.target))
+        single = attribute is not None and not attribute.is_list and attribute.type != AttributeType.LIST
+        is_disjoint = single and len({fold(value) for value in values}) == len(values)
+        return RecordFilter(choices=(any_of(conditions, by_slug, is_disjoint=is_disjoint),))
+
+    def _check_possible(self, clause: Clause, attribute: Attribute) -> None:
+        """Warn about a value that no record can have."""
+        for value in clause.values:
+            if not value:
+                continue
+            if attribute.type == AttributeType.REFERENCE and not is_uuid(value):
+                raise self._takes_an_id(attribute, clause, value)
+            if attribute.type == AttributeType.SELECT and attribute.options and value not in attribute.options:
+                options = attribute.options
+                listed = ", ".join(options[:SHOWN_OPTIONS]) + (", ..." if len(options) > SHOWN_OPTIONS else "")
+                meant = nearest(value, options)
+                self.context.doubt(f"{value!r} is no option of {attribute.slug} ({listed})", f"did you mean {meant}?" if meant else None)
+
+    def _takes_an_id(self, attribute: Attribute, clause: Clause, value: str) -> UsageError:
+        example = f"{attribute.slug}.{self._naming_attribute(attribute)}={value}"
+        return UsageError(
+            f"{attribute.slug} is a reference: it takes the id of a record, not {value!r}",
+            hint=f"--filter '{example}' finds those whose {attribute.slug} has it",
+            code="not_an_id",
+            details={"example": example},
+        )
+
+    def _naming_attribute(self, attribute: Attribute) -> str:
+        """Return the attribute that names the records of the referenced object."""
+        target = attribute.target_object_id
+        attributes = known_attributes(self.context.directory, target, self.context.tell) if target else None
+        unique = [
+            attribute
+            for attribute in attributes or ()
+            if attribute.is_unique and attribute.type in (AttributeType.TEXT, AttributeType.EMAIL)
+        ]
+        return next((attribute.slug for attribute in unique), "name")
+
+    def _check_alternatives(self, clause: Clause, attribute: Attribute, attributes: Mapping[str, Attribute]) -> None:
+        """Refuse `stage=won or stage=lost`. A text attribute may hold such words, so crmctl only warns there."""
+        if clause.is_exact or clause.is_list:
+            return
+        slugs = "|".join(re.escape(slug) for slug in sorted(attributes, key=len, reverse=True))
+        joined = re.search(
+            rf"\s+(or|and|\|\||&&)\s+((?:{slugs})(?:\.\w+)?)\s*(?:{_SIGN}|\s(?:{_OPERATOR_WORDS})\b)", clause.value, re.IGNORECASE
+        )
+        if joined is None:
+            return
+        first = clause.value[: joined.start()]
+        others = re.findall(
+            rf"{re.escape(attribute.slug)}\s*=\s*(.+?)(?=\s+(?:or|\|\|)\s|\Z)", clause.value[joined.start() :], re.IGNORECASE
+        )
+        listed = f"--filter '{attribute.slug} in {','.join([first, *others] if others else [first, '...'])}'"
+        is_or = joined[1].lower() in ("or", "||")
+        form = listed if is_or else "repeat --filter: all conditions must hold"
+        problem = f"a filter has no {joined[1]!r}: {attribute.slug} would be compared with {clause.value!r}"
+        if is_textual(attribute):
+            self.context.warn(f"{problem}; {form}")
+        else:
+            raise UsageError(problem, hint=form, code="bad_filter")
+
+
+def is_textual(attribute: Attribute) -> bool:
+    """Whether values are free text, so that every text is possible."""
+    return attribute.type not in (
+        AttributeType.SELECT,
+        AttributeType.REFERENCE,
+        AttributeType.NUMBER,
+        AttributeType.CURRENCY,
+        AttributeType.DATE,
+        AttributeType.CHECKBOX,
+    )
+
+
+def text_search(reader: FilterReader, text: str) -> RecordFilter:
+    """Return the filter of records with this text in any text attribute. Raises UsageError without a text or a text attribute."""
+    attributes = [
+        attribute for attribute in (reader.attributes or {}).values() if is_textual(attribute) or attribute.type == AttributeType.SELECT
+    ]
+    possible = [attribute for attribute in attributes if attribute.type != AttributeType.SELECT or _may_hold(attribute, text)]
+    if not text.strip() or not attributes:
+        raise UsageError("there is nothing to search for" if attributes else f"no text attribute of {reader.object_name} is known")
+    if not possible:
+        return RecordFilter(is_impossible=True)
+    conditions = tuple(Condition(attribute.slug, Operator.CONTAINS, text) for attribute in possible)
+    return RecordFilter(choices=(any_of(conditions, reader.attributes or {}),))
+
+
+def _may_hold(attribute: Attribute, text: str) -> bool:
+    return any(value_test(attribute, Operator.CONTAINS, text)(option) for option in attribute.options)
+
+
+def list_order(sort: str | None, order: str | None, attributes: Callable[[], Mapping[str, Attribute] | None]) -> ListOrder:
+    """Return the order of --sort and --order. `attributes` is called only for orders that the service does not support.
+
+    Raises UsageError, which lists the attributes, for an unknown one.
+    """
+    if sort is None or sort in SORTS:
+        return ListOrder(SORTS[sort] if sort else None, order)
+    by_slug = attributes() or {}
+    slug, _, part = sort.partition(".") if sort not in by_slug else (sort, "", "")
+    attribute = by_slug.get(slug)
+    if attribute is None or (part and attribute.type not in COMPOSITE_TYPES):
+        signed = re.fullmatch(r"([-+]?)([^:\s]+?)(?:[:\s]+(asc|desc))?", sort.lower())
+        if signed is not None and (signed[1] or signed[3]) and signed[2] in {*SORTS, *by_slug}:
+            meant = f"--sort {signed[2]} --order {signed[3] or ('desc' if signed[1] == '-' else 'asc')}"
+        else:
+            meant = did_you_mean(sort, [*SORTS, *by_slug])
+        valid = f"created_at, updated_at, or an attribute: {', '.join(by_slug)}" if by_slug else "created_at or updated_at"
+        raise UsageError(f"--sort must be {valid}, not {sort!r}", hint=meant or None, code="unknown_attribute")
+    return ListOrder(sort, order or "asc", key=_key(attribute, part))
+
+
+def _key(attribute: Attribute, part: str) -> Callable[[Record], Any]:
+    text = Attribute(id="", slug=attribute.slug, type=AttributeType.TEXT, is_list=True)
+
+    def key(record: Record) -> Any:
+        value = record.data.get(attribute.slug)
+        keys = keys_of(text, parts_of(attribute, value, part)) if part else keys_of(attribute, value)
+        return keys[0] if keys else None
+
+    return key

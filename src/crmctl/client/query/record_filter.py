@@ -1,0 +1,189 @@
+"""Filters of a query: the conditions for the service, and the tests that crmctl evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, Unpack
+
+from crmctl.client.answers import ListQuery, Page
+from crmctl.client.crm import Crm
+from crmctl.client.directory import Directory, Getter
+from crmctl.errors import UsageError
+from crmctl.models.resources import Record
+from crmctl.values.filters import Condition
+from crmctl.values.moments import micros_of
+
+Admits = Callable[[Record], bool]
+
+WHEN: dict[str, Callable[[Record], str | None]] = {
+    "created_at": lambda record: record.created_at,
+    "updated_at": lambda record: record.updated_at,
+}
+"""The two times of a record by their names in sort orders."""
+
+
+def micros_at(record: Record, name: str) -> int | None:
+    """Return a time of a record in microseconds."""
+    return micros_of(WHEN[name](record))
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A condition that crmctl evaluates. Once records were read, `remark` names those it could not evaluate."""
+
+    admits: Admits
+    remark: Callable[[], str | None] = lambda: None
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Alternative conditions: a record must meet one. The service returns a list for each; `admits` evaluates them locally.
+
+    `is_disjoint`: no record can be in two of the lists.
+    """
+
+    conditions: tuple[Condition, ...]
+    admits: Admits
+    is_disjoint: bool = False
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Alternative conditions on a composite that hold for every record the criteria admit, if the service searches inside composites.
+
+    `part` returns the text of the part in question, with which crmctl probes whether the service does.
+    """
+
+    slug: str
+    conditions: tuple[Condition, ...]
+    part: Callable[[Any], str | None]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A range of a record's time in microseconds, from `least` to before `below`. `conditions` ask the service for the same range."""
+
+    name: str
+    least: int | None = None
+    below: int | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    def admits(self, record: Record) -> bool:
+        at = micros_at(record, self.name)
+        return at is not None and not self.is_before(at) and not self.is_after(at)
+
+    def is_before(self, at: int) -> bool:
+        return self.least is not None and at < self.least
+
+    def is_after(self, at: int) -> bool:
+        return self.below is not None and at >= self.below
+
+    def within(self, other: Bound) -> Bound:
+        """Return the intersection."""
+        least = max((one for one in (self.least, other.least) if one is not None), default=None)
+        below = min((one for one in (self.below, other.below) if one is not None), default=None)
+        return Bound(self.name, least, below, self.conditions + other.conditions)
+
+
+@dataclass(frozen=True)
+class RecordFilter:
+    """Requirements that must all hold. `needs_body`: only a search body can hold the conditions. `is_impossible`: no record can match."""
+
+    conditions: tuple[Condition, ...] = ()
+    choices: tuple[AnyOf, ...] = ()
+    narrowings: tuple[Narrowing, ...] = ()
+    criteria: tuple[Criterion, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    needs_body: bool = False
+    is_impossible: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the service evaluates the whole filter in one list."""
+        return not (self.choices or self.narrowings or self.criteria or self.bounds or self.is_impossible)
+
+    def __and__(self, other: RecordFilter) -> RecordFilter:
+        bounds = {bound.name: bound for bound in self.bounds}
+        for bound in other.bounds:
+            bounds[bound.name] = bounds[bound.name].within(bound) if bound.name in bounds else bound
+        return RecordFilter(
+            self.conditions + other.conditions,
+            self.choices + other.choices,
+            self.narrowings + other.narrowings,
+            self.criteria + other.criteria,
+            tuple(bounds.values()),
+            self.needs_body or other.needs_body,
+            self.is_impossible or other.is_impossible,
+        )
+
+    def without_choices(self) -> RecordFilter:
+        """Return the filter with local tests in place of one list per value."""
+        return replace(self, choices=(), criteria=self.criteria + tuple(Criterion(choice.admits) for choice in self.choices))
+
+    def remarks(self) -> Sequence[str]:
+        """Return the remarks of all criteria, once records were read."""
+        return [remark for criterion in self.criteria if (remark := criterion.remark())]
+
+
+@dataclass(frozen=True)
+class ListOrder:
+    """The order of a list. The service sorts by `created_at` or `updated_at`, crmctl by everything else, with empty values last."""
+
+    sort: str | None = None
+    order: str | None = None
+    key: Callable[[Record], Any] | None = field(default=None, compare=False)
+
+    @property
+    def is_descending(self) -> bool:
+        return self.order == "desc" if self.key is not None else self.order != "asc"
+
+
+class ReadingCost(NamedTuple):
+    """Requests beyond those that return the answer, and their purpose; `of` is the object whose records they read."""
+
+    requests: int
+    purpose: str
+    of: str = ""
+
+
+class RecordLists(Getter, Protocol):
+    """A source of records: the service or the mirror."""
+
+    def search_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]: ...
+
+
+def _nothing(*_: object) -> None:
+    """Ignore the call."""
+
+
+@dataclass(frozen=True)
+class QueryContext:
+    """The surroundings of a query. `approve` is called with each cost before it arises, and raises to avoid it.
+
+    `at_hand` returns the mirror if it can answer instead of the service; `named_at_hand` does so for labels that the user did not ask for.
+    `warn` receives likely mistakes, `tell` details.
+    """
+
+    crm: Crm
+    directory: Directory
+    now: float
+    approve: Callable[[ReadingCost], None] = _nothing
+    at_hand: Callable[[ReadingCost], RecordLists | None] = _nothing
+    named_at_hand: Callable[[ReadingCost], RecordLists | None] = _nothing
+    warn: Callable[[str], None] = _nothing
+    tell: Callable[[str], None] = _nothing
+    strict: bool = False
+
+    def agree(self, cost: ReadingCost) -> RecordLists | None:
+        """Return the mirror if it has the records, else None once the cost is approved. Raises the errors of `approve`."""
+        mirror = self.at_hand(cost)
+        if mirror is None:
+            self.approve(cost)
+        return mirror
+
+    def doubt(self, text: str, hint: str | None = None) -> None:
+        """Warn that a condition cannot match. Raises UsageError in strict mode."""
+        if self.strict:
+            raise UsageError(text, hint=hint, code="impossible_value")
+        self.warn(f"{text}; {hint}" if hint else text)

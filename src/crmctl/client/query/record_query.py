@@ -1,0 +1,518 @@
+"""Records that match a filter, in order: the service evaluates what it can, crmctl the rest."""
+
+from __future__ import annotations
+
+import heapq
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, islice, product
+from typing import Any
+
+from crmctl.client.answers import Page, iterate
+from crmctl.client.directory import known_attributes
+from crmctl.client.query.record_filter import (
+    Admits,
+    Bound,
+    ListOrder,
+    Narrowing,
+    QueryContext,
+    ReadingCost,
+    RecordFilter,
+    RecordLists,
+    micros_at,
+)
+from crmctl.errors import RejectedError
+from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.values.conditions import Test, elements_of, text_of, value_test
+from crmctl.values.filters import Condition
+from crmctl.values.folded_text import fold
+from crmctl.values.operators import Operator
+
+TEXTS = (AttributeType.TEXT, AttributeType.EMAIL, AttributeType.SELECT)
+
+
+def stray_finder(attributes: Iterable[Attribute], conditions: Sequence[Condition]) -> Callable[[Record], str | None]:
+    """Return a function that names the condition which a record clearly fails, or returns None."""
+    known = {attribute.slug: attribute for attribute in attributes}
+    tests = [(one, known[one.slug], test) for one in conditions if one.slug in known and (test := _test(known[one.slug], one)) is not None]
+
+    def find(record: Record) -> str | None:
+        for condition, attribute, may_meet in tests:
+            value = record.data.get(condition.slug)
+            if not may_meet(value):
+                shown = ", ".join(map(repr, filter(None, [text_of(attribute, value)]))) or "nothing"
+                return f"the service was asked for {condition.slug} {condition.operator} {condition.value!r} and answered with {shown}"
+        return None
+
+    return find
+
+
+def _test(attribute: Attribute, condition: Condition) -> Test | None:
+    """Return a test of whether a value may meet the condition; None where that is unclear."""
+    if attribute.type == AttributeType.NUMBER:
+        return _number_test(attribute, condition)
+    if attribute.type == AttributeType.CHECKBOX:
+        wanted = {Operator.IS_TRUE: True, Operator.IS_FALSE: False}.get(condition.operator)
+        return None if wanted is None else lambda value: value is not (not wanted)
+    if attribute.type not in TEXTS:
+        return None
+    if condition.operator is Operator.NOT_EQUALS:
+        return lambda value: value != condition.value
+    wished, meaning = _loose(condition.value), condition.operator.meaning
+    if not meaning.finds_operand or not wished:
+        return None
+    if attribute.type == AttributeType.SELECT and wished not in map(_loose, attribute.options):
+        return None  # perhaps by its label
+    return lambda value: not _is_text(value) or any(meaning.matches(_loose(element), wished) for element in elements_of(value))
+
+
+def _number_test(attribute: Attribute, condition: Condition) -> Test | None:
+    try:
+        meets = value_test(attribute, condition.operator, condition.value)
+    except RejectedError:
+        return None
+    return lambda value: isinstance(value, bool | str | list | dict) or meets(value)
+
+
+def _is_text(value: Any) -> bool:
+    return all(isinstance(element, str) for element in elements_of(value))
+
+
+def _loose(text: str) -> str:
+    """Return the text without case, accents and repeated or outer blanks."""
+    letters = (letter for letter in unicodedata.normalize("NFKD", fold(text)) if not unicodedata.combining(letter))
+    return " ".join("".join(letters).split())
+
+
+Fetch = Callable[[int, int], Page[Record]]
+"""Fetch a page of a list by limit and offset."""
+
+
+class ListReader:
+    """A list read page by page: at most `stop` records from `start` on; None for all."""
+
+    def __init__(self, fetch: Fetch, *, start: int = 0, stop: int | None = None, on_shift: Callable[[], None] = lambda: None) -> None:
+        self._pages = iterate(fetch, limit=stop, offset=start, on_shift=on_shift)
+        self._stop = stop
+        first = next(self._pages)
+        self.first: list[Record] = first.items
+        self.total = first.total
+
+    @property
+    def requests_left(self) -> int:
+        """Requests to read the rest; at least one for a list without a total."""
+        if self.total is None:
+            return 1 if self.first else 0
+        wanted = self.total if self._stop is None else min(self.total, self._stop)
+        return max(0, -(-(wanted - len(self.first)) // PAGE_LIMIT))
+
+    def __iter__(self) -> Iterator[Record]:
+        return chain(self.first, (record for page in self._pages for record in page.items))
+
+
+def merged(lists: Sequence[Iterable[Record]], order: ListOrder) -> Iterator[Record]:
+    """Merge sorted lists, each record once. Of equal times the first list's records come first."""
+    if len(lists) == 1:
+        return iter(lists[0])
+    name = order.sort or "created_at"
+    sign = -1 if order.is_descending else 1
+    return _each_once(heapq.merge(*lists, key=lambda record: sign * (micros_at(record, name) or 0)))
+
+
+def _each_once(records: Iterable[Record]) -> Iterator[Record]:
+    seen: set[str] = set()
+    for record in records:
+        if record.id not in seen:
+            seen.add(record.id)
+            yield record
+
+
+FirstPage = Callable[[Sequence[Condition]], Page[Record]]
+
+
+def looks_into(first_page: FirstPage, narrowing: Narrowing, readers: Iterable[ListReader]) -> bool:
+    """Whether the service searches inside composites: False if a condition misses a record that it must find."""
+    if any(_is_object(record, narrowing.slug) for reader in readers for record in reader.first):
+        return True
+    operator = narrowing.conditions[0].operator
+    for record in first_page(()).items:
+        text = narrowing.part(record.data.get(narrowing.slug)) if operator.takes_value else "true"
+        if text and _is_object(record, narrowing.slug):
+            try:
+                page = first_page((Condition(narrowing.slug, operator, text),))
+            except RejectedError:
+                return False
+            return (page.total or 0) > len(page.items) or any(found.id == record.id for found in page.items)
+    return True
+
+
+def _is_object(record: Record, slug: str) -> bool:
+    return any(isinstance(element, Mapping) and any(element.values()) for element in elements_of(record.data.get(slug)))
+
+
+class SortedList:
+    """A list in ascending order of the bound's time. Fetched pages are kept."""
+
+    def __init__(self, fetch: Fetch, bound: Bound) -> None:
+        self._fetch = fetch
+        self._bound = bound
+        self._pages: dict[int, Page[Record]] = {}
+
+    @property
+    def total(self) -> int | None:
+        return self._page(0).total
+
+    def span(self) -> tuple[int, int] | None:
+        """Return the start and end of the records within the bound; None for a list without a total."""
+        if self.total is None:
+            return None
+        start = self._first(lambda at: not self._bound.is_before(at)) if self._bound.least is not None else 0
+        stop = self._first(self._bound.is_after) if self._bound.below is not None else self.total
+        return start, max(start, stop)
+
+    def _first(self, holds: Callable[[int], bool]) -> int:
+        """Return the first place where `holds` is true. It is true for all later places."""
+        low, high = 0, -(-(self.total or 0) // PAGE_LIMIT)
+        while low < high:
+            middle = (low + high) // 2
+            times = self._times(middle)
+            if times and holds(times[-1]):
+                high = middle
+            else:
+                low = middle + 1
+        times = self._times(low)
+        return low * PAGE_LIMIT + next((place for place, at in enumerate(times) if holds(at)), len(times))
+
+    def _times(self, number: int) -> list[int]:
+        total = self.total or 0
+        if number * PAGE_LIMIT >= total:
+            return []
+        return [micros_at(record, self._bound.name) or 0 for record in self._page(number).items]
+
+    def _page(self, number: int) -> Page[Record]:
+        if number not in self._pages:
+            self._pages[number] = self._fetch(PAGE_LIMIT, number * PAGE_LIMIT)
+        return self._pages[number]
+
+
+MANY_LISTS = 10
+"""Number of lists beyond which crmctl checks whether reading the whole object takes fewer requests."""
+
+
+@dataclass(frozen=True)
+class _Trust:
+    """The optional kinds of conditions that crmctl sends to the service."""
+
+    times: bool = True
+    parts: bool = True
+
+
+class RecordQuery:
+    """Records of an object that match a filter. Every method may raise the errors of requests.
+
+    `purpose` says why records are read that crmctl does not show.
+    """
+
+    def __init__(
+        self, context: QueryContext, object_name: str, wanted: RecordFilter, order: ListOrder | None = None, purpose: str | None = None
+    ) -> None:
+        self.context = context
+        self.object_name = object_name
+        self.wanted = wanted
+        self.order = order or ListOrder()
+        self.total: int | None = None
+        """Number of matching records, if known without reading all of them."""
+        self.has_body = wanted.needs_body
+        self._purpose = purpose
+        self._trust = _Trust()
+        self._has_strays = False
+        self._mirror: RecordLists | None = None
+        """The mirror, once it replaces the service."""
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether the mirror replaces the service."""
+        return self._mirror is not None
+
+    def fetch(self, limit: int, offset: int) -> Page[Record]:
+        """Fetch one page of a plain filter."""
+        return self._page(self.wanted.conditions, self.order, limit, offset)
+
+    def pages(self, limit: int | None, offset: int = 0, on_shift: Callable[[], None] = lambda: None) -> Iterator[Page[Record]]:
+        """Yield pages of at most `limit` records from `offset` on. The first page comes even when it is empty."""
+        if self.wanted.is_plain and self.order.key is None:
+            yield from iterate(self.fetch, limit=limit, offset=offset, on_shift=on_shift)
+            return
+        stop = None if limit is None else offset + limit
+        window = islice(self.records(stop, on_shift), offset, stop)
+        given, part = 0, list(islice(window, PAGE_LIMIT))
+        while True:
+            given += len(part)
+            yield Page(part, self.total, PAGE_LIMIT, offset + given - len(part))
+            part = list(islice(window, PAGE_LIMIT))
+            if not part:
+                return
+
+    def records(self, stop: int | None = None, on_shift: Callable[[], None] = lambda: None) -> Iterator[Record]:
+        """Yield the records in order, at most `stop` in the service's order. The user approves the cost before the second page."""
+        if self.wanted.is_impossible:
+            self.total = 0
+            return
+        self._choose_lists()
+        readers = self._readers(stop if self._is_in_order else None, on_shift)
+        if self._agree(readers, stop):
+            readers = self._readers(stop if self._is_in_order else None, on_shift)
+        found: Iterator[Record] = merged(readers, self._list_order)
+        if self.wanted.bounds:
+            found = self._within(found)
+        if self._decides_here:
+            found = filter(self._admits, found)
+        elif all(choice.is_disjoint for choice in self.wanted.choices) and all(reader.total is not None for reader in readers):
+            self.total = sum(reader.total or 0 for reader in readers)
+        yield from self._sorted(found) if self.order.key is not None else found
+
+    def one_list(self) -> tuple[tuple[Condition, ...], Admits | None]:
+        """Return the conditions for callers that read the list themselves, and a local test for the rest of the filter if there is one."""
+        if self.wanted.is_plain:
+            return self.wanted.conditions, None
+        if self.wanted.is_impossible:
+            return self.wanted.conditions, lambda _: False
+        self.wanted = self.wanted.without_choices()
+        self._readers(None, lambda: None)
+        single = [narrowing.conditions[0] for narrowing in self.wanted.narrowings if self._trust.parts and len(narrowing.conditions) == 1]
+        times = [condition for bound in self.wanted.bounds if self._trust.times for condition in bound.conditions]
+        bounds = self.wanted.bounds
+        return (
+            *self.wanted.conditions,
+            *times,
+            *single,
+        ), lambda record: self._admits(record) and all(bound.admits(record) for bound in bounds)
+
+    def count(self) -> int:
+        """Count the matching records. The service counts if it evaluates the whole filter."""
+        wanted = self.wanted
+        if wanted.is_impossible:
+            return 0
+        if wanted.bounds and not wanted.criteria and not wanted.choices and not wanted.narrowings:
+            return self._count_within()
+        if wanted.is_plain and not self.has_body:
+            if (total := self._page(wanted.conditions, ListOrder(), 1, 0).total) is not None:
+                return total
+            in_order = ListOrder(None, "asc")
+            return sum(len(page.items) for page in iterate(lambda *place: self._page(wanted.conditions, in_order, *place)))
+        self._purpose = self._purpose or "to count them"
+        self._choose_lists()
+        if not self._decides_here and not wanted.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
+            totals = [self._page(conditions, ListOrder(), 1, 0).total for conditions in self._combinations(_Trust())]
+            if None not in totals:
+                return sum(total or 0 for total in totals)
+        return sum(1 for _ in self.records())
+
+    @property
+    def _decides_here(self) -> bool:
+        """Whether crmctl has to filter or sort the records of the service."""
+        return bool(self.wanted.criteria or self.order.key is not None or (self.wanted.bounds and not self._trust.times))
+
+    @property
+    def _list_order(self) -> ListOrder:
+        """The order of the service's lists. For a local sort it is the order of the bounds, so that reading can end with them."""
+        if self.order.key is None:
+            return self.order
+        return ListOrder(next((bound.name for bound in self.wanted.bounds), None))
+
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether the first records of the lists are the first of the answer."""
+        sort = self.order.sort or "created_at"
+        return not self.wanted.criteria and self.order.key is None and all(bound.name == sort for bound in self.wanted.bounds)
+
+    def _within(self, found: Iterator[Record]) -> Iterator[Record]:
+        """Drop records outside the bounds. A list sorted by the bound's time ends with the first record beyond it."""
+        for record in found:
+            if all(bound.admits(record) for bound in self.wanted.bounds):
+                yield record
+            elif self._is_in_order and any(self._is_beyond(bound, record) for bound in self.wanted.bounds):
+                return
+
+    def _is_beyond(self, bound: Bound, record: Record) -> bool:
+        at = micros_at(record, bound.name)
+        return at is not None and (bound.is_before(at) if self.order.is_descending else bound.is_after(at))
+
+    def _admits(self, record: Record) -> bool:
+        return all(one.admits(record) for one in self.wanted.criteria)
+
+    def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
+        lists: RecordLists = self._mirror or self.context.crm
+        call = lists.search_records if self.has_body else lists.list_records
+        page = self.context.directory.with_object(
+            self.object_name,
+            lambda target: call(target, filters=conditions, sort=order.sort, order=order.order, limit=limit, offset=offset),
+        )
+        self._look_for_strays(conditions, page.items)
+        return page
+
+    @cached_property
+    def _attributes(self) -> Sequence[Attribute]:
+        return known_attributes(self.context.directory, self.object_name, self.context.tell) or ()
+
+    def _look_for_strays(self, conditions: Sequence[Condition], records: Sequence[Record]) -> None:
+        """Warn once if the service returns records that do not match."""
+        if conditions and records and not self._has_strays:
+            find = stray_finder(self._attributes, conditions)
+            if (stray := next(filter(None, map(find, records)), None)) is not None:
+                self._has_strays = True
+                self.context.warn(f"{stray}: it may not heed this filter")
+
+    def _choose_lists(self) -> None:
+        """Read the whole object instead of many lists if that takes fewer requests."""
+        count = 1
+        for choice in self.wanted.choices:
+            count *= len(choice.conditions)
+        if count <= MANY_LISTS:
+            return
+        total = self._page(self.wanted.conditions, ListOrder(), 1, 0).total
+        pages = -(-total // PAGE_LIMIT) if total is not None else None
+        if pages is not None and pages < count:
+            self.wanted = self.wanted.without_choices()
+        else:
+            self.agree(
+                ReadingCost(count, f"reading {self.object_name} {self._what}, a list for each of {count:,} values", self.object_name)
+            )
+
+    def agree(self, cost: ReadingCost) -> bool:
+        """Have the user approve a cost. True if the mirror replaces the service; crmctl then evaluates most conditions itself."""
+        self._mirror = self.context.agree(cost)
+        if self._mirror is not None:
+            self.wanted = self.wanted.without_choices()
+            self._trust = _Trust(times=False, parts=False)
+        return self._mirror is not None
+
+    def _combinations(self, trust: _Trust) -> list[tuple[Condition, ...]]:
+        wanted = self.wanted
+        base = wanted.conditions + tuple(condition for bound in wanted.bounds if trust.times for condition in bound.conditions)
+        groups = [choice.conditions for choice in wanted.choices]
+        groups += [narrowing.conditions for narrowing in wanted.narrowings if trust.parts]
+        return [base + combination for combination in product(*groups)]
+
+    def _readers(self, stop: int | None, on_shift: Callable[[], None]) -> list[ListReader]:
+        """Open the lists with their first pages. Conditions that the service refuses or ignores are evaluated locally."""
+        trust, wanted = self._trust, self.wanted
+        refused: RejectedError | None = None
+        while True:
+            try:
+                readers = [reader for conditions in self._combinations(trust) for reader in self._open(conditions, trust, stop, on_shift)]
+            except RejectedError as error:
+                refused = refused or error
+                if trust.times and wanted.bounds:
+                    trust = replace(trust, times=False)
+                elif trust.parts and wanted.narrowings:
+                    trust = replace(trust, parts=False)
+                else:
+                    raise refused from None
+                continue
+            if trust.times and wanted.bounds and not self._heeds_times(readers):
+                self.context.tell("the service does not filter by time: its order is searched instead")
+                trust = replace(trust, times=False)
+            elif trust.parts and wanted.narrowings and not all(looks_into(self._first_page, one, readers) for one in wanted.narrowings):
+                self.context.tell("the service does not search inside composite values: crmctl evaluates them")
+                trust = replace(trust, parts=False)
+            else:
+                self._trust = trust
+                return readers
+
+    def _first_page(self, conditions: Sequence[Condition]) -> Page[Record]:
+        return self._page(conditions, ListOrder(), PAGE_LIMIT, 0)
+
+    def _open(
+        self, conditions: tuple[Condition, ...], trust: _Trust, stop: int | None, on_shift: Callable[[], None]
+    ) -> Iterator[ListReader]:
+        """The list with these conditions; without the service's help only the part of it within the bounds."""
+
+        def fetch(limit: int, offset: int) -> Page[Record]:
+            return self._page(conditions, order, limit, offset)
+
+        order = self._list_order
+        bound = next(iter(self.wanted.bounds), None) if not trust.times else None
+        if bound is None:
+            yield ListReader(fetch, stop=stop, on_shift=on_shift)
+            return
+        in_order = ListOrder(bound.name, "asc")
+        ascending = SortedList(lambda limit, offset: self._page(conditions, in_order, limit, offset), bound)
+        span = ascending.span()
+        if span is None or (order.sort or "created_at") != bound.name:
+            yield ListReader(fetch, on_shift=on_shift)
+        elif span[1] > span[0]:
+            start, end = span
+            length = ascending.total or 0
+            yield ListReader(fetch, start=length - end if order.is_descending else start, stop=end - start, on_shift=on_shift)
+
+    def _heeds_times(self, readers: Sequence[ListReader]) -> bool:
+        """Whether the answers show that the service filters by time. Without answers, check that it left no record out."""
+        bounds = self.wanted.bounds
+        first = [record for reader in readers for record in reader.first]
+        if first:
+            return all(bound.admits(record) for bound in bounds for record in first)
+        return len(bounds) == 1 and None in (bounds[0].least, bounds[0].below) and not self._extreme(bounds[0])
+
+    def _extreme(self, bound: Bound) -> bool:
+        """Whether the oldest or newest record is within the bound although the service found none."""
+        order = ListOrder(bound.name, "asc" if bound.least is None else "desc")
+        return any(
+            bound.admits(record)
+            for conditions in self._combinations(_Trust(times=False))
+            for record in self._page(conditions, order, 1, 0).items
+        )
+
+    def _count_within(self) -> int:
+        """Count with the service if the ends of its list show that it filters by time, else by places in its order."""
+        wanted = self.wanted
+        bounds = wanted.bounds
+        try:
+            conditions = self._combinations(_Trust())[0]
+            ends = {bound.name: ("desc" if bound.below is not None else "asc") for bound in bounds}
+            pages = [self._page(conditions, ListOrder(name, order), 1, 0) for name, order in ends.items()]
+            found = [record for page in pages for record in page.items]
+            heeded = all(bound.admits(record) for bound in bounds for record in found)
+            both = any(bound.least is not None and bound.below is not None for bound in bounds)
+            if heeded and pages[0].total is not None and (found or (not both and len(bounds) == 1 and not self._extreme(bounds[0]))):
+                return pages[0].total
+        except RejectedError as error:
+            if error.status is None:
+                raise
+        if len(bounds) == 1:
+            bound = bounds[0]
+            span = SortedList(
+                lambda limit, offset: self._page(wanted.conditions, ListOrder(bound.name, "asc"), limit, offset), bound
+            ).span()
+            if span is not None:
+                return span[1] - span[0]
+        return sum(1 for _ in self.records())
+
+    def _agree(self, readers: Sequence[ListReader], stop: int | None) -> bool:
+        """Announce requests beyond those that return the answer. True if the mirror replaces the service."""
+        left = sum(reader.requests_left for reader in readers) if self._mirror is None else 0
+        if not left or not (self._decides_here or self._purpose):
+            return False
+        if stop is not None and self.order.key is None:
+            held = merged([reader.first for reader in readers], self._list_order)
+            if sum(1 for record in self._within(held) if self._admits(record)) >= stop:
+                return False
+        count = sum(reader.total or 0 for reader in readers)
+        many = f"{count:,} records" if count else "records"
+        return self.agree(ReadingCost(left, f"reading {many} of {self.object_name} {self._what}", self.object_name))
+
+    @property
+    def _what(self) -> str:
+        return self._purpose or ("to sort them here" if self.order.key is not None else "to see which match")
+
+    def _sorted(self, found: Iterator[Record]) -> Iterator[Record]:
+        key = self.order.key
+        assert key is not None
+        pairs = [(key(record), record) for record in found]
+        self.total = len(pairs)
+        valued = [pair for pair in pairs if pair[0] is not None]
+        valued.sort(key=lambda pair: pair[0], reverse=self.order.is_descending)
+        yield from (record for _, record in valued)
+        yield from (record for value, record in pairs if value is None)

@@ -1,0 +1,408 @@
+"""One request to the service: address, key, pacing, retries and errors."""
+
+from __future__ import annotations
+
+import random as randomness
+import re
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from crmctl.client.answers import Answer, refusal
+from crmctl.client.rate_limit.limiter import NOTED_WAIT, Budget, clock_time
+from crmctl.client.transport import HttpxTransport, Request, Response, UploadBody
+from crmctl.clock import Backoff, Clock, SystemClock, retry_after
+from crmctl.config.credentials import Credential
+from crmctl.config.settings import origin_of
+from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.version import __version__
+
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+"""500 and 408 are missing: a 500 is a bug that repeats, a 408 means that the request was too slow."""
+
+MAX_ATTEMPTS = 5
+"""For failures that do not say when to retry. Only `--max-wait` ends retries after a 429."""
+
+BACKOFF = Backoff(jitter=1.0)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed attempt. `status` is None without an answer; `never_sent`: no byte of the request can have reached the service.
+
+    `retry_after` is the service's request in seconds. `transient` is false for failures that repeat (an untrusted certificate).
+    """
+
+    status: int | None = None
+    never_sent: bool = False
+    retry_after: float | None = None
+    transient: bool = True
+
+
+def is_repeatable(method: str) -> bool:
+    """Whether sending a request twice has the effect of sending it once: GET, and DELETE or PATCH of one resource.
+
+    A bulk delete is not repeatable: its second answer would count only the rest. Its caller passes `idempotent=False`.
+    """
+    return method in ("GET", "HEAD", "PATCH", "DELETE")
+
+
+def next_wait(failure: Failure, *, attempt: int, repeatable: bool, waited: float, max_wait: float, random: float) -> float | None:
+    """Return the seconds to wait before attempt `attempt + 1` (attempts count from 1), or None to give up.
+
+    `random` in [0, 1) is the jitter over an exponentially growing span. The service's Retry-After is never shortened: if it exceeds the
+    rest of `max_wait`, the request gives up.
+    """
+    if not _may_repeat(failure, repeatable) or (failure.status != 429 and attempt >= MAX_ATTEMPTS):
+        return None
+    wait = BACKOFF.gap(attempt, lambda: random)
+    if failure.retry_after is not None:
+        wait += failure.retry_after
+    return wait if waited + (failure.retry_after or 0.0) <= max_wait and waited + wait <= max_wait + BACKOFF.first else None
+
+
+def _may_repeat(failure: Failure, repeatable: bool) -> bool:
+    if failure.status == 429 or (failure.never_sent and failure.transient):
+        return True  # the service did nothing
+    if not repeatable or not failure.transient:
+        return False
+    return failure.status is None or failure.status in RETRIED_STATUSES
+
+
+class AttemptObserver:
+    """Told about the attempts of one request, in order. Services that know idempotency keys name a bulk request by its key."""
+
+    idempotency_key: str | None = None
+
+    def sending(self) -> None:
+        """Called before a byte of an attempt is sent. An exception ends the request."""
+
+    def refused(self) -> None:
+        """Called if the attempt certainly changed nothing and another follows after a wait."""
+
+
+HIDDEN = "[redacted]"
+
+_LINK_FIELD = r'("(?:signedUrl|portalUrl)"\s*:\s*"[a-z]+://[^/"?]*)[^"]*"'
+_LINK_QUERY = r"""([a-z]+://[^\s"'<>?]+)\?[^\s"'<>]*"""
+
+
+class Redactor:
+    """Hides the key of one session in texts."""
+
+    def __init__(self, key: str | None) -> None:
+        self._spellings = sorted({key, quote(key, safe=""), jsontext.dumps(key)[1:-1]}, key=len, reverse=True) if key else []
+
+    def text(self, text: str) -> str:
+        """Return `text` without the key and the queries of links."""
+        text = self.without_key(text)
+        text = re.sub(_LINK_FIELD, rf'\1/{HIDDEN}"', text)
+        return re.sub(_LINK_QUERY, rf"\1?{HIDDEN}", text)
+
+    def without_key(self, text: str) -> str:
+        for spelling in self._spellings:
+            text = text.replace(spelling, HIDDEN)
+        return text
+
+    def error(self, error: CrmctlError) -> CrmctlError:
+        """Remove the key from an error in which the service repeats it."""
+        error.message = self.without_key(error.message)
+        error.args = (error.message,)
+        if error.hint:
+            error.hint = self.without_key(error.hint)
+        error.details = self._value(error.details)
+        return error
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.without_key(value)
+        if isinstance(value, dict):
+            return {self._value(key): self._value(item) for key, item in value.items()}
+        return [self._value(item) for item in value] if isinstance(value, list) else value
+
+
+API = "/api/v1"
+USER_AGENT = f"crmctl/{__version__}"
+Query = Iterable[tuple[str, str]]
+Say = Callable[[str], None]
+
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_MAX_REDIRECTS = 5
+_LOGGED_BODY = 4000
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A request. `reads`: it changes nothing, whatever its method. `repeatable`: sending it twice does no harm."""
+
+    request: Request
+    reads: bool
+    repeatable: bool
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The answer or error of one attempt, and the failure if a retry may help."""
+
+    result: Answer | CrmctlError
+    failure: Failure | None = None
+
+
+class Session:
+    """Requests to one service with one key; safe for several threads.
+
+    `log` receives the lines of `--debug`, with bodies if `logs_bodies`; `note` a message for a long wait. `random` returns jitter in [0,
+    1).
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        credential: Credential,
+        transport: HttpxTransport,
+        *,
+        clock: Clock | None = None,
+        random: Callable[[], float] = randomness.random,
+        budget: Budget | None = None,
+        max_wait: float = 300.0,
+        timeout: float = 30.0,
+        log: Say | None = None,
+        note: Say | None = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/").removesuffix(API).rstrip("/")
+        self.origin = origin_of(self.base_url)
+        if credential.origin != self.origin:
+            raise DeniedError(
+                f"the API key belongs to {credential.origin} and is not sent to {self.origin}",
+                code="foreign_origin",
+                hint="crmctl auth login --base-url URL stores a key for another service",
+            )
+        self.transport = transport
+        self.clock = clock or SystemClock()
+        self._headers = (("Authorization", f"Bearer {credential.key}"), ("User-Agent", USER_AGENT), ("Accept", "application/json"))
+        self._redactor = Redactor(credential.key)
+        self._random = random
+        self._budget = budget or Budget()
+        self._max_wait = max_wait
+        self._timeout = timeout
+        self.logs_bodies = True
+        self._log = log
+        self._note = note or (lambda _: None)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: Any = None,
+        idempotent: bool | None = None,
+        reads: bool = False,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        watch: AttemptObserver | None = None,
+    ) -> Answer:
+        """Send one request, with retries where they are safe, and return its 2xx answer.
+
+        `path` is relative to the API (`/objects`, `objects` and `/api/v1/objects` are the same), with percent-encoded segments. `body` is a
+        JSON value, or bytes of JSON. `idempotent` overrides the method's default; `reads` marks a POST that changes nothing; `watch` hears
+        of every attempt before it is sent. Raises DeniedError, NotFoundError, RejectedError, RateLimitedError, ServiceError, NetworkError.
+        """
+        call = self._call(method, path, query, body, headers, idempotent=idempotent, reads=reads, timeout=timeout)
+        answer, doubted = self._answer(call, watch)
+        if answer.ok:
+            return answer
+        if method == "DELETE" and answer.status == 404 and doubted:
+            # an earlier attempt without a clear answer deleted the resource
+            return Answer(204, answer.headers, b"", wrote=True)
+        raise self._refusal(answer, call)
+
+    def exchange(self, method: str, path: str, *, query: Query = (), body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """Like `request`, but return the last answer whatever its status."""
+        return self._answer(self._call(method, path, query, body, headers))[0]
+
+    def upload(self, upload: UploadBody) -> Answer:
+        """PUT a file to a signed URL, once, without the key and outside the rate limit; return the answer whatever its status. Raises
+        NetworkError, ServiceError."""
+        started = self.clock.monotonic()
+        # everything behind the host of a signed address may be secret
+        self._debug(f"> PUT {urljoin(upload.url, '/')}{HIDDEN} ({upload.length} bytes)")
+        response = self.transport.upload(upload)
+        self._debug(f"< {response.status} in {self.clock.monotonic() - started:.3f} s, {len(response.body)} bytes")
+        return Answer(response.status, response.headers, response.body, wrote=True)
+
+    def hurried(self, seconds: float) -> Session:
+        """Return a copy that waits at most `seconds` for a request, for a look during a longer wait."""
+        hurried = copy(self)
+        hurried._max_wait = min(self._max_wait, seconds)
+        hurried._timeout = min(self._timeout, max(seconds, 1.0))
+        return hurried
+
+    @property
+    def rate_window(self) -> float:
+        """The length of the rate limit's window in seconds, learned from answers; 60 until then."""
+        return self._budget.window()
+
+    def time_for(self, requests: int) -> float:
+        """Return the least seconds that so many requests take under the rate limit; 0 without one."""
+        return self._budget.time_for(requests)
+
+    def close(self) -> None:
+        self.transport.close()
+        self._budget.close()
+
+    def url(self, path: str, query: Query = ()) -> str:
+        """Return the complete address of an API path. Raises UsageError for an address outside the service."""
+        if _ABSOLUTE.match(path):
+            if origin_of(path) != self.origin:
+                raise UsageError(f"{urlsplit(path).netloc} is not the service of this profile; its key is not sent there")
+            path = path[len(urljoin(path, "/")) - 1 :].removeprefix(urlsplit(self.base_url).path)
+        path = f"/{path.lstrip('/')}"
+        if path != API and not path.startswith((f"{API}/", f"{API}?")):
+            path = API + path
+        encoded = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query)
+        return self.base_url + path + (("&" if "?" in path else "?") + encoded if encoded else "")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        *,
+        idempotent: bool | None = None,
+        reads: bool = False,
+        timeout: float | None = None,
+    ) -> _Call:
+        content = body if body is None or isinstance(body, bytes) else encode_json(body)
+        kind = (("Content-Type", "application/json"),) if content is not None else ()
+        every = (*self._headers, *kind, *(headers or {}).items())
+        request = Request(method, self.url(path, query), every, content, timeout or self._timeout)
+        reads = reads or method in ("GET", "HEAD")
+        return _Call(request, reads, reads or (is_repeatable(method) if idempotent is None else idempotent))
+
+    def _answer(self, call: _Call, watch: AttemptObserver | None = None) -> tuple[Answer, bool]:
+        """Return the last answer, and whether an earlier attempt had an unknown outcome. Raises the last failure without an answer."""
+        started, attempt, doubted = self.clock.monotonic(), 0, False
+        while True:
+            attempt += 1
+            slot = self._budget.acquire(max(0.0, self._max_wait - (self.clock.monotonic() - started)))
+            outcome = self._try(call, slot, watch)
+            failure = outcome.failure
+            wait = None
+            if failure is not None:
+                limits = {"waited": self.clock.monotonic() - started, "max_wait": self._max_wait, "random": self._random()}
+                wait = next_wait(failure, attempt=attempt, repeatable=call.repeatable, **limits)
+            if failure is None or wait is None:
+                if isinstance(outcome.result, CrmctlError):
+                    raise self._final(outcome.result, call)
+                return outcome.result, doubted
+            refused = failure.never_sent or failure.status == 429
+            doubted = doubted or not refused
+            if watch is not None and refused:
+                watch.refused()
+            self._pause(wait, failure)
+
+    def _try(self, call: _Call, slot: int, watch: AttemptObserver | None) -> _Outcome:
+        """Make one attempt and tell the budget how it ended."""
+        started = self.clock.monotonic()
+        self._log_request(call.request)
+        try:
+            if watch is not None:
+                watch.sending()
+            response = self._follow(call, self.transport.send(call.request))
+        except (NetworkError, ServiceError) as error:
+            never_sent = not error.outcome_unknown
+            self._budget.lost(slot, never_sent=never_sent)
+            error.outcome_unknown = error.outcome_unknown and not call.reads
+            self._debug(f"< no answer after {self.clock.monotonic() - started:.3f} s: {error.message}")
+            failure = Failure(never_sent=never_sent, transient=error.retryable) if isinstance(error, NetworkError) else None
+            return _Outcome(error, failure)
+        except BaseException:
+            self._budget.lost(slot, never_sent=False)
+            raise
+        self._budget.answered(slot, response.status, response.headers)
+        self._log_response(response, self.clock.monotonic() - started)
+        answer = Answer(response.status, response.headers, response.body, wrote=not call.reads)
+        if response.status not in RETRIED_STATUSES:
+            return _Outcome(answer)
+        return _Outcome(answer, Failure(status=response.status, retry_after=retry_after(response.headers, self.clock.now())))
+
+    def _follow(self, call: _Call, response: Response) -> Response:
+        """Follow redirects of a GET within the origin; no others, so that the key stays with the service."""
+        request, hops = call.request, 0
+        while request.method == "GET" and response.status in (301, 302, 303, 307, 308) and hops < _MAX_REDIRECTS:
+            target = urljoin(request.url, response.headers.get("location", "")).partition("#")[0]
+            if target == request.url or not _ABSOLUTE.match(target) or _origin_or_none(target) != self.origin:
+                break
+            hops += 1
+            self._debug(f"< {response.status}, on to {urlsplit(target).path}")
+            request = Request("GET", target, request.headers, None, request.timeout)
+            response = self.transport.send(request)
+        return response
+
+    def _refusal(self, answer: Answer, call: _Call) -> CrmctlError:
+        wait = retry_after(answer.headers, self.clock.now())
+        until = clock_time(self.clock.now() + wait) if wait is not None else None
+        return self._final(refusal(answer, retry_after=wait, until=until), call)
+
+    def _final(self, error: CrmctlError, call: _Call) -> CrmctlError:
+        """Complete an error for the caller: an unrepeatable request with an unknown outcome must not be retried blindly."""
+        if error.outcome_unknown and not call.repeatable:
+            error.retryable = False
+            error.hint = "; ".join(filter(None, ("the service may have done it all the same: look before you repeat it", error.hint)))
+        return self._redactor.error(error)
+
+    def _pause(self, wait: float, failure: Failure) -> None:
+        if failure.status == 429:
+            reason = "rate limit"
+        else:
+            reason = f"the service answered {failure.status}" if failure.status else "the connection failed"
+        text = f"{reason}: waiting {wait:.0f} s until {clock_time(self.clock.now() + wait)}"
+        (self._note if wait >= NOTED_WAIT else self._debug)(text)
+        self.clock.sleep(wait)
+
+    def _log_request(self, request: Request) -> None:
+        if self._log is None:
+            return
+        self._debug(f"> {request.method} {request.url[len(urljoin(request.url, '/')) - 1 :]}")
+        for name, value in request.headers:
+            self._debug(f"> {name}: {f'Bearer {HIDDEN}' if name == 'Authorization' else value}")
+        self._log_body(">", request.body or b"")
+
+    def _log_response(self, response: Response, seconds: float) -> None:
+        if self._log is None:
+            return
+        self._debug(f"< {response.status} in {seconds:.3f} s, {len(response.body)} bytes")
+        for name, value in response.headers.items():
+            self._debug(f"< {name}: {value}")
+        self._log_body("<", response.body)
+
+    def _log_body(self, arrow: str, body: bytes) -> None:
+        if body and self.logs_bodies:
+            # redact before cutting: half a key must not remain at the end of an excerpt
+            text = self._redactor.text(body.decode("utf-8", "replace"))
+            self._debug(f"{arrow} {text if len(text) <= _LOGGED_BODY else text[:_LOGGED_BODY] + '…'}")
+
+    def _debug(self, line: str) -> None:
+        if self._log is not None:
+            self._log(self._redactor.text(line))
+
+
+def encode_json(value: Any) -> bytes:
+    """Return a value as JSON bytes. Raises RejectedError for what JSON cannot hold."""
+    try:
+        return jsontext.dumps(value).encode()
+    except ValueError as error:
+        raise RejectedError(f"a value cannot be sent as JSON: {reason(error)}", code="invalid_value") from error
+
+
+def _origin_or_none(url: str) -> str | None:
+    try:
+        return origin_of(url)
+    except ValueError:
+        return None

@@ -1,0 +1,391 @@
+"""Receive webhooks locally, and forward each delivery."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import queue
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+
+from crmctl.client.transport import HttpxTransport, Request
+from crmctl.clock import Backoff, Clock
+from crmctl.errors import CrmctlError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.signatures import SignatureError, SignedHeaders, read_headers, verify
+
+MAX_BODY = 5 * 1024 * 1024
+REQUEST_SECONDS = 15.0
+"""For one whole request, however slowly it comes."""
+
+ANSWER_SECONDS = 10.0
+"""Seconds a sender waits until its event is taken; then it is told to retry."""
+
+CONNECTIONS = 128
+REMEMBERED = 10_000
+"""Event ids remembered to recognise repeats."""
+
+_TYPE_HEADER = "webhook-event-type"
+
+
+@dataclass(frozen=True)
+class ReceivedEvent:
+    """One verified delivery with its original headers and body. `type` is None if the sender does not name it."""
+
+    id: str
+    type: str | None
+    timestamp: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def to_document(self) -> Json:
+        """Return `{"id", "type", "timestamp", "data"}`: the time as ISO 8601 UTC, the body as data, or as text if it is not JSON."""
+        from datetime import UTC, datetime
+
+        moment = datetime.fromtimestamp(self.timestamp, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return {"id": self.id, "type": self.type, "timestamp": moment, "data": _content(self.body)}
+
+
+Outcome = Future[bool]
+"""Whether an event was taken, settled by `accept`. A 503 makes the sender repeat other events."""
+
+
+class Receiver:
+    """Listens until closed. `accept` gets each event and settles its outcome; `refuse` gets a message about each rejected request.
+
+    Threads of the server call both, which must return at once. Only an event that was taken gets a success, once however often it comes.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        secret: str,
+        clock: Clock,
+        *,
+        tolerance: float,
+        accept: Callable[[ReceivedEvent, Outcome], None],
+        refuse: Callable[[str], None],
+    ) -> None:
+        """Raises UsageError if it cannot listen there."""
+        self.secret = secret
+        self.clock = clock
+        self.tolerance = tolerance
+        self.accept = accept
+        self.refuse = refuse
+        self._seen: OrderedDict[str, Outcome] = OrderedDict()
+        self._lock = threading.Condition()
+        self._answering = 0
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        server = type("Server", (_Server,), {"address_family": family})
+        try:
+            self._server: _Server = server(address, self)
+        except (OSError, OverflowError) as error:
+            raise UsageError(
+                f"cannot listen on {address[0]} port {address[1]}: {reason(error)}", hint="--port 0 takes a free port"
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, args=[0.1], name="receiver", daemon=True)
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://[{host!s}]:{port}/" if ":" in str(host) else f"http://{host!s}:{port}/"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def await_answers(self, seconds: float) -> bool:
+        """Wait until every delivery has its answer, at most `seconds`; return whether all have."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._answering, seconds)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a delivery from its last byte to its answer."""
+        with self._lock:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answering -= 1
+                self._lock.notify_all()
+
+    def receive(self, pairs: tuple[tuple[str, str], ...], body: bytes) -> bool:
+        """Check a delivery, pass on a new one, wait, and return whether it was taken. Raises SignatureError."""
+        headers: SignedHeaders = read_headers(dict(pairs))
+        verify(self.secret, headers, body, self.clock.now(), self.tolerance)
+        with self._lock:
+            outcome = self._seen.get(headers.id)
+            is_new = outcome is None or (outcome.done() and not outcome.result())
+            if is_new or outcome is None:
+                outcome = self._seen[headers.id] = Future()
+            self._seen.move_to_end(headers.id)
+            if len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
+        if is_new:
+            self.accept(ReceivedEvent(headers.id, event_type(pairs, body), int(headers.timestamp), pairs, body), outcome)
+        try:
+            return outcome.result(ANSWER_SECONDS)
+        except TimeoutError:
+            return False
+
+
+def event_type(headers: tuple[tuple[str, str], ...], body: bytes) -> str | None:
+    """Return the type of an event from the header, else from `type` in the body; None without either."""
+    named = next((value.strip() for name, value in headers if name.lower() == _TYPE_HEADER and value.strip()), None)
+    if named is not None:
+        return named
+    content = _content(body)
+    kind = (
+        next((content.get(key) for key in ("type", "eventType", "event") if content.get(key)), None) if isinstance(content, dict) else None
+    )
+    return kind if isinstance(kind, str) else None
+
+
+def _content(body: bytes) -> Any:
+    try:
+        return jsontext.loads(body)
+    except ValueError:
+        return body.decode("utf-8", "replace")
+
+
+class _Server(ThreadingHTTPServer):
+    """Reject connections when too many are open."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, address: tuple[str, int], receiver: Receiver) -> None:
+        self.receiver = receiver
+        self._places = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without looking up the host's name, which may take seconds."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a caller that left or was too slow."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request per connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "crmctl"
+    sys_version = ""
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        deadline = _Deadline(self.connection, self.server.receiver.clock, REQUEST_SECONDS)
+        self.rfile: io.BufferedReader = io.BufferedReader(deadline)
+
+    def do_POST(self) -> None:
+        self.close_connection = True
+        receiver = self.server.receiver
+        try:
+            body = b"".join(self._body())
+        except _Unacceptable as problem:
+            self._answer(problem.status, str(problem))
+            self._drain()
+            receiver.refuse(f"turned away a request from {self.client_address[0]}: {problem}")
+            return
+        with receiver.answering():
+            try:
+                is_taken = receiver.receive(tuple(self.headers.items()), body)
+            except SignatureError as error:
+                self._answer(401, str(error))
+                receiver.refuse(f"turned away a request from {self.client_address[0]}: {error}")
+                return
+            if is_taken:
+                self._answer(204)
+            else:
+                self._answer(503, "the event was not taken; send it again later", **{"Retry-After": "10"})
+
+    def _other(self) -> None:
+        self.close_connection = True
+        self._answer(405, "deliveries are POST requests", Allow="POST")
+
+    do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _other  # noqa: N815 - as http.server looks for them
+
+    def _body(self) -> Iterator[bytes]:
+        if "chunked" in self.headers.get("transfer-encoding", "").lower():
+            yield from self._chunks()
+            return
+        try:
+            length = int(self.headers.get("content-length") or 0)
+        except ValueError:
+            raise _Unacceptable(400, "the content length is no number") from None
+        if not 0 <= length <= MAX_BODY:
+            raise _Unacceptable(413, f"the body is larger than {MAX_BODY >> 20} MB")
+        yield self._exactly(length)
+
+    def _chunks(self) -> Iterator[bytes]:
+        total = 0
+        while True:
+            line = self.rfile.readline(1024)
+            try:
+                length = int(line.partition(b";")[0].strip(), 16)
+            except ValueError:
+                raise _Unacceptable(400, "the chunks of the body cannot be read") from None
+            total += length
+            if length < 0 or total > MAX_BODY:
+                raise _Unacceptable(413, f"the body is larger than {MAX_BODY >> 20} MB")
+            if length == 0:
+                return
+            yield self._exactly(length)
+            self.rfile.readline(1024)
+
+    def _exactly(self, length: int) -> bytes:
+        content = self.rfile.read(length)
+        if len(content) < length:
+            raise _Unacceptable(400, "the body ended too early")
+        return content
+
+    def _drain(self) -> None:
+        """Read some of the remaining bytes: closing earlier would reset the connection and lose the answer."""
+        left = 2 * MAX_BODY
+        while left > 0 and (content := self.rfile.read1(65_536)):
+            left -= len(content)
+
+    def _answer(self, status: int, text: str = "", **headers: str) -> None:
+        content = jsontext.dumps({"error": text}).encode() if text else b""
+        self.send_response(status)
+        for name, value in {"Connection": "close", **headers}.items():
+            self.send_header(name, value)
+        if status != 204:
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """The receiver reports what matters."""
+
+
+class _Unacceptable(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _Deadline(io.RawIOBase):
+    """Bytes of a socket, for a limited time in all: a byte now and then does not keep a connection open."""
+
+    def __init__(self, connection: socket.socket, clock: Clock, seconds: float) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._until = clock.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._until - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+WAITING = 1000
+"""Events that may wait; further ones are refused."""
+
+TRIES = 3
+TIMEOUT = 10.0
+_BACKOFF = Backoff(first=1.0)
+
+_OWN = frozenset(
+    "host content-length connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"  # noqa: SIM905
+    " upgrade expect".split()
+)
+"""Headers that belong to a connection, not to the delivery."""
+
+
+class Forwarder:
+    """Forwards events. `say` hears of every event that did not arrive, `detail` of every one that did."""
+
+    def __init__(
+        self, url: str, transport: HttpxTransport, clock: Clock, *, say: Callable[[str], None], detail: Callable[[str], None]
+    ) -> None:
+        self._url = url
+        self._transport = transport
+        self._clock = clock
+        self._say = say
+        self._detail = detail
+        self._events: queue.Queue[ReceivedEvent | None] = queue.Queue(WAITING)
+        self._thread = threading.Thread(target=self._work, name="forwarder", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more event may wait."""
+        return not self._events.full()
+
+    def forward(self, event: ReceivedEvent) -> None:
+        """Queue an event; ask for room first."""
+        self._events.put_nowait(event)
+
+    def close(self, seconds: float) -> None:
+        """Give waiting events so many seconds to leave."""
+        with contextlib.suppress(queue.Full):
+            self._events.put_nowait(None)
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._say(f"{self._events.qsize() + 1} events were not forwarded")
+        else:
+            self._transport.close()
+
+    def _work(self) -> None:
+        while (event := self._events.get()) is not None:
+            self._deliver(event)
+
+    def _deliver(self, event: ReceivedEvent) -> None:
+        headers = tuple((name, value) for name, value in event.headers if name.lower() not in _OWN)
+        request = Request("POST", self._url, headers, event.body, TIMEOUT)
+        said = ""
+        for attempt in range(TRIES):
+            if attempt:
+                self._clock.sleep(_BACKOFF.gap(attempt))
+            try:
+                status = self._transport.send(request).status
+            except CrmctlError as error:
+                said = error.message
+                continue
+            if status < 500 and status != 429:
+                tell = self._detail if 200 <= status < 300 else self._say
+                tell(f"{event.id} forwarded: {status}")
+                return
+            said = f"status {status}"
+        self._say(f"{event.id} could not be forwarded: {said}")

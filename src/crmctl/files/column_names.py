@@ -1,0 +1,244 @@
+"""Match column names to attributes, and parse options that apply to single columns."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute
+from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES
+from crmctl.values.composites import Form, fold, known_parts, knows_part, learn_form
+from crmctl.values.typed_text import date_directives
+
+RECORD_ID = "id"
+RECORD_FIELDS = frozenset({"id", "objectid", "createdat", "updatedat"})
+"""Fields of a record outside its data, folded. Exports have them as columns."""
+
+
+class MatchedBy(StrEnum):
+    """The way a name matched its attribute, most certain first."""
+
+    SLUG = "slug"
+    NAME = "name"
+    FOLDED = "folded"
+
+
+@dataclass(frozen=True)
+class ColumnMatch:
+    attribute: Attribute
+    part: str | None
+    by: MatchedBy
+
+
+class Names:
+    """The names of an object's active attributes, for matching columns."""
+
+    def __init__(self, attributes: Sequence[Attribute], samples: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Store the attributes. `samples`, the `data` of existing records, show more parts of values."""
+        self._samples = samples
+        self.attributes = [attribute for attribute in attributes if attribute.is_active is not False]
+        self._slugs = {attribute.slug: attribute for attribute in self.attributes}
+        self._folded: dict[str, list[Attribute]] = {}
+        for attribute in self.attributes:
+            for name in {fold(attribute.slug), fold(attribute.name or attribute.slug)}:
+                self._folded.setdefault(name, []).append(attribute)
+
+    @property
+    def slugs(self) -> list[str]:
+        return list(self._slugs)
+
+    def find(self, name: str) -> ColumnMatch | None:
+        """Return the attribute (and part) that a column name matches, or None. Raises UsageError if it matches several."""
+        whole = self._attribute(name.strip())
+        if whole is not None:
+            return whole
+        left, _, part = name.strip().partition(".")
+        owner = self._attribute(left)
+        if owner is None or not _has_parts(owner.attribute) or not knows_part(owner.attribute, part.strip(), self.form(owner.attribute)):
+            return None
+        return ColumnMatch(owner.attribute, part.strip(), owner.by)
+
+    def form(self, attribute: Attribute) -> Form:
+        """Return the form in which existing records store an attribute."""
+        return learn_form(attribute, self._samples)
+
+    def parts_of(self, name: str) -> list[str]:
+        """Return the valid parts if `slug.part` names an unknown part. Empty for other names."""
+        left, dot, _ = name.strip().partition(".")
+        owner = self._attribute(left) if dot else None
+        if owner is None or not _has_parts(owner.attribute):
+            return []
+        return [f"{owner.attribute.slug}.{part}" for part in known_parts(owner.attribute, self.form(owner.attribute))]
+
+    def _attribute(self, name: str) -> ColumnMatch | None:
+        if name in self._slugs:
+            return ColumnMatch(self._slugs[name], None, MatchedBy.SLUG)
+        fitting = self._folded.get(fold(name), [])
+        if len(fitting) > 1:
+            slugs = ", ".join(attribute.slug for attribute in fitting)
+            raise UsageError(
+                f"the column {name!r} fits several attributes: {slugs}", hint=f"--map '{name}={fitting[0].slug}'", code="ambiguous_column"
+            )
+        if not fitting:
+            return None
+        return ColumnMatch(fitting[0], None, MatchedBy.NAME if fitting[0].name == name else MatchedBy.FOLDED)
+
+    def nearest(self, name: str, count: int = 3) -> list[str]:
+        """Return the slugs closest to a name, best first."""
+        choices: dict[str, str] = {}
+        for attribute in self.attributes:
+            choices.setdefault(fold(attribute.slug), attribute.slug)
+            choices.setdefault(fold(attribute.name or ""), attribute.slug)
+            if attribute.type in PART_NAMES:
+                for part, others in PART_NAMES[attribute.type].items():
+                    target = f"{attribute.slug}.{part}"
+                    for spelling in (fold(part), *others, fold(part) + fold(attribute.slug), fold(attribute.slug) + fold(part)):
+                        choices.setdefault(spelling, target)
+        choices.pop("", None)
+        folded = fold(name)
+        contained = [key for key in choices if len(key) > 3 and (key in folded or (len(folded) > 3 and folded in key))]
+        close = difflib.get_close_matches(folded, list(choices), n=count, cutoff=0.7)
+        return list(dict.fromkeys(choices[key] for key in [*close, *contained]))[:count]
+
+
+def _has_parts(attribute: Attribute) -> bool:
+    return attribute.type in COMPOSITE_TYPES and not attribute.is_list
+
+
+BLANK_POLICIES = {"skip": "skip", "clear": "clear"}
+DECIMAL_MARKS = {",": "comma", "comma": "comma", ".": "point", "point": "point"}
+
+
+def parse_blanks(texts: Iterable[str]) -> dict[str, str]:
+    """Return the policy for blank cells by column ("" for the others). Raises UsageError for anything but skip and clear."""
+    return _by_column("--blank", texts, _one_of("--blank", BLANK_POLICIES, "skip or clear"))
+
+
+def parse_decimal_marks(texts: Iterable[str], *, comma: bool = False) -> dict[str, str]:
+    """Return the marks "comma" and "point" by column. Raises UsageError for any other mark.
+
+    With `comma`, the other columns use a comma.
+    """
+    texts = list(texts)
+    return _by_column("--decimal-mark", [*([","] if comma else []), *texts], _one_of("--decimal-mark", DECIMAL_MARKS, "comma or point"))
+
+
+def parse_date_formats(texts: Iterable[str]) -> dict[str, str]:
+    """Return strptime directives by column, from formats such as `%d/%m/%Y` and `DD/MM/YYYY`. Raises UsageError for an incomplete one."""
+
+    def directives(format: str) -> str:
+        try:
+            return date_directives(format)
+        except RejectedError as error:
+            raise UsageError(error.message, hint="--date-format %d/%m/%Y, or --date-format 'Birthday=%d/%m/%Y'", code=error.code) from None
+
+    return _by_column("--date-format", texts, directives)
+
+
+def _one_of(option: str, choices: dict[str, str], words: str) -> Callable[[str], str]:
+    example = next(iter(choices.values()))
+
+    def choose(value: str) -> str:
+        if value not in choices:
+            raise UsageError(
+                f"{option} takes {words}, not {value!r}", hint=f"{option} {example}, or for one column: {option} COLUMN={example}"
+            )
+        return choices[value]
+
+    return choose
+
+
+def _by_column(option: str, texts: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for text in texts:
+        column, _, value = text.rpartition("=")
+        known = read(value)
+        if said.get(column, known) != known:
+            raise UsageError(f"{option} says two things of {f'the column {column!r}' if column else 'all columns'}")
+        said[column] = known
+    return said
+
+
+HEADER_WORDS = frozenset({"column", "columns", "header", "from", "source", "slug", "target", "to", "attribute"})
+
+
+def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """Return targets by column from `COLUMN=SLUG` texts. An empty target skips the column.
+
+    A column name may contain `=`, a slug may not.
+    """
+    mapped: dict[str, str] = {}
+    for pair in pairs:
+        column, equals, target = pair.rpartition("=")
+        if not equals or not column:
+            raise UsageError(f"--map takes COLUMN=SLUG, not {pair!r}", hint="for example --map 'Work Email=email'")
+        if mapped.get(column, target) != target:
+            raise UsageError(f"--map gives two targets for the column {column!r}: {mapped[column]!r} and {target!r}")
+        mapped[column] = target.strip()
+    return mapped
+
+
+def read_map_file(path: Path) -> dict[str, str]:
+    """Return targets by column from a file: a JSON or YAML object, or CSV with two columns. Raises UsageError for other content."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
+    except UnicodeError as error:
+        raise UsageError(f"{path} is not UTF-8", code="undecodable") from error
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv"):
+        return _pairs(path, _csv_pairs(path, text, "\t" if suffix == ".tsv" else ","))
+    document = _document(path, text, is_json=suffix == ".json" or text.lstrip().startswith("{"))
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} must hold an object of column names and slugs", hint='for example {"Work Email": "email", "Notes": ""}')
+    return _pairs(path, list(document.items()))
+
+
+def _document(path: Path, text: str, *, is_json: bool) -> Any:
+    if is_json:
+        try:
+            return jsontext.loads(text, unique_keys=True)
+        except ValueError as error:
+            raise UsageError(f"{path} is not JSON: {reason(error)}") from error
+    from crmctl.values import yaml_text  # imported here because only YAML map files need it
+
+    try:
+        return yaml_text.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is not YAML: {reason(error)}") from error
+
+
+def _csv_pairs(path: Path, text: str, delimiter: str) -> list[tuple[Any, Any]]:
+    try:
+        rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
+    except csv.Error as error:
+        raise UsageError(f"{path} is not CSV: {reason(error)}") from error
+    for row in rows:
+        if len(row) != 2:
+            raise UsageError(
+                f"{path} must have two columns, the column name and the slug", hint=f"this row has {len(row)}: {', '.join(row)}"
+            )
+    if rows and all(fold(cell) in HEADER_WORDS for cell in rows[0]):
+        rows = rows[1:]
+    return [(column, target) for column, target in rows]
+
+
+def _pairs(path: Path, items: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    mapped: dict[str, str] = {}
+    for column, target in items:
+        if not isinstance(column, str) or not (target is None or isinstance(target, str)):
+            raise UsageError(
+                f"{path}: {column!r}: {target!r} is not a column name and a slug", hint="both are text; an empty slug leaves the column out"
+            )
+        if column in mapped:
+            raise UsageError(f"{path} names the column {column!r} twice")
+        mapped[column] = (target or "").strip()
+    return mapped

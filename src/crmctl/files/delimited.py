@@ -1,0 +1,321 @@
+"""CSV and TSV files: quoting, headers and row widths."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crmctl.bulk_context import Finding
+from crmctl.errors import RejectedError, UsageError
+from crmctl.files.encodings import Encoding, open_text, read_lines
+from crmctl.files.rows import RECORD_LIMIT, Dialect, Row, Source, SourceOptions
+from crmctl.models.field_paths import without_guard
+
+CSV_FIELD_LIMIT = 100_000
+"""Longer lines bypass the standard parser, because its field limit applies to the whole process."""
+
+
+class QuotedRecord(NamedTuple):
+    """One record. `cells` is None for a blank line, `raw` has no line ending. With a `problem`, `cells` are those before it."""
+
+    first_line: int
+    last_line: int
+    raw: str
+    cells: list[str] | None
+    problem: Finding | None = None
+
+
+def split_records(lines: Iterator[str], delimiter: str, quote: str | None, *, lines_before: int = 0) -> Iterator[QuotedRecord]:
+    """Split physical lines (with their endings) into records, preceded by `lines_before` lines of the file.
+
+    An unclosed quote takes the rest of the text into one last record with a problem. Raises RejectedError if an open quote exceeds the
+    record limit.
+    """
+    number = lines_before
+    strict = csv.reader([], delimiter=delimiter, quotechar=quote, strict=True).dialect if quote else None
+    parse: Any = csv.reader
+    new = tuple.__new__  # takes half the time of calling QuotedRecord, for nearly every line
+    for line in lines:
+        number += 1
+        text = line.rstrip("\r\n")
+        if not text:
+            yield QuotedRecord(number, number, text, None)
+        elif quote is None or quote not in text:
+            yield new(QuotedRecord, (number, number, text, text.split(delimiter), None))
+        else:
+            record = None
+            if len(text) <= CSV_FIELD_LIMIT:
+                try:
+                    record = new(QuotedRecord, (number, number, text, next(parse((text,), strict)), None))
+                except csv.Error:
+                    record = None
+                if record is not None and text.count(quote) % 2 and any(_opens_late(cell, quote) for cell in record.cells or ()):
+                    record = None
+            if record is None:
+                record = _Scan(lines, delimiter, quote, number).read(line)
+            number = record.last_line
+            yield record
+
+
+class _Scan:
+    """Reads one record with difficult quotes: over several lines, very long, or malformed."""
+
+    def __init__(self, lines: Iterator[str], delimiter: str, quote: str, number: int) -> None:
+        self.lines = lines
+        self.delimiter = delimiter
+        self.quote = quote
+        self.first = self.number = number
+        self.text = ""
+        self.raw: list[str] = []
+        self.length = 0
+        self.cells: list[str] = []
+        self.problem: Finding | None = None
+        self.is_torn = False
+
+    def read(self, line: str) -> QuotedRecord:
+        self._take(line)
+        pos = 0
+        while True:
+            if self.text.startswith(self.quote, pos):
+                opened = self.number
+                end = self._quoted(pos + 1, opened)
+                if end is None:
+                    return self._record(_unclosed(opened))
+                pos = end
+                if pos == len(self._body()):
+                    return self._record()
+                if not self.text.startswith(self.delimiter, pos):
+                    # continue: a later cell may contain line ends, and its lines are not records
+                    self.problem = self.problem or _after_quote(self.number, len(self.cells), self._body()[pos : pos + 20])
+                    self.is_torn = self.is_torn or opened != self.number
+                    pos = self.text.find(self.delimiter, pos)
+                    if pos < 0:
+                        return self._record()
+                pos += 1
+            else:
+                end = self.text.find(self.delimiter, pos)
+                if end < 0:
+                    self.cells.append(self._body()[pos:])
+                    return self._record()
+                self.cells.append(self.text[pos:end])
+                pos = end + 1
+
+    def _quoted(self, pos: int, opened: int) -> int | None:
+        """Read a quoted cell after its opening quote; return the position after its closing quote, or None at the end of the text."""
+        quote = self.quote
+        pieces: list[str] = []
+        while True:
+            end = self.text.find(quote, pos)
+            if end < 0:
+                pieces.append(self.text[pos:])
+                line = next(self.lines, None)
+                if line is None:
+                    return None
+                self._go_on(line, opened)
+                pos = 0
+            elif self.text.startswith(quote, end + 1):
+                pieces.append(self.text[pos : end + 1])
+                pos = end + 2
+            else:
+                pieces.append(self.text[pos:end])
+                self.cells.append("".join(pieces))
+                return end + 1
+
+    def _take(self, line: str) -> None:
+        self.text = line
+        self.length += len(line)
+        self.raw.append(line)
+
+    def _go_on(self, line: str, opened: int) -> None:
+        """Add one more line. Raises RejectedError if the record that began on the line `opened` grows too large."""
+        self.number += 1
+        self._take(line)
+        if self.length > RECORD_LIMIT:
+            problem = _unclosed(opened)
+            raise RejectedError(
+                f"{problem.message} within {RECORD_LIMIT // 1024 // 1024} MB",
+                hint=problem.hint,
+                code=problem.code,
+                details={"line": opened},
+            )
+
+    def _body(self) -> str:
+        return self.text.rstrip("\r\n")
+
+    def _record(self, problem: Finding | None = None) -> QuotedRecord:
+        """Return the record. With an unpaired quote, it takes all remaining lines, because they may belong to a cell."""
+        problem = self.problem or problem
+        unpaired = sum(line.count(self.quote) for line in self.raw) % 2 == 1
+        if problem is None and unpaired and any(_opens_late(cell, self.quote) for cell in self.cells):
+            problem = _late_quote(self.number)
+        if problem is not None and (unpaired or self.is_torn):
+            for line in self.lines:
+                self._go_on(line, self.first)
+        return QuotedRecord(self.first, self.number, "".join(self.raw).rstrip("\r\n"), self.cells, problem)
+
+
+def _opens_late(cell: str, quote: str) -> bool:
+    return cell[:1].isspace() and cell.lstrip().startswith(quote)
+
+
+def _late_quote(line: int) -> Finding:
+    return Finding(
+        "text_before_quote",
+        f"a blank before a quote on line {line} that no other one closes",
+        hint="take the blank away, or give --quote none if quotes have no meaning in this file",
+    )
+
+
+def _unclosed(line: int) -> Finding:
+    return Finding(
+        "unclosed_quote",
+        f"the quote opened on line {line} is never closed",
+        hint=f"close the quote that begins on line {line}, or give --quote none if quotes have no meaning in this file",
+    )
+
+
+def _after_quote(line: int, cell: int, text: str) -> Finding:
+    return Finding(
+        "text_after_quote",
+        f"text after the closing quote of cell {cell} on line {line}: {text!r}",
+        hint="a quote inside a quoted cell is written twice",
+    )
+
+
+RESULT_MARK = "_row"
+"""A column that identifies result files."""
+
+REPEATED_HEADER = Finding("repeated_header", "the header once more: were files joined?", hint="delete the line")
+
+SEPARATOR_LINE = "sep="
+"""Start of a first line such as `sep=;`, which spreadsheets write to name the delimiter. It is not data."""
+
+
+class DelimitedSource(Source):
+    """A CSV or TSV file with a known dialect. Reads the header at once. Raises UsageError for an empty file."""
+
+    header_complete = True
+
+    def __init__(self, path: Path, name: str, dialect: Dialect, options: SourceOptions) -> None:
+        if dialect.delimiter is None:
+            raise ValueError("a delimited file needs a delimiter")
+        self.path = path
+        self.name = name
+        self.blank_lines = 0
+        self._delimiter = dialect.delimiter
+        self._quote = dialect.quote
+        self._encoding = Encoding(dialect.encoding, dialect.bom)
+        self._compressed = dialect.compressed
+        self._pad_short = options.pad_short
+        self._excel_safe = options.excel_safe
+        header = next((record for record in self._records() if record.cells is not None), None)
+        if header is None or header.cells is None:
+            raise UsageError(
+                f"{name} is empty: it does not even name its columns",
+                hint="a table without rows still has a header; did what wrote the file fail?",
+                code="empty_file",
+            )
+        if header.problem is not None:
+            raise RejectedError(
+                f"{name}: the header cannot be read: {header.problem.message}",
+                hint=header.problem.hint,
+                code=header.problem.code,
+                details={"line": header.first_line},
+            )
+        self.header_text = header.raw
+        self._width = len(header.cells)
+        self.header = list(header.cells)
+        while self.header and not self.header[-1].strip():
+            self.header.pop()
+        if not self.header:
+            raise UsageError(f"{name}: the first line names no column", hint="the first line must name the columns", code="empty_header")
+        if options.pad_short and RESULT_MARK in self.header:
+            raise UsageError(
+                f"--pad-short would shift the columns that a result file adds: {name} has a column {RESULT_MARK}",
+                hint="add the missing cells in the file",
+            )
+        self.dialect = replace(dialect, header=self.header, header_line=header.first_line)
+
+    def rows(self) -> Iterator[Row]:
+        width, named = self._width, len(self.header)
+        last_name = self.header[-1]
+        ordinal, blank = 0, 0
+        header_seen = False
+        new = tuple.__new__  # takes half the time of calling Row
+        for first, last, raw, cells, problem in self._records():
+            if cells is None:
+                blank += 1
+                continue
+            if not header_seen:
+                header_seen = True
+                continue
+            if problem is None and len(cells) != width:
+                if len(cells) == 1 and not cells[0].strip():
+                    blank += 1
+                    continue
+                if self._pad_short and len(cells) < width and not self._is_torn(raw):
+                    raw += self._delimiter * (width - len(cells))
+                    cells = cells + [""] * (width - len(cells))
+                else:
+                    problem = _ragged(len(cells), width)
+            elif problem is None and named != width:
+                problem = _unnamed(cells, named)
+                cells = cells[:named] if problem is None else cells
+            if problem is None and cells[-1] == last_name and self._repeats_header(cells):
+                problem = REPEATED_HEADER
+            if self._excel_safe:
+                cells = [without_guard(cell) for cell in cells]
+            ordinal += 1
+            yield new(Row, (ordinal, first, last, raw, cells, None, problem.at(ordinal, first, last) if problem else None))
+        self.blank_lines = blank
+
+    def _is_torn(self, raw: str) -> bool:
+        """Whether a row has an unpaired quote, and so is probably part of another row."""
+        return self._quote is not None and raw.count(self._quote) % 2 == 1
+
+    def _repeats_header(self, cells: list[str]) -> bool:
+        return cells[1:] == self.header[1:] and cells[0].lstrip("\ufeff") == self.header[0]
+
+    def _records(self) -> Iterator[QuotedRecord]:
+        with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:
+            lines, skipped = skip_separator_line(read_lines(text, self.name))
+            yield from split_records(lines, self._delimiter, self._quote, lines_before=skipped)
+
+
+def separator_of(line: str) -> str | None:
+    """Return the delimiter named by a `sep=` line, or None."""
+    text = line.rstrip("\r\n").strip('"')
+    return text[4] if text.lower().startswith(SEPARATOR_LINE) and len(text) == len(SEPARATOR_LINE) + 1 else None
+
+
+def skip_separator_line(lines: Iterator[str]) -> tuple[Iterator[str], int]:
+    """Return the lines without a leading `sep=` line, and the number of lines skipped (0 or 1)."""
+    first = next(lines, None)
+    if first is None:
+        return iter(()), 0
+    return (lines, 1) if separator_of(first) else (chain([first], lines), 0)
+
+
+def _ragged(found: int, width: int) -> Finding:
+    cells = "1 cell" if found == 1 else f"{found} cells"
+    if found < width:
+        return Finding(
+            "too_few_cells",
+            f"{cells} where the header has {width}",
+            hint="add the missing delimiters, so that every cell stands under its column",
+        )
+    return Finding("too_many_cells", f"{cells} where the header has {width}", hint="a cell that holds the delimiter must be quoted")
+
+
+def _unnamed(cells: list[str], named: int) -> Finding | None:
+    """Return a finding if a cell under an unnamed column is not empty."""
+    for index in range(named, len(cells)):
+        if cells[index].strip():
+            return Finding(
+                "unnamed_column", f"a value under column {index + 1}, which has no name", hint="name the column in the header, or empty it"
+            ).on(f"#{index + 1}", cells[index])
+    return None

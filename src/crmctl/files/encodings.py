@@ -1,0 +1,339 @@
+"""Turn bytes into lines of text: compression, encodings, strict decoding."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn, cast
+
+from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.files.rows import RECORD_LIMIT
+
+GZIP_MAGIC = b"\x1f\x8b"
+BUFFER_SIZE = 256 * 1024
+
+FOREIGN: list[tuple[bytes, str, str]] = [
+    (b"PK\x03\x04", "a zip archive and no Excel workbook", "unpack the archive first, or save the sheet as CSV (UTF-8)"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel workbook", "save the sheet as CSV (UTF-8)"),
+    (b"BZh", "compressed with bzip2", "unpack it first, for example: bzip2 -dc FILE | crmctl bulk import OBJECT -"),
+    (b"\xfd7zXZ\x00", "compressed with xz", "unpack it first, for example: xz -dc FILE | crmctl bulk import OBJECT -"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it first, for example: zstd -dc FILE | crmctl bulk import OBJECT -"),
+    (b"PAR1", "a Parquet file", "convert it to CSV or JSONL"),
+    (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
+    (b"%PDF-", "a PDF document", "export the table as CSV"),
+    (b"<!doctype html", "an HTML page", "a download that needs a login often saves the login page instead of the file"),
+    (b"<html", "an HTML page", "a download that needs a login often saves the login page instead of the file"),
+    (b"<?xml", "an XML document", "convert it to CSV or JSONL"),
+]
+"""First bytes (in lower case for text), the kind of file, and advice to the user."""
+
+
+def is_gzip(path: Path, name: str) -> bool:
+    """Whether the content is gzip, regardless of the name. Raises UsageError if the file cannot be opened."""
+    return read_start(path, name, 2, compressed=False) == GZIP_MAGIC
+
+
+def read_start(path: Path, name: str, size: int, *, compressed: bool) -> bytes:
+    """Return the first `size` bytes, decompressed if `compressed`."""
+    with open_bytes(path, name, compressed=compressed) as stream:
+        return stream.read(size)
+
+
+def refuse_foreign(start: bytes, name: str) -> None:
+    """Raise UsageError if the first bytes identify a format that is not a text table."""
+    probe = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    for magic, what, hint in FOREIGN:
+        if start.startswith(magic) or (magic.startswith(b"<") and probe.startswith(magic)):
+            raise UsageError(f"{name} is {what}, not CSV, TSV, JSONL or JSON", hint=hint, code="unknown_format")
+
+
+@contextmanager
+def open_bytes(path: Path, name: str, *, compressed: bool) -> Iterator[BinaryIO]:
+    """Open the file's bytes. Errors in opening, reading or decompressing inside the block become UsageError."""
+    try:
+        if path.exists() and not path.is_file():
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise UsageError(f"{name} is {kind}", hint="give a file, or pipe the data in and give - as the file", code="unreadable_file")
+        with path.open("rb", buffering=BUFFER_SIZE) as raw:
+            if not compressed:
+                yield raw
+                return
+            with gzip.GzipFile(fileobj=raw, mode="rb") as plain, io.BufferedReader(cast(io.RawIOBase, plain), BUFFER_SIZE) as stream:
+                yield cast(BinaryIO, stream)
+    except EOFError as error:
+        raise UsageError(
+            f"{name} is cut off: the gzip data ends before its end mark", hint="copy or download the file again", code="unreadable_file"
+        ) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UsageError(
+            f"{name} is not intact gzip: {reason(error)}", hint="copy or download the file again", code="unreadable_file"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
+
+
+BOMS: list[tuple[bytes, str]] = [
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+]
+"""Byte order marks, longest first: the UTF-32 mark begins with the UTF-16 mark."""
+
+USUAL = [
+    *("cp1252", "cp1250", "cp1251", "shift_jis", "gb18030", "big5", "euc_kr", "euc_jp", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257"),
+    *("iso8859_15", "koi8_r", "mac_roman", "cp850", "cp437"),
+]
+"""Encodings of tables, most common first."""
+
+BLOCK = 64 * 1024
+SAMPLE = 20_000
+"""Number of bytes after an undecodable one used to guess the encoding."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A text encoding by its Python name, and whether the file begins with its byte order mark."""
+
+    name: str
+    bom: bool
+
+
+_ALIKE = ("cp1252", "cp1250")
+_OLDER = ("mac_roman", "cp850", "cp437")
+_LATIN = (*_ALIKE, *_OLDER, "iso8859-1")
+"""Encodings that read the same bytes as Latin letters. Only a person who knows the words can choose among them."""
+
+_ODD = re.compile("[A-Za-z][Ÿ\N{REPLACEMENT CHARACTER}]|[a-z][ŽŠ]|[a-z][ˆ‡‰‹ƒ‚„†](?=[a-z])")
+"""A capital or a sign inside a word: cp1252 shows letters of older encodings this way."""
+
+_WORD = re.compile(r"""[^\s,;|"'(){}\[\]<>:/]{0,20}[^\x00-\x7f\s][^\s,;|"'(){}\[\]<>:/]{0,20}""")
+"""A word with a non-ASCII character."""
+
+SHOWN_WORDS = 3
+SAMPLED_BLOCKS = 64
+"""Number of blocks of a file searched for such words."""
+
+_NOT_OF_FILES = ("idna", "punycode", "undefined")
+
+
+def find_encoding(start: bytes, declared: str | None) -> Encoding:
+    """Return the encoding of a file that begins with `start`: as declared, or by byte order mark, or UTF-8.
+
+    Raises UsageError for a name that is not a text encoding, and for utf-16 or utf-32 without a byte order mark.
+    """
+    marked = next((name for mark, name in BOMS if start.startswith(mark)), None)
+    if declared is None:
+        if marked is None and b"\0" in start:
+            _refuse_wide(start)
+        return Encoding(marked or "utf-8", marked is not None)
+    try:
+        name = codecs.lookup(declared).name
+        if name in _NOT_OF_FILES:
+            raise LookupError
+        io.TextIOWrapper(io.BytesIO(), encoding=name).close()
+    except (LookupError, ValueError):
+        raise UsageError(
+            f"{declared} is not a text encoding",
+            hint="for example utf-8, cp1252, iso-8859-15, utf-16-le, shift_jis",
+            code="unknown_encoding",
+        ) from None
+    if name in ("utf-16", "utf-32"):
+        if marked is None or not marked.startswith(name):
+            raise UsageError(
+                f"the file has no byte order mark, so {name} can be read in two ways",
+                hint=f"--encoding {name}-le or {name}-be",
+                code="unknown_encoding",
+            )
+        return Encoding(marked, bom=True)
+    if name == "utf-8-sig":
+        return Encoding("utf-8", marked == "utf-8")
+    return Encoding(name, marked == name)
+
+
+def _refuse_wide(start: bytes) -> None:
+    """Raise UsageError for UTF-16 or UTF-32 without a byte order mark."""
+    for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
+        try:
+            text = codecs.getincrementaldecoder(name)().decode(start)
+        except UnicodeDecodeError:
+            continue
+        if text and "\0" not in text and 2 * sum(map(str.isascii, text)) > len(text):
+            raise UsageError(
+                f"the file looks like {name} without a byte order mark: a NUL byte at offset {start.index(0)}",
+                hint=f"--encoding {name}",
+                code="undecodable",
+                details={"offset": start.index(0), "line": 1, "encoding": "utf-8", "likely": name},
+            )
+
+
+@contextmanager
+def open_text(path: Path, name: str, encoding: Encoding, *, compressed: bool) -> Iterator[io.TextIOWrapper]:
+    """Open the file as text, with its line endings and without the byte order mark.
+
+    Raises UsageError for an undecodable byte, with its offset, its line and a likely encoding.
+    """
+    try:
+        with (
+            open_bytes(path, name, compressed=compressed) as stream,
+            io.TextIOWrapper(stream, encoding=encoding.name, errors="strict", newline="") as text,
+        ):
+            if encoding.bom:
+                text.read(1)
+            yield text
+    except UnicodeError:
+        refuse_undecodable(path, name, encoding, compressed=compressed)
+
+
+def read_lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
+    """Yield physical lines with their endings. Raises UsageError for a NUL, RejectedError for a line above the record limit."""
+    readline = text.readline
+    number = 0
+    while line := readline(RECORD_LIMIT + 1):
+        number += 1
+        if "\0" in line:
+            refuse_nul(name, number)
+        if len(line) > RECORD_LIMIT:
+            raise RejectedError(
+                f"{name}: line {number} is longer than {RECORD_LIMIT // 1024 // 1024} MB",
+                hint="is this a table with one record per line?",
+                code="record_too_large",
+            )
+        yield line
+
+
+def refuse_nul(name: str, line: int) -> NoReturn:
+    raise UsageError(
+        f"{name} holds a NUL character on line {line}",
+        hint="a binary file, or UTF-16 without a byte order mark: try --encoding utf-16-le or --encoding utf-16-be",
+        code="undecodable",
+        details={"line": line},
+    )
+
+
+def count_lines(text: str, start: int = 0, end: int | None = None) -> int:
+    """Return the number of line ends (LF, CR or CRLF) in a part of a text."""
+    end = len(text) if end is None else end
+    count = text.count("\n", start, end)
+    if text.find("\r", start, end) >= 0:
+        count += text.count("\r", start, end) - text.count("\r\n", start, end)
+    return count
+
+
+def refuse_undecodable(path: Path, name: str, encoding: Encoding, *, compressed: bool) -> NoReturn:
+    """Read the file again and raise UsageError with a description of its first undecodable byte."""
+    decoder = codecs.getincrementaldecoder(encoding.name)(errors="strict")
+    fed, line = 0, 1
+    with open_bytes(path, name, compressed=compressed) as stream:
+        block = b"\n"
+        while block:
+            block = stream.read(BLOCK)
+            fed += len(block)
+            try:
+                line += count_lines(decoder.decode(block, final=not block))
+            except UnicodeDecodeError as error:
+                offset = fed - len(error.object) + error.start
+                line += count_lines(error.object[: error.start].decode(encoding.name, errors="ignore"))
+                place = f"offset {offset}{' of the unpacked data' if compressed else ''}, line {line}"
+                _refuse_byte(name, encoding, error, place, {"offset": offset, "line": line, "encoding": encoding.name})
+            except UnicodeError:
+                break
+    raise UsageError(
+        f"{name} cannot be decoded as {encoding.name}, from line {line:,} on", hint="name its encoding: --encoding X", code="undecodable"
+    )
+
+
+def _refuse_byte(name: str, encoding: Encoding, error: UnicodeDecodeError, place: str, details: Mapping[str, object]) -> NoReturn:
+    byte = f"0x{error.object[error.start]:02x}" if error.start < len(error.object) else "the end"
+    sample = _lines_from(error.object, error.start)
+    likely = likely_encoding(sample, tried=encoding.name)
+    hint = "name its encoding: --encoding X"
+    if likely is not None:
+        readings = _readings(list(dict.fromkeys(_WORD.findall(sample.decode(likely, "ignore")))), likely)
+        may_be = " or ".join(f"{other} ({words[0]!r})" for other, words in readings.items()) or likely
+        hint = f"it may be {may_be}: look at `crmctl bulk inspect {name} --encoding {likely}` before importing with --encoding {likely}"
+    raise UsageError(
+        f"{name} is not {encoding.name}: byte {byte} at {place}",
+        hint=hint,
+        code="undecodable",
+        details={**details, "likely": likely},
+    ) from None
+
+
+def describe_words(text: io.TextIOWrapper, beginning: str, encoding: str) -> str | None:
+    """Describe words of a file as read in its declared encoding, and in others that have letters for the same bytes."""
+    if encoding.startswith("utf"):
+        return None
+    words = dict.fromkeys(_WORD.findall(beginning))
+    for _ in range(SAMPLED_BLOCKS):
+        if len(words) >= SHOWN_WORDS or not (block := text.read(BLOCK)):
+            break
+        if not block.isascii():
+            words |= dict.fromkeys(_WORD.findall(block))
+    if not words:
+        return None
+    readings = {name: ", ".join(map(repr, read)) for name, read in _readings(list(words), encoding).items()}
+    own = f"{encoding} reads {readings.pop(encoding)}"
+    return "; ".join([own, *(f"{other} would read {read} (--encoding {other})" for other, read in readings.items())])
+
+
+def _readings(words: list[str], encoding: str) -> dict[str, list[str]]:
+    """Return a few distinctive words as read by `encoding` and by other encodings."""
+    names = dict.fromkeys([encoding, *_LATIN] if encoding in _LATIN else [encoding])
+    if not any(letter.isascii() and letter.isalpha() for word in words for letter in word):  # words of another script
+        likely = likely_encoding("\n".join(words).encode(encoding, "ignore"), tried=encoding)
+        names = dict.fromkeys([encoding, likely or encoding])
+    telling: list[tuple[int, dict[str, str]]] = []
+    for word in words:
+        others: dict[str, str] = {}
+        is_odd = bool(_ODD.search(word.encode(encoding, "ignore").decode("cp1252", "replace")))
+        for name in names:
+            read = _read_as(word, encoding, name)
+            if read is None or not read.isprintable() or read in (word, *others.values()):
+                continue
+            if name not in _OLDER or (is_odd and read.isalpha()):
+                others[name] = read
+        telling.append((-len(others), {encoding: word} | others))
+    chosen = [read for _, read in sorted(telling, key=lambda pair: pair[0])[:SHOWN_WORDS]]
+    return {name: [read[name] for read in chosen if name in read] for name in names if any(name in read for read in chosen)}
+
+
+def _read_as(word: str, encoding: str, other: str) -> str | None:
+    try:
+        return word.encode(encoding).decode(other)
+    except UnicodeError:
+        return None
+
+
+def _lines_from(data: bytes, place: int) -> bytes:
+    """Return the line at a place and whole lines after it. Earlier lines were decodable and give no clue."""
+    start, end = data.rfind(b"\n", 0, place) + 1, data.rfind(b"\n", place, place + SAMPLE)
+    return bytes(data[start : end + 1 if end > place else place + SAMPLE])
+
+
+def likely_encoding(sample: bytes, *, tried: str) -> str | None:
+    """Return a likely encoding of bytes that `tried` cannot decode, for a hint. If several read the same text, return the most common."""
+    marked = next((name for mark, name in BOMS if sample.startswith(mark)), None)
+    if marked is not None and marked != tried:
+        return marked
+    if sample.isascii():
+        return None
+    if tried != "utf-8":
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder("utf-8")().decode(sample)
+            return "utf-8"
+    from charset_normalizer import from_bytes
+
+    others = [name for name in USUAL if name != tried]
+    best = from_bytes(sample, cp_isolation=others, enable_fallback=False, preemptive_behaviour=False).best()
+    if best is None:
+        return None
+    return next((name for name in others if name in (best.encoding, *best.could_be_from_charset)), best.encoding)

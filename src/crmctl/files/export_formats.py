@@ -1,0 +1,278 @@
+"""The formats of an export."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path as FilePath
+from pathlib import PurePath
+from typing import IO, Any
+
+from crmctl.errors import RejectedError, UsageError
+from crmctl.files.whole_files import require_files_extra, whole_bytes, whole_file
+from crmctl.models import jsontext
+from crmctl.models.field_paths import Path, delimited_row, narrow, value_at
+from crmctl.models.ids import suggestion
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Attribute
+
+JSON_FORMATS = ("jsonl", "json")
+_TIMES: dict[Path, str] = {("createdAt",): "time", ("updatedAt",): "time"}
+
+Wires = Callable[[], Iterable[str]]
+"""Yields the records to write as JSON text. Every call starts from the first record."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The format, and the attributes that are its columns.
+
+    JSON formats contain records as the service sends them. `fields` limits and orders the output: it maps each name to its place in a
+    record.
+    """
+
+    format: str = "jsonl"
+    attributes: Sequence[Attribute] = ()
+    excel_safe: bool = False
+    fields: Mapping[str, Path] | None = None
+
+    @property
+    def is_table(self) -> bool:
+        return self.format not in JSON_FORMATS
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Column names of a table, or the requested fields. None for the JSON formats with all fields."""
+        if self.fields is not None:
+            return list(self.fields)
+        return ["id", *(attribute.slug for attribute in self.attributes), "createdAt", "updatedAt"] if self.is_table else None
+
+    @property
+    def kinds(self) -> list[str]:
+        """The type of every column: its attribute's type, `time`, or `text`."""
+        types: dict[Path, str] = {
+            ("data", attribute.slug): "text" if attribute.is_list else attribute.type or "text" for attribute in self.attributes
+        }
+        if self.fields is None:
+            return ["text", *types.values(), "time", "time"]
+        return [{**types, **_TIMES}.get(path, "text") for path in self.fields.values()]
+
+    def cells(self, wire: str) -> list[Any]:
+        """Return the values of one record, by column."""
+        record = jsontext.loads(wire)
+        if self.fields is not None:
+            return [value_at(record, path) for path in self.fields.values()]
+        data = record.get("data") if isinstance(record.get("data"), dict) else {}
+        values = (data.get(attribute.slug) for attribute in self.attributes)
+        return [record.get("id"), *values, record.get("createdAt"), record.get("updatedAt")]
+
+    def text(self, wire: str) -> str:
+        """Return one record as one line of JSON."""
+        return wire if self.fields is None else jsontext.dumps(narrow(jsontext.loads(wire), self.fields.values()))
+
+
+BATCH = 5000
+SHEET_ROWS = 1_048_576
+CELL_LENGTH = 32_767
+EXACT_DIGITS = 15
+"""Number of digits that a spreadsheet keeps."""
+LARGEST = 10**EXACT_DIGITS
+"""Smallest number that may have lost digits in a sheet. An import refuses it and larger ones."""
+
+_ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]|_(?=x[0-9A-Fa-f]{4}_)")
+
+
+def write_parquet(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
+    """Write one row group per 5,000 records. A column has the type of its attribute if every value fits it exactly, or else it is text."""
+    pyarrow, parquet = require_files_extra("pyarrow"), require_files_extra("pyarrow.parquet")
+    kinds = _kinds(layout, wires)
+    types = {"number": pyarrow.float64(), "checkbox": pyarrow.bool_(), "date": pyarrow.date32(), "time": pyarrow.timestamp("us", "UTC")}
+    columns = layout.columns or []
+    schema = pyarrow.schema([(name, types.get(kind, pyarrow.string())) for name, kind in zip(columns, kinds, strict=True)])
+    rows = (layout.cells(wire) for wire in wires())
+    with parquet.ParquetWriter(raw, schema) as writer:
+        while chunk := list(islice(rows, BATCH)):
+            arrays = [
+                pyarrow.array([_as(kind, row[place]) for row in chunk], field.type)
+                for place, (kind, field) in enumerate(zip(kinds, schema, strict=True))
+            ]
+            writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+
+
+def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
+    """Write one sheet, row by row.
+
+    Text is never a formula. Numbers of more than 15 digits, which Excel would cut, are written as text. Raises RejectedError for more
+    records than a sheet can hold, and for text too long for a cell.
+    """
+    openpyxl, cells = require_files_extra("openpyxl"), require_files_extra("openpyxl.cell")
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("records")
+    sheet.freeze_panes = "A2"
+
+    def cell(value: Any) -> Any:
+        made = cells.WriteOnlyCell(sheet)
+        made._value, made.data_type = value, "n" if isinstance(value, int | float) else "s"
+        if isinstance(value, bool):
+            made.data_type = "b"
+        elif isinstance(value, date):
+            made.value = value
+            made.number_format = "yyyy-mm-dd"
+        return made
+
+    columns = layout.columns or []
+    kinds = layout.kinds
+    try:
+        sheet.append([cell(_sheet_text(column, "the header")) for column in columns])
+        for count, wire in enumerate(wires(), 2):
+            if count > SHEET_ROWS:
+                raise RejectedError(
+                    f"a sheet holds no more than {SHEET_ROWS - 1:,} records", hint="export csv or parquet", code="too_many_rows"
+                )
+            row, owner = layout.cells(wire), f"record {jsontext.loads(wire).get('id')}"
+            values = [_sheet_value(kind, value, owner) for kind, value in zip(kinds, row, strict=True)]
+            sheet.append([None if value is None else cell(value) for value in values])
+    finally:
+        sheet.close()
+    book.save(raw)
+
+
+def _kinds(layout: Layout, wires: Wires) -> Sequence[str]:
+    """Return the kind of every column: its attribute's type, or text if a value does not fit it."""
+    kinds = layout.kinds
+    open_places = [place for place, kind in enumerate(kinds) if kind in _FITS]
+    for wire in wires():
+        row = layout.cells(wire)
+        for place in [place for place in open_places if row[place] is not None and not _FITS[kinds[place]](row[place])]:
+            kinds[place] = "text"
+            open_places.remove(place)
+    return kinds
+
+
+def _is_double(value: Any) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53) or isinstance(value, float)
+
+
+def _is_date(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value) is not None and _parses(date.fromisoformat, value)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, str) and _parses(datetime.fromisoformat, value) and datetime.fromisoformat(value).tzinfo is not None
+
+
+def _parses(parse: Any, text: str) -> bool:
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+_FITS: Json = {"number": _is_double, "checkbox": lambda value: isinstance(value, bool), "date": _is_date, "time": _is_time}
+
+
+def _as(kind: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if kind == "number":
+        return float(value)
+    if kind == "date":
+        return date.fromisoformat(value)
+    if kind == "time":
+        return datetime.fromisoformat(value)
+    return value if kind == "checkbox" or isinstance(value, str) else jsontext.dumps(value)
+
+
+def _sheet_value(kind: str, value: Any, owner: str) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float) and len(Decimal(str(value)).as_tuple().digits) <= EXACT_DIGITS and abs(value) < LARGEST:
+        return value
+    if kind == "date" and _is_date(value) and date.fromisoformat(value).year >= 1900:
+        return date.fromisoformat(value)
+    return _sheet_text(value if isinstance(value, str) else jsontext.dumps(value), owner)
+
+
+def _sheet_text(text: str, owner: str) -> str:
+    """Escape characters that a workbook cannot contain, as Excel does: `_x000B_`."""
+    escaped = _ILLEGAL.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+    if len(escaped) > CELL_LENGTH:
+        raise RejectedError(
+            f"{owner} has a text of {len(escaped):,} characters, and a cell holds {CELL_LENGTH:,}",
+            hint="export csv or parquet",
+            code="cell_too_long",
+        )
+    return escaped
+
+
+TEXT_FORMATS = ("jsonl", "csv", "tsv", "json")
+BINARY_FORMATS = ("parquet", "xlsx")
+FORMATS = TEXT_FORMATS + BINARY_FORMATS
+SUFFIXES = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".parquet": "parquet",
+    ".xlsx": "xlsx",
+}  # fmt: skip
+CHUNK = 500
+
+
+def export_format(name: str | None, declared: str | None) -> str:
+    """Return the declared format, or the one of the file's name (without `.gz`), or jsonl. Raises UsageError for an unknown format."""
+    chosen = declared
+    if declared is None:
+        suffix = PurePath(name.removesuffix(".gz")).suffix.lower() if name is not None else ".jsonl"
+        chosen = SUFFIXES.get(suffix)
+    if chosen not in FORMATS:
+        problem = f"unknown format {declared}" if declared is not None else f"the name {name} does not say which format is wanted"
+        raise UsageError(problem, hint=suggestion(declared or "", FORMATS, f"--format {'|'.join(FORMATS)}"), code="unknown_format")
+    if chosen in BINARY_FORMATS and (name is None or name.endswith(".gz")):
+        problem = "is not for a pipe" if name is None else "is compressed already"
+        raise UsageError(f"{chosen} {problem}", hint=f"write it with -O FILE.{chosen}", code="unknown_format")
+    return chosen
+
+
+def check_libraries(format: str) -> None:
+    """Raise UsageError if the library for this format is not installed. Call it before reading anything."""
+    if format in BINARY_FORMATS:
+        require_files_extra("pyarrow" if format == "parquet" else "openpyxl")
+
+
+def write_file(path: FilePath, layout: Layout, wires: Wires) -> None:
+    """Replace `path` by a complete file. Raises UsageError if the file cannot be written, RejectedError if it cannot hold the records."""
+    if layout.format in BINARY_FORMATS:
+        write = write_parquet if layout.format == "parquet" else write_xlsx
+        with whole_bytes(path) as raw:
+            write(raw, layout, wires)
+        return
+    with whole_file(path) as stream:
+        for text in texts(layout, wires()):
+            stream.write(text)
+
+
+def texts(layout: Layout, wires: Iterable[str]) -> Iterator[str]:
+    """Yield the text of an export in a text format."""
+    pieces = _chunks(wires if layout.is_table else map(layout.text, wires))
+    if layout.format == "jsonl":
+        for chunk in pieces:
+            yield "\n".join(chunk) + "\n"
+    elif layout.format == "json":
+        opening = "["
+        for chunk in pieces:
+            yield opening + ",".join("\n" + wire for wire in chunk)
+            opening = ","
+        yield "\n]\n" if opening == "," else "[]\n"
+    else:
+        delimiter = "\t" if layout.format == "tsv" else ","
+        yield delimited_row(layout.columns or [], delimiter)
+        for chunk in pieces:
+            yield "".join(delimited_row(layout.cells(wire), delimiter, excel_safe=layout.excel_safe) for wire in chunk)
+
+
+def _chunks(wires: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(wires)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk

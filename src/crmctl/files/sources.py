@@ -1,0 +1,301 @@
+"""Open an input file: format, compression, encoding and dialect."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import BinaryIO
+
+from crmctl.errors import UsageError, reason, storage_error
+from crmctl.files.delimited import DelimitedSource, QuotedRecord, separator_of, split_records
+from crmctl.files.encodings import (
+    SAMPLE,
+    Encoding,
+    describe_words,
+    find_encoding,
+    is_gzip,
+    open_text,
+    read_lines,
+    read_start,
+    refuse_foreign,
+)
+from crmctl.files.rows import Dialect, Format, Source, SourceOptions
+from crmctl.models.ids import suggestion
+
+CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
+SAMPLE_RECORDS = 500
+CLEAR_LEAD = 0.1
+"""Required lead of the best candidate over the second, as a share of the sampled rows."""
+
+
+@dataclass(frozen=True)
+class DialectCandidate:
+    """Result of reading a sample with one candidate.
+
+    Number of cells in the header, share of rows with that width, and whether any row has several cells.
+    """
+
+    delimiter: str
+    width: int
+    consistency: float
+    splits_rows: bool
+
+
+def detect_delimiter(lines: Callable[[], Iterator[str]], quote: str | None, name: str) -> str:
+    """Return the delimiter of the text. `lines()` reads it from the start. Raises UsageError if two candidates fit."""
+    readings = [_read(lines(), candidate, quote) for candidate in CANDIDATES]
+    splitting = sorted((reading for reading in readings if reading.width > 1), key=lambda reading: -reading.consistency)
+    if not splitting:
+        # A file with one column. If commas split no row, each row is one cell (a list `a;b`). Otherwise
+        # those rows are ragged and get findings.
+        splitting = [reading for reading in readings if reading.splits_rows]
+        if "," not in [reading.delimiter for reading in splitting]:
+            return ","
+        if len(splitting) > 1:
+            raise _tie(name, splitting)
+        return splitting[0].delimiter
+    if len(splitting) > 1 and splitting[0].consistency - splitting[1].consistency < CLEAR_LEAD:
+        raise _tie(name, [reading for reading in splitting if splitting[0].consistency - reading.consistency < CLEAR_LEAD])
+    return splitting[0].delimiter
+
+
+def _read(lines: Iterator[str], delimiter: str, quote: str | None) -> DialectCandidate:
+    records: Iterator[QuotedRecord] = (record for record in split_records(lines, delimiter, quote) if record.cells is not None)
+    header = next(records, None)
+    width = len(header.cells or ()) if header else 0
+    fitting, total, splits = 0, 0, False
+    for record in islice(records, SAMPLE_RECORDS):
+        cells = len(record.cells or ())
+        total += 1
+        fitting += cells == width and record.problem is None
+        splits = splits or cells > 1
+    return DialectCandidate(delimiter, width, fitting / total if total else 1.0, splits)
+
+
+def _tie(name: str, readings: list[DialectCandidate]) -> UsageError:
+    names = " and ".join(CANDIDATES[reading.delimiter] for reading in readings)
+    return UsageError(
+        f"{name} can be read with more than one delimiter: {names}",
+        hint=f"say which one it is, for example --delimiter {CANDIDATES[readings[0].delimiter]}",
+        code="ambiguous_delimiter",
+    )
+
+
+SUFFIXES = {
+    ".csv": Format.CSV,
+    ".tsv": Format.TSV,
+    ".tab": Format.TSV,
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+    ".json": Format.JSON,
+}
+TABLE_SUFFIXES = (".xlsx", ".xlsm", ".xls", ".parquet")
+CHARACTER_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
+START_LENGTH = 4096
+DEFAULT_OPTIONS = SourceOptions()
+_JSON_ARRAY = re.compile(r"\s*\[\s*([\[{\]]|$)")
+_JSON_OBJECT = re.compile(r"\s*\{\s*([\"}]|$)")
+
+
+def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: str | None = None) -> Source:
+    """Open a regular file for repeated reading.
+
+    `name` is its name in messages, and determines its format. Raises UsageError (exit 2) if the file cannot be opened, decoded or read as a
+    table, RejectedError (exit 9) for a malformed header.
+    """
+    shown = name if name is not None else str(path)
+    compressed = is_gzip(path, shown)
+    start = read_start(path, shown, START_LENGTH, compressed=compressed)
+    table = _table_format(start, path)
+    if table is not None:
+        _refuse_other_options(options, table)
+        from crmctl.files.sheets import open_table
+
+        return open_table(path, shown, table, options.sheet)
+    refuse_foreign(start, shown)
+    encoding = find_encoding(start, options.encoding)
+    lines = partial(_lines, path, shown, encoding, compressed)
+    with open_text(path, shown, encoding, compressed=compressed) as text:
+        beginning = text.read(START_LENGTH)
+        kind = _format(options, shown, beginning.lstrip())
+        beginning += text.read(SAMPLE)
+        doubt = describe_words(text, beginning, encoding.name)
+    notes = ["it is text, though its name says otherwise"] if PurePath(shown).suffix.lower() in TABLE_SUFFIXES else []
+    notes += [doubt] if doubt else []
+    if not kind.is_delimited:
+        _refuse_dialect_options(options, kind)
+        dialect = Dialect(kind, compressed, encoding.name, encoding.bom, notes=notes)
+        return _json_source(kind)(path, shown, dialect)
+    quote = '"' if options.quote is None else _quote(options.quote)
+    if options.delimiter is not None:
+        delimiter = _character(options.delimiter, "--delimiter")
+    elif kind is Format.TSV:
+        delimiter = "\t"
+    elif named := separator_of(next(lines(), "")):
+        delimiter = named
+        notes.append(f"the first line names the delimiter: sep={named}")
+    else:
+        delimiter = detect_delimiter(lines, quote, shown)
+    if delimiter == quote:
+        raise UsageError("the delimiter and the quote are the same character", hint="give --delimiter and --quote")
+    if not compressed and not _ends_a_line(path):
+        notes.append("the last line has no line end: was the file cut off?")
+    dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes)
+    return DelimitedSource(path, shown, dialect, options)
+
+
+def _json_source(kind: Format) -> Callable[[Path, str, Dialect], Source]:
+    if kind is Format.JSONL:
+        from crmctl.files.json_files import JsonLinesSource
+
+        return JsonLinesSource
+    from crmctl.files.json_files import JsonArraySource
+
+    return JsonArraySource
+
+
+def _table_format(start: bytes, path: Path) -> Format | None:
+    """Return the format of a file with typed cells by its content, or else None."""
+    if start.startswith(b"PAR1"):
+        return Format.PARQUET
+    if not start.startswith(b"PK\x03\x04"):
+        return None
+    import zipfile
+
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return Format.XLSX if "xl/workbook.xml" in archive.namelist() else None
+    return None
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4))
+        end = file.read().rstrip(b"\0")
+        return not end or end.endswith((b"\n", b"\r"))
+
+
+def _lines(path: Path, name: str, encoding: Encoding, compressed: bool) -> Iterator[str]:
+    with open_text(path, name, encoding, compressed=compressed) as text:
+        yield from read_lines(text, name)
+
+
+def _format(options: SourceOptions, name: str, start: str) -> Format:
+    """Return the declared format, or else the one suggested by name and content.
+
+    Content alone distinguishes JSON arrays from JSON lines.
+    """
+    if options.format is not None:
+        kinds = {str(kind): kind for kind in Format if kind.is_text}
+        if options.format.lower() not in kinds:
+            hint = suggestion(options.format, kinds, f"one of: {', '.join(kinds)}")
+            raise UsageError(f"unknown format {options.format}", hint=hint, code="unknown_format")
+        return kinds[options.format.lower()]
+    plain = PurePath(name[:-3] if name.lower().endswith(".gz") else name)
+    named = SUFFIXES.get(plain.suffix.lower())
+    if named is not None and named.is_delimited:
+        return named
+    if _JSON_ARRAY.match(start):
+        return Format.JSON
+    if _JSON_OBJECT.match(start):
+        return Format.JSONL
+    if named is not None:
+        return named
+    if not start:
+        return Format.JSONL  # in JSON lines an empty file is valid and has no rows
+    first_line = start.splitlines()[0]
+    if options.delimiter is None and "\t" in first_line and not any(mark in first_line for mark in ",;|"):
+        return Format.TSV
+    return Format.CSV
+
+
+def _character(text: str, option: str) -> str:
+    character = CHARACTER_NAMES.get(text.lower(), text)
+    if len(character) != 1 or character in "\r\n\0":
+        raise UsageError(f"{option} takes one character, or one of {', '.join(n for n in CHARACTER_NAMES if n.isalpha())}", code="usage")
+    return character
+
+
+def _quote(text: str) -> str | None:
+    return None if text.lower() in ("none", "") else _character(text, "--quote")
+
+
+def _refuse_other_options(options: SourceOptions, format: Format) -> None:
+    """Refuse options that do not apply to a file of typed cells. The sheet of a workbook is allowed."""
+    _refuse_dialect_options(options, format)
+    if options.format not in (None, str(format)):
+        raise UsageError(f"the file is {format}, not {options.format}", hint=f"--format {format}, or none", code="unknown_format")
+    if options.sheet is not None and format is not Format.XLSX:
+        raise UsageError(f"--sheet has no meaning for {format}")
+
+
+def _refuse_dialect_options(options: SourceOptions, format: Format) -> None:
+    for option, value in (("--delimiter", options.delimiter), ("--quote", options.quote), ("--pad-short", options.pad_short or None)):
+        if value is not None:
+            raise UsageError(f"{option} has no meaning for {format}", hint="give --format csv if the file is CSV")
+
+
+STDIN = "-"
+STDIN_NAMES = frozenset({STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+DESCRIPTOR = re.compile(r"/dev/fd/\d+|/proc/(self|\d+)/fd/\d+|/dev/tty")
+COPY_NAME = "input"
+
+
+@dataclass(frozen=True)
+class GivenInput:
+    """An input with the user's name for it and the path of its bytes. `is_copy`: the path is a movable copy of a stream."""
+
+    name: str
+    path: Path
+    is_copy: bool = False
+
+    @classmethod
+    def at(cls, path: Path) -> GivenInput:
+        return cls(str(path), path)
+
+
+def is_stream(file: str) -> bool:
+    """Whether an input can be read only once: stdin, a pipe, or the shell's `<(command)`.
+
+    Raises UsageError for a missing file, a directory, a socket or a device.
+    """
+    if file in STDIN_NAMES:
+        return True
+    try:
+        mode = Path(file).stat().st_mode
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {_why(error)}", code="unreadable_file") from error
+    if stat.S_ISFIFO(mode) or DESCRIPTOR.fullmatch(file) or os.path.realpath(file) == os.devnull:
+        return True
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise UsageError(f"cannot read {file}: it is {kind}", hint="give a file, or - for stdin", code="unreadable_file")
+    return False
+
+
+def copy_stream(file: str, stdin: BinaryIO, folder: Path) -> Path:
+    """Copy a stream into a private file. Raises UsageError for a read error, StorageError on a full disk."""
+    path = folder / COPY_NAME
+    path.touch(mode=0o600)
+    try:
+        with path.open("wb") as copy:
+            if file in STDIN_NAMES:
+                shutil.copyfileobj(stdin, copy)
+            else:
+                with Path(file).open("rb") as stream:
+                    shutil.copyfileobj(stream, copy)
+    except OSError as error:
+        failure = storage_error(error, path) or UsageError(f"cannot read {file}: {reason(error)}", code="unreadable_file")
+        raise failure from error
+    return path
+
+
+def _why(error: OSError) -> str:
+    return "no such file" if isinstance(error, FileNotFoundError) else reason(error)

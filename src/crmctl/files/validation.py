@@ -1,0 +1,315 @@
+"""Check every row of a file and group payloads into batches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from crmctl.bulk_context import Finding, Severity
+from crmctl.client.session import encode_json
+from crmctl.files.cell_values import ValueOptions
+from crmctl.files.mapping import Mapping
+from crmctl.files.payloads import Marker, RowBuilder, RowEncoder, Seen, can_encode
+from crmctl.files.rows import Row, Source
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import BULK_LIMIT, Attribute
+from crmctl.values.composites import NO_PARTS, Parts
+
+DEFAULT_BYTES = 1_000_000
+"""Most bytes of encoded records in one request. A larger record is sent alone."""
+
+
+class SendableRow(Protocol):
+    """A checked row: its place in the input, the record's data, the record's id if given, and its findings."""
+
+    @property
+    def ordinal(self) -> int: ...
+    @property
+    def data(self) -> Json: ...
+    @property
+    def id(self) -> str | None: ...
+    @property
+    def findings(self) -> Sequence[Finding]: ...
+
+
+class Entry(NamedTuple):
+    """One row of a batch: its ordinal, the record as JSON for the bulk call, and the record's id if sent.
+
+    It also serves as a valid row without findings.
+    """
+
+    ordinal: int
+    encoded: bytes
+    id: str | None = None
+
+    @property
+    def data(self) -> Json:
+        data: Json = jsontext.loads(self.encoded)["data"]
+        return data
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """At most 100 records in input order, sent in one request."""
+
+    entries: tuple[Entry, ...]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @cached_property
+    def ordinals(self) -> list[int]:
+        return [entry.ordinal for entry in self.entries]
+
+    @cached_property
+    def records(self) -> list[bytes]:
+        return [entry.encoded for entry in self.entries]
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the encoded records."""
+        return sum(len(entry.encoded) for entry in self.entries)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of the data sent."""
+        return hashlib.blake2b(b"\n".join(self.records), digest_size=16).digest()
+
+    def halves(self) -> tuple[Batch, Batch]:
+        middle = len(self.entries) // 2
+        return Batch(self.entries[:middle]), Batch(self.entries[middle:])
+
+
+def entry_of(row: SendableRow, *, with_id: bool, marker: Marker | None = None, target: str | None = None) -> Entry:
+    """Return the record of a row for the bulk call. Only upserts (`with_id`) send an id.
+
+    A new record gets its marker. `target` is the id for a row without one.
+    """
+    entry = row if isinstance(row, Entry) else Entry(row.ordinal, b'{"data":%s}' % encode_json(row.data))
+    encoded = entry.encoded
+    if with_id and (record_id := row.id or target):
+        return Entry(row.ordinal, b'%s,"id":%s}' % (encoded[:-1], encode_json(record_id)), record_id)
+    if marker is not None:
+        mark = encode_json({marker.slug: marker.text(row.ordinal)})
+        comma = b"" if encoded.endswith(b"{}}") else b","
+        return Entry(row.ordinal, b"%s%s%s}" % (encoded[:-2], comma, mark[1:]))
+    return entry
+
+
+class Batcher:
+    """Splits entries into batches. A batch is complete when the next entry does not fit."""
+
+    def __init__(self, max_rows: int = BULK_LIMIT, max_bytes: int = DEFAULT_BYTES) -> None:
+        self.max_rows = max_rows
+        self.max_bytes = max_bytes
+        self._entries: list[Entry] = []
+        self._size = 0
+
+    def feed(self, entry: Entry) -> Batch | None:
+        """Add one entry. Return the previous batch if it is now complete."""
+        entries, size = self._entries, len(entry[1])
+        if entries and (len(entries) >= self.max_rows or self._size + size > self.max_bytes):
+            full = self.flush()
+            self._entries, self._size = [entry], size
+            return full
+        entries.append(entry)
+        self._size += size
+        return None
+
+    def batches(self, entries: Iterable[Entry]) -> Iterator[Batch]:
+        """Yield all batches, including the rest."""
+        yield from (batch for entry in entries if (batch := self.feed(entry)) is not None)
+        if (last := self.flush()) is not None:
+            yield last
+
+    def flush(self) -> Batch | None:
+        """Return the remaining entries as a batch, or None."""
+        batch = Batch(tuple(self._entries)) if self._entries else None
+        self._entries, self._size = [], 0
+        return batch
+
+
+BLOCK_ROWS = 500
+EXAMPLES = 5
+MAX_FINDINGS = 1000
+MAX_UNKNOWN_OPTIONS = 100
+
+
+class Payload(NamedTuple):
+    """A row to send, unless a finding rejects it; then `data` must not be used.
+
+    `parts` are values that an update gives only in part. `data` has such values as in a new record.
+    """
+
+    ordinal: int
+    first_line: int
+    last_line: int
+    data: Json
+    id: str | None
+    findings: list[Finding]
+    row: Row
+    clears: int = 0
+    parts: MappingOf[str, Parts] = NO_PARTS
+
+    @property
+    def rejected(self) -> bool:
+        return any(finding.rejects for finding in self.findings)
+
+
+@dataclass
+class ValidationReport:
+    """The result of reading a whole file.
+
+    `findings` holds the first findings; `counts` and `examples` by code cover all. `clears` counts attributes cleared by blank cells.
+    `unknown_options` counts values that match no option, by column. `dates` lists the columns whose day and month can be swapped.
+    """
+
+    rows: int = 0
+    valid: int = 0
+    rejected: int = 0
+    warnings: int = 0
+    blank_lines: int = 0
+    clears: int = 0
+    updates: int = 0
+    is_fatal: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[Finding]] = field(default_factory=dict)
+    unknown_options: dict[str, Counter[str]] = field(default_factory=dict)
+    dates: dict[str, Json] = field(default_factory=dict)
+
+    def add(self, finding: Finding, max_findings: int) -> None:
+        self.counts[finding.code] += 1
+        self.is_fatal = self.is_fatal or finding.severity is Severity.FATAL
+        self.warnings += finding.severity is Severity.WARNING
+        if len(self.findings) < max_findings:
+            self.findings.append(finding)
+        examples = self.examples.setdefault(finding.code, [])
+        if len(examples) < EXAMPLES:
+            examples.append(finding)
+        if finding.code == "unknown_option" and finding.column is not None and finding.value is not None:
+            values = self.unknown_options.setdefault(finding.column, Counter())
+            if finding.value in values or len(values) < MAX_UNKNOWN_OPTIONS:
+                values[finding.value] += 1
+
+    def reject(self, finding: Finding) -> None:
+        """Count a row as rejected although it was valid alone."""
+        self.valid -= 1
+        self.rejected += 1
+        self.add(finding, MAX_FINDINGS)
+
+    def to_document(self) -> Json:
+        """Return the JSON form, with every key."""
+        return {
+            "rows": self.rows,
+            "valid": self.valid,
+            "rejected": self.rejected,
+            "updates": self.updates,
+            "blankLines": self.blank_lines,
+            "clears": self.clears,
+            "warnings": self.warnings,
+            "counts": dict(self.counts),
+            "unknownOptions": {column: dict(values.most_common()) for column, values in self.unknown_options.items()},
+            "dates": self.dates,
+            "findings": [finding.to_document() for finding in self.findings],
+        }
+
+
+def payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> Iterator[Payload]:
+    """Yield every data row in input order, typed and checked, with findings about duplicates of earlier rows.
+
+    Raises UsageError for undecodable bytes, RejectedError if reading cannot continue (a broken JSON array, a huge record).
+    """
+    return _payloads(source, RowBuilder(mapping, attributes, options))
+
+
+def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attribute], options: ValueOptions) -> Iterator[Payload | Entry]:
+    """Yield payloads, with only encoded entries for most rows without findings."""
+    builder = RowBuilder(mapping, attributes, options)
+    if not source.dialect.format.is_delimited or not can_encode(builder):
+        yield from _payloads(source, builder)
+        return
+    encoder = RowEncoder(builder, len(source.header))
+    new = tuple.__new__  # takes half the time of calling Entry
+    unique = builder.unique
+    with Seen() as seen:
+        rows = source.rows()
+        while block := list(islice(rows, BLOCK_ROWS)):
+            for row, encoded in zip(block, encoder.encode(block), strict=True):
+                if encoded is None:
+                    yield _payload(row, builder, seen)
+                elif unique and (found := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
+                    yield Payload(row.ordinal, row.first_line, row.last_line, Entry(row.ordinal, encoded).data, None, found, row)
+                else:
+                    yield new(Entry, (row.ordinal, encoded, None))
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Listeners for every finding and row. The report keeps the first `kept` findings."""
+
+    finding: Callable[[Finding], object] = lambda _: None
+    row: Callable[[Payload], object] = lambda _: None
+    kept: int = MAX_FINDINGS
+
+
+def validate(
+    source: Source, builder: RowBuilder, heard: Heard = Heard(), translate: Callable[[Iterator[Payload]], Iterator[Payload]] = iter
+) -> ValidationReport:
+    """Read the whole file once and return a report. `translate` may change the rows."""
+    result = ValidationReport()
+    for payload in translate(_payloads(source, builder)):
+        result.rows += 1
+        heard.row(payload)
+        result.clears += payload.clears
+        for finding in payload.findings:
+            result.add(finding, heard.kept)
+            heard.finding(finding)
+        if payload.findings and payload.rejected:
+            result.rejected += 1
+        else:
+            result.valid += 1
+            result.updates += payload.id is not None
+    result.blank_lines = source.blank_lines
+    result.dates = {column: watch.to_document() for column, watch in builder.date_watches.items() if watch.tells}
+    return result
+
+
+def _payloads(source: Source, builder: RowBuilder) -> Iterator[Payload]:
+    with Seen() as seen:
+        for row in source.rows():
+            yield _payload(row, builder, seen)
+
+
+def _payload(row: Row, builder: RowBuilder, seen: Seen) -> Payload:
+    data, record_id, findings, clears, parts = builder.build(row)
+    if builder.unique:
+        findings += _duplicates(seen, builder.unique, data, row)
+    if record_id is not None and (line := seen.first_line("\0id", record_id, row.first_line)) is not None:
+        findings.append(_duplicate("duplicate_id", "id", line, row).on("id", record_id))
+    return Payload(row.ordinal, row.first_line, row.last_line, data, record_id, findings, row, clears, parts)
+
+
+def _duplicates(seen: Seen, unique: Sequence[str], data: Json, row: Row) -> list[Finding]:
+    found = []
+    for slug in unique:
+        value = data.get(slug)
+        if value not in (None, "", [], {}) and (line := seen.first_line(slug, value, row.first_line)) is not None:
+            found.append(_duplicate("duplicate_value", slug, line, row).on(slug, value))
+    return found
+
+
+def _duplicate(code: str, column: str, line: int, row: Row) -> Finding:
+    message = f"{column} must be unique, and line {line} has the same value"
+    return Finding(code, message, hint="keep one of the two rows").at(row.ordinal, row.first_line, row.last_line)

@@ -1,0 +1,152 @@
+"""Files that appear completely or not at all, temporary databases, and optional libraries."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, ClassVar, Self, TextIO, cast
+
+from crmctl.errors import UsageError, reason, storage_error
+
+
+@contextmanager
+def whole_file(path: Path, *, encoding: str = "utf-8", errors: str = "strict", mode: int = 0o666) -> Iterator[TextIO]:
+    """Open a text stream for a file that replaces `path` when the block ends without an error.
+
+    The file is gzipped if its name ends in .gz. Newlines stay as written. Pipes and devices are written directly. Raises UsageError if the
+    file cannot be written, StorageError on a full disk.
+    """
+    with whole_bytes(path, mode=mode) as raw, _text(raw, encoding, errors, packed=path.name.endswith(".gz")) as text:
+        yield text
+
+
+@contextmanager
+def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Like `whole_file`, for bytes."""
+    target = path.resolve()
+    special = is_special(target)
+    part = target if special else target.with_name(target.name + ".part")
+    try:
+        with _open(part, mode) as raw:
+            yield raw
+            raw.flush()
+            if not special:
+                os.fsync(raw.fileno())
+        if not special:
+            part.replace(target)
+            _keep_name(target.parent)
+    except BaseException as error:
+        if not special:
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and (failure := storage_error(error, target)) is not None:
+            raise failure from error
+        raise
+
+
+def _keep_name(folder: Path) -> None:
+    """Sync the folder of the renamed file, so that the name survives a power cut."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+def check_place(path: Path, source: Path | None = None) -> None:
+    """Raise UsageError if `path` cannot be written or is `source` itself. Call it before anything is sent."""
+    if source is not None and path.exists() and source.exists() and path.samefile(source):
+        raise UsageError(f"{path} is the file that is imported", hint="give another file", code="unwritable_file")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory", code="unwritable_file")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {folder}", code="unwritable_file")
+    if not os.access(path if is_special(path) else folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: permission denied", code="unwritable_file")
+
+
+def is_special(path: Path) -> bool:
+    """Whether the path is a pipe, a device or something else that a file cannot replace."""
+    return path.exists() and not path.is_file()
+
+
+def _open(path: Path, mode: int) -> IO[bytes]:
+    try:
+        return cast(IO[bytes], os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb"))
+    except OSError as error:
+        failure = storage_error(error, path) or UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file")
+        raise failure from error
+
+
+@contextmanager
+def _text(raw: IO[bytes], encoding: str, errors: str, *, packed: bool) -> Iterator[TextIO]:
+    sink: IO[bytes] = cast(IO[bytes], gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)) if packed else raw
+    text = io.TextIOWrapper(sink, encoding=encoding, errors=errors, newline="", write_through=False)
+    try:
+        yield text
+        text.flush()
+    except BaseException:
+        if packed:
+            # discard the trailer: a truncated file must not end like a complete one
+            cast(gzip.GzipFile, sink).fileobj = io.BytesIO()
+            with suppress(OSError, ValueError):
+                text.close()
+        raise
+    text.detach()
+    if packed:
+        sink.close()
+
+
+def open_spill(tables: str, cache_kib: int = 2_000) -> sqlite3.Connection:
+    """Open an empty database with these tables, in one endless transaction. Nothing in it survives a crash."""
+    # an empty name makes SQLite use a temporary file: in memory while small, deleted when closed
+    database = sqlite3.connect("", isolation_level=None)
+    for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{cache_kib}"):
+        database.execute(f"PRAGMA {setting}")
+    database.executescript(tables)
+    database.execute("BEGIN")
+    return database
+
+
+class Spill:
+    """Base of classes that keep rows in a temporary database with `TABLES`."""
+
+    TABLES: ClassVar[str]
+    CACHE_KIB: ClassVar[int] = 2_000
+
+    def __init__(self) -> None:
+        self._db = open_spill(self.TABLES, self.CACHE_KIB)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def require_files_extra(library: str) -> Any:
+    """Import a library of the extra `files`. Raises UsageError with the command to install it."""
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise UsageError(
+            f"Parquet and Excel files need {library.partition('.')[0]}, which is not installed",
+            hint="pip install 'crmctl[files]'",
+            code="not_installed",
+        ) from error

@@ -1,0 +1,241 @@
+"""Keys that identify a record, and an index of the rows and records that have them."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from crmctl.errors import UsageError
+from crmctl.files.validation import Payload
+from crmctl.files.whole_files import Spill
+from crmctl.match.record_match import canonical, key_form, key_of
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.numbers import canonical_number
+from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.values.attribute_types import Trait, types_with
+from crmctl.values.composites import NO_PARTS, Parts
+
+KEY_TYPES = types_with(Trait.KEY)
+
+
+@dataclass(frozen=True)
+class KeyRule:
+    """The attributes that together identify a record."""
+
+    attributes: tuple[Attribute, ...]
+
+    @property
+    def slugs(self) -> tuple[str, ...]:
+        return tuple(attribute.slug for attribute in self.attributes)
+
+    @property
+    def label(self) -> str:
+        return "+".join(self.slugs)
+
+    def key(self, data: Mapping[str, Any]) -> str | None:
+        """Return the normal form of a record's key; None if a part of it is blank."""
+        return key_of(data, ((attribute.slug, attribute.type) for attribute in self.attributes))
+
+
+def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str = "--key") -> KeyRule:
+    """Return the rule for attributes given by slug. Raises UsageError for an attribute that does not exist or cannot be a key."""
+    known = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
+    found = []
+    for slug in dict.fromkeys(slugs):
+        attribute = known.get(slug)
+        if attribute is None:
+            hint = "--mode upsert updates records by their id" if slug == "id" else f"the attributes are: {', '.join(known)}"
+            raise UsageError(f"{option}: there is no attribute {slug}", hint=hint, code="unknown_attribute")
+        if attribute.type not in KEY_TYPES or attribute.is_list:
+            kind = "list of values" if attribute.is_list else attribute.type
+            raise UsageError(f"{option}: {slug} is a {kind}, which cannot be a key", code="unusable_key")
+        found.append(attribute)
+    return KeyRule(tuple(found))
+
+
+def is_unchanged(data: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]) -> bool:
+    """Whether a record already has every value that a row would write."""
+    return all(_same(attributes.get(slug), value, current.get(slug)) for slug, value in data.items())
+
+
+_REWRITTEN = frozenset({AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE, AttributeType.CHECKBOX, AttributeType.CURRENCY})
+
+
+def base_form(attribute: Attribute | None, value: Any) -> str:
+    """Return one text for all spellings of a value in the service's answers. The case of text matters."""
+    kind = attribute.type if attribute is not None else None
+    if kind in (AttributeType.PHONE_NUMBER, AttributeType.REFERENCE) and not isinstance(value, list):
+        return key_form(kind, value) or ""
+    form = canonical(value) if kind in _REWRITTEN else _stripped(_shown(kind, value))
+    if isinstance(form, Decimal):
+        form = canonical_number(form)
+    return "" if form is None else jsontext.dumps(form, sort_keys=True)
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip() or None
+    if isinstance(value, dict):
+        return {name: _stripped(item) for name, item in value.items()}
+    return [_stripped(item) for item in value] if isinstance(value, list) else value
+
+
+def _same(attribute: Attribute | None, sent: Any, current: Any) -> bool:
+    kind = attribute.type if attribute is not None else None
+    there = _shown(kind, current)
+    if _shown(kind, sent) == there or (isinstance(sent, str) and _shown(kind, sent.strip()) == there):
+        return True
+    if kind in (AttributeType.PHONE_NUMBER, AttributeType.REFERENCE) and attribute is not None and type(sent) is not type(current):
+        form = key_form(kind, sent)
+        return form is not None and form == key_form(kind, current)
+    return False
+
+
+def _shown(kind: str | None, value: Any) -> Any:
+    """Return a value in a form that its spellings share; None if it is empty."""
+    if isinstance(value, str):
+        if kind in (AttributeType.EMAIL, AttributeType.DATE):
+            return canonical(value)
+        return unicodedata.normalize("NFC", value) or None
+    if isinstance(value, dict):
+        return {name: item for name in sorted(value) if (item := _shown(None, value[name])) is not None} or None
+    if isinstance(value, list):
+        return [_shown(kind, item) for item in value] or None
+    if isinstance(value, bool) or value is None:
+        return value
+    return Decimal(canonical_number(value))
+
+
+CHUNK_ROWS = 500
+
+_TABLES = """
+CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, line INTEGER NOT NULL, last_line INTEGER NOT NULL, key TEXT, data TEXT NOT NULL,
+    parts TEXT
+);
+CREATE INDEX wanted_key ON wanted (key, ordinal);
+CREATE TABLE found (id TEXT PRIMARY KEY, key TEXT NOT NULL, data TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX found_key ON found (key);
+"""
+
+
+class Wanted(NamedTuple):
+    """A row with its lines, its key (None if blank), and the record it would write.
+
+    `parts` holds values that the row gives only in part.
+    """
+
+    ordinal: int
+    line: int
+    last_line: int
+    key: str | None
+    data: Json
+    id: str | None = None
+    parts: Mapping[str, Parts] = NO_PARTS
+
+    @property
+    def findings(self) -> tuple[()]:
+        """None: only valid rows wait for their record."""
+        return ()
+
+
+class KeyIndex(Spill):
+    """An index of rows and records by one key rule."""
+
+    TABLES = _TABLES
+    CACHE_KIB = 16_000
+
+    def __init__(self, rule: KeyRule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def want(self, ordinal: int, data: Json, parts: Mapping[str, Parts] = NO_PARTS, lines: tuple[int, int] = (0, 0)) -> None:
+        """Add a row; `lines` are its first and last line."""
+        row = (ordinal, *lines, self.rule.key(data), jsontext.dumps(data), jsontext.dumps(parts) if parts else None)
+        self._db.execute("INSERT INTO wanted VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def want_all(self, payloads: Iterable[Payload]) -> None:
+        for payload in payloads:
+            self.want(payload.ordinal, payload.data, payload.parts, (payload.first_line, payload.last_line))
+
+    @property
+    def key_count(self) -> int:
+        """Number of different keys of the rows."""
+        return int(self._db.execute("SELECT COUNT(DISTINCT key) FROM wanted").fetchone()[0])
+
+    def distinct(self) -> Iterator[str]:
+        """Yield all different keys."""
+        last = ""
+        statement = "SELECT DISTINCT key FROM wanted WHERE key > ? ORDER BY key LIMIT ?"
+        while found := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
+            for (last,) in found:
+                yield last
+
+    def rows(self) -> Iterator[Wanted]:
+        """Yield all rows in input order."""
+        last = -1
+        statement = "SELECT ordinal, line, last_line, key, data, parts FROM wanted WHERE ordinal > ? ORDER BY ordinal LIMIT ?"
+        while found := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
+            for ordinal, line, last_line, key, data, parts in found:
+                last = ordinal
+                said = jsontext.loads(parts) if parts is not None else NO_PARTS
+                yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts=said)
+
+    def first(self, key: str) -> Wanted:
+        return self._edge(key, "ASC")
+
+    def last(self, key: str) -> Wanted:
+        return self._edge(key, "DESC")
+
+    def _edge(self, key: str, order: str) -> Wanted:
+        statement = f"SELECT ordinal, line, last_line, key FROM wanted WHERE key = ? ORDER BY ordinal {order} LIMIT 1"
+        ordinal, line, last_line, key = self._db.execute(statement, (key,)).fetchone()
+        return Wanted(ordinal, line, last_line, key, {})
+
+    def see(self, records: Iterable[Record]) -> None:
+        """Keep the records that have a wanted key. Later data of a record replaces earlier data."""
+        for record in records:
+            key = self.rule.key(record.data)
+            if key is not None and self._db.execute("SELECT 1 FROM wanted WHERE key = ? LIMIT 1", (key,)).fetchone():
+                row = (record.id, key, jsontext.dumps(record.data))
+                self._db.execute("INSERT OR REPLACE INTO found VALUES (?, ?, ?)", row)
+            else:
+                self._db.execute("DELETE FROM found WHERE id = ?", (record.id,))
+
+    def found(self, key: str) -> list[tuple[str, Json]]:
+        """Return the ids and data of all records of a key."""
+        rows = self._db.execute("SELECT id, data FROM found WHERE key = ? ORDER BY id", (key,))
+        return [(record_id, jsontext.loads(data)) for record_id, data in rows]
+
+    def matches(self) -> Iterator[tuple[int, str, str]]:
+        """Yield each row whose key exists, in input order, with the first and the last id of its records: equal if there is one record."""
+        last = -1
+        statement = (
+            "SELECT ordinal, MIN(id), MAX(id) FROM wanted JOIN found USING (key) WHERE ordinal > ? "
+            "GROUP BY ordinal ORDER BY ordinal LIMIT ?"
+        )
+        while rows := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
+            yield from rows
+            last = rows[-1][0]
+
+
+class RecordStock(NamedTuple):
+    """All records of an object from the mirror.
+
+    `requests` is the cost of updating it, `as_of` the moment up to which it is complete.
+    """
+
+    pages: Iterable[Sequence[Record]]
+    requests: int
+    as_of: int
+
+
+AtHand = Callable[[str, Collection[str] | None], RecordStock | None]
+"""Return an object's records from the mirror, if it holds the attributes of these slugs (None: all)."""
+
+
+def nothing_at_hand(_: str, __: Collection[str] | None) -> RecordStock | None:
+    return None

@@ -1,0 +1,340 @@
+"""Match records with rows of a job.
+
+Both are reduced to a key of some attributes. Keys ignore what services change about values: outer blanks, case, the composition of letters,
+the form of numbers and dates. The module sends no requests.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+from crmctl.files.validation import Entry
+from crmctl.models import jsontext
+from crmctl.models.numbers import canonical_number
+from crmctl.models.resources import AttributeType, Record
+from crmctl.values.attribute_types import Trait, types_with
+from crmctl.values.moments import micros_of, seconds_of
+
+_FOLDED = types_with(Trait.FOLDED)
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
+
+
+class Twins(NamedTuple):
+    """Other rows of the job that equal a row of the batch and may be in the service.
+
+    `ids` are their records, as far as crmctl knows them; `unnamed` counts the rows without a known record.
+    """
+
+    ids: frozenset[str] = frozenset()
+    unnamed: int = 0
+
+
+@dataclass(frozen=True)
+class Known:
+    """Earlier findings about records of the job, which remain valid.
+
+    `twins`: by key and by form. `names`: the record of a row, by ordinal. `further`: surplus records of rows; they never match another row.
+    """
+
+    twins: Callable[[Collection[str]], Mapping[str, Mapping[str, Twins]]] = lambda _: {}
+    names: Mapping[int, str] = field(default_factory=dict)
+    further: Collection[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """The attributes that decide whether a record matches a row.
+
+    `unique`: no two rows of a job match each other. `key_types`: the types of key attributes, in order, to compare rows and records as an
+    import by key does. `shared`: other clients may create matching records with different values. The service shows `held` attributes as
+    written, and changes `altered` ones.
+    """
+
+    slugs: frozenset[str]
+    unique: bool
+    key_types: tuple[tuple[str, str], ...] = ()
+    shared: bool = False
+    held: frozenset[str] = frozenset()
+    altered: frozenset[str] = frozenset()
+    spelled: frozenset[str] = frozenset()
+    """More attributes in which rows with one key may differ."""
+
+    @classmethod
+    def by_key(cls, slugs: Sequence[str], types: Sequence[str]) -> Recognition:
+        return cls(frozenset(slugs), unique=True, key_types=tuple(zip(slugs, types, strict=True)), shared=True)
+
+    def key(self, data: Mapping[str, Any]) -> str | None:
+        """Return the key of a record or row. None if all attributes are empty, or any of the key attributes."""
+        if self.key_types:
+            return key_of(data, self.key_types)
+        values = {slug: value for slug in sorted(self.slugs) if (value := canonical(data.get(slug))) is not None}
+        return jsontext.dumps(values) if values else None
+
+    def form(self, data: Mapping[str, Any]) -> str:
+        """Return the values of these attributes as written: rows with one key may differ in capitals or outer blanks."""
+        return jsontext.dumps([_written(data.get(slug)) for slug in sorted(self.slugs | self.spelled)])
+
+    def keys(self, entries: Sequence[Entry]) -> dict[int, str | None]:
+        return {entry.ordinal: self.key(entry.data) for entry in entries}
+
+
+@dataclass(frozen=True)
+class RecordMatch:
+    """Result of matching rows with records.
+
+    `found`: the record id by ordinal, None if the row exists but its record is uncertain. `extra`: surplus records, if there are more
+    records than rows, except those already known. `ambiguous`: rows that may exist, or only rows equal to them. `taken`: rows whose key
+    belongs to a record with different values. `by_key`: the import's key decided. `strangers`: number of records that match no row.
+    """
+
+    found: Mapping[int, str | None] = field(default_factory=dict)
+    extra: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    ambiguous: frozenset[int] = frozenset()
+    taken: frozenset[int] = frozenset()
+    by_key: bool = False
+    strangers: int = 0
+
+
+def by_content(entries: Sequence[Entry]) -> Recognition:
+    """Return the recognition by all attributes sent."""
+    return Recognition(frozenset(slug for entry in entries for slug in entry.data), unique=False)
+
+
+def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, known: Known) -> RecordMatch:
+    """Match rows with records (oldest first).
+
+    If rows with one key differ as written, they are matched separately, provided the service stores the difference.
+    """
+    rows: dict[str, dict[int, str]] = defaultdict(dict)
+    for entry in entries:
+        if (key := recognition.key(entry.data)) is not None:
+            rows[key][entry.ordinal] = recognition.form(entry.data)
+    theirs = _of_others(entries, records, recognition) if recognition.shared else frozenset[str]()
+    there: dict[str, dict[str, str]] = {}
+    for key, alike in _by_key(records, recognition).items():
+        if key in rows:
+            there[key] = {record.id: recognition.form(record.data) for record in alike if record.id not in theirs}
+    every_twin = {} if recognition.unique else known.twins(there)
+    found: dict[int, str | None] = {}
+    extra: dict[int, Sequence[str]] = {}
+    ambiguous: set[int] = set()
+    for key, ids in there.items():
+        for group in _groups(rows[key], ids, every_twin.get(key, {})):
+            _match_group(group, known, found, extra, ambiguous)
+    foreign = frozenset(ordinal for key, ids in there.items() if not ids for ordinal in rows[key])
+    strangers = len(records) - sum(map(len, there.values()))
+    return RecordMatch(found, extra, frozenset(ambiguous), foreign, bool(recognition.key_types), strangers)
+
+
+class _Group(NamedTuple):
+    """Rows and records that may match each other, each with its form."""
+
+    rows: Mapping[int, str]
+    records: Mapping[str, str]
+    twins: Twins
+
+
+def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[str, Twins]) -> Iterable[_Group]:
+    """Return one group per form. Return a single group if the service must have altered some values, or if all forms are equal."""
+    room = Counter(rows.values())
+    room.update({form: len(twin.ids) + twin.unnamed for form, twin in twins.items()})
+    there = Counter(records.values())
+    is_altered = bool(there.keys() - room.keys()) or (bool(there - room) and bool(room - there))
+    if len(room) < 2 or is_altered:
+        ids = frozenset(record_id for twin in twins.values() for record_id in twin.ids)
+        return [_Group(rows, records, Twins(ids, sum(twin.unnamed for twin in twins.values())))]
+    return [
+        _Group(
+            {ordinal: form for ordinal, form in rows.items() if form == one},
+            {record_id: form for record_id, form in records.items() if form == one},
+            twins.get(one, Twins()),
+        )
+        for one in room
+        if one in rows.values()
+    ]
+
+
+def _match_group(group: _Group, known: Known, found: dict[int, str | None], extra: dict[int, Sequence[str]], ambiguous: set[int]) -> None:
+    rows, records, twins = group
+    named = {ordinal: name for ordinal in rows if (name := known.names.get(ordinal)) is not None and name in records}
+    found.update(named)
+    taken = {*named.values(), *twins.ids, *known.further}
+    ordinals = [ordinal for ordinal in rows if ordinal not in named]
+    free = [record_id for record_id in records if record_id not in taken]
+    if twins.unnamed == 0:
+        pairs = pair_forms({ordinal: rows[ordinal] for ordinal in ordinals}, {record_id: records[record_id] for record_id in free})
+        found.update(pairs)
+        ambiguous.update(ordinals if len(free) > len(pairs) < len(ordinals) else ())
+        surplus = [record_id for record_id in free if record_id not in pairs.values()] if len(pairs) == len(ordinals) else []
+    else:
+        if len(free) >= len(ordinals) + twins.unnamed:
+            found.update((ordinal, None) for ordinal in ordinals)
+        else:
+            ambiguous.update(ordinals)
+        surplus = free[len(ordinals) + twins.unnamed :]
+    by_form = {form: ordinal for ordinal, form in rows.items()}
+    for record_id in surplus:
+        ordinal = by_form.get(records[record_id], [*rows][-1])
+        extra[ordinal] = [*extra.get(ordinal, ()), record_id]
+
+
+def pair_forms(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int, str]:
+    """Pair rows with records of the same form, then of the same form without blanks, then with the most similar record.
+
+    Rows that differ are not paired with altered records if there are fewer records than rows.
+    """
+    pairs: dict[int, str] = {}
+    for change in (str, _without_blanks):
+        taken = set(pairs.values())
+        ids: dict[str, list[str]] = defaultdict(list)
+        for record_id in reversed([*records]):
+            if record_id not in taken:
+                ids[change(records[record_id])].append(record_id)
+        open_rows = [ordinal for ordinal in rows if ordinal not in pairs]
+        pairs.update((ordinal, ids[form].pop()) for ordinal in open_rows if ids.get(form := change(rows[ordinal])))
+    open_rows = [ordinal for ordinal in rows if ordinal not in pairs]
+    taken = set(pairs.values())
+    rest = [record_id for record_id in records if record_id not in taken]
+    if len({rows[ordinal] for ordinal in open_rows}) == 1 or not rest:
+        pairs.update(zip(open_rows, rest, strict=False))
+    elif len(rest) >= len(open_rows):
+        for ordinal in open_rows:
+            nearest = max(rest, key=lambda record_id: SequenceMatcher(None, rows[ordinal], records[record_id], autojunk=False).ratio())
+            pairs[ordinal] = nearest
+            rest.remove(nearest)
+    return pairs
+
+
+def _without_blanks(form: str) -> str:
+    return re.sub(r"\s+", "", form)
+
+
+def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, *, least: int = 1) -> Recognition:
+    """Return the recognition with attributes classified as held or altered, judged by rows that have records.
+
+    An attribute is held if at least half of those rows have a record with the written value. It is altered only if at least `least` rows
+    were compared.
+    """
+    there = _by_key(records, recognition)
+    rows = [(_telling(entry, recognition), found) for entry in entries if (found := there.get(recognition.key(entry.data) or ""))]
+    given = Counter(slug for data, _ in rows for slug in data)
+    same = Counter(slug for data, found in rows for slug in data if any(_resembles(data[slug], one.data.get(slug)) for one in found))
+    held = recognition.held | {slug for slug, count in given.items() if 2 * same[slug] >= count}
+    return replace(recognition, held=held, altered=recognition.altered | {slug for slug, count in given.items() if count >= least} - held)
+
+
+def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
+    """Return records that have the key of a row but different values and are unchanged since creation: another client created them."""
+    altered = comparable(entries, records, recognition, least=3).altered
+    there = _by_key(records, recognition)
+
+    def holds(record: Record, data: Mapping[str, Any]) -> bool:
+        return all(slug in altered or _resembles(value, record.data.get(slug)) for slug, value in data.items())
+
+    rows = [(_telling(entry, recognition), there.get(recognition.key(entry.data) or "", ())) for entry in entries]
+    return frozenset(record.id for data, found in rows for record in found if _is_untouched(record) and not holds(record, data))
+
+
+def _by_key(records: Sequence[Record], recognition: Recognition) -> Mapping[str, Sequence[Record]]:
+    there: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if (key := recognition.key(record.data)) is not None:
+            there[key].append(record)
+    return there
+
+
+def _telling(entry: Entry, recognition: Recognition) -> dict[str, Any]:
+    return {slug: value for slug, value in entry.data.items() if slug not in recognition.slugs and canonical(value) is not None}
+
+
+def _is_untouched(record: Record) -> bool:
+    """Whether a record is unchanged since its creation. A change within a second is ruled out."""
+    created, updated = seconds_of(record.created_at), seconds_of(record.updated_at)
+    return created is None or updated is None or updated - created < 1
+
+
+def _resembles(sent: Any, there: Any) -> bool:
+    """Whether a stored value may be an altered form of the sent one: fewer digits, cut off, or spelled differently.
+
+    A value of another type may be.
+    """
+    if isinstance(sent, dict) and isinstance(there, dict):
+        return all(_resembles(value, there.get(name)) for name, value in sent.items() if canonical(value) is not None)
+    if all(isinstance(one, int | float | Decimal) and not isinstance(one, bool) for one in (sent, there)):
+        one, other = (Decimal(str(number)) for number in (sent, there))
+        return abs(one - other) <= max(Decimal("0.01"), abs(one) / 1_000_000)
+    if isinstance(sent, str) and isinstance(there, str):
+        if (moment := micros_of(sent)) is not None and moment == micros_of(there):
+            return True
+        short, long = sorted(("".join(filter(str.isalnum, str(canonical(text) or ""))).lstrip("0") for text in (sent, there)), key=len)
+        return short == long or (short != "" and short in long)
+    return canonical(there) is not None and (type(sent) is not type(there) or bool(canonical(sent) == canonical(there)))
+
+
+def key_of(data: Mapping[str, Any], types: Iterable[tuple[str, str | None]]) -> str | None:
+    """Return the normal form of a key, given its attributes with their types. None if a part of it is blank."""
+    parts = [key_form(kind, data.get(slug)) for slug, kind in types]
+    return None if None in parts else jsontext.dumps(parts)
+
+
+def key_form(kind: str | None, value: Any) -> str | None:
+    """Return one text for all spellings of a value; None for a blank value.
+
+    Letters are composed and outer blanks removed. E-mail addresses lose their case, phone numbers keep only digits, numbers and dates get
+    one form.
+    """
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if kind == AttributeType.PHONE_NUMBER:
+        return _digits(value) or None
+    if kind == AttributeType.REFERENCE and isinstance(value, dict):
+        value = value.get("id")
+    if kind == AttributeType.NUMBER and isinstance(value, int | float | Decimal):
+        return canonical_number(value)
+    if value is None or isinstance(value, dict | list):
+        return None
+    text = unicodedata.normalize("NFC", str(value).strip())
+    if kind in _FOLDED:
+        text = str(canonical(text) or "")
+    return text or None
+
+
+def _digits(value: Any) -> str:
+    if isinstance(value, dict):
+        return "".join(_digits(item) for item in value.values() if isinstance(item, str))
+    return "".join(letter for letter in str(value or "") if letter.isdigit())
+
+
+def _written(value: Any) -> Any:
+    """Return a value as written, with numbers in one JSON form. None for an empty value."""
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return canonical_number(value)
+    if isinstance(value, dict):
+        return {name: item for name in sorted(value) if (item := _written(value[name])) is not None} or None
+    if isinstance(value, list):
+        return [item for one in value if (item := _written(one)) is not None] or None
+    return None if value == "" else value
+
+
+def canonical(value: Any) -> Any:
+    """Return a value without the details that services change. None for an empty value."""
+    if isinstance(value, str):
+        text = unicodedata.normalize("NFC", value.strip().casefold())
+        midnight = _MIDNIGHT.fullmatch(text.upper())
+        return (midnight[1] if midnight else text) or None
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float | Decimal):
+        return canonical_number(value)
+    if isinstance(value, dict):
+        return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
+    if isinstance(value, list):
+        return [item for one in value if (item := canonical(one)) is not None] or None
+    return value

@@ -1,0 +1,176 @@
+"""Writers of the output formats."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+from crmctl.config.output_formats import OutputFormat
+from crmctl.models import jsontext
+from crmctl.models.field_paths import delimited_row, value_at
+from crmctl.output import table
+from crmctl.output.streams import clean
+from crmctl.output.value_text import Item, Rendering
+from crmctl.output.views import View, generic_view
+
+
+class FormatWriter(ABC):
+    """A writer of one output format."""
+
+    def __init__(self, row: OutputFormat) -> None:
+        self.row = row
+
+    @abstractmethod
+    def items(self, pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
+        """Write a list, page by page where the format allows it."""
+
+    def item(self, item: Item, view: View | None, how: Rendering) -> str:
+        """Write one resource."""
+        return self.value(item, how)
+
+    @abstractmethod
+    def value(self, value: Any, how: Rendering) -> str:
+        """Write any JSON value."""
+
+
+class Table(FormatWriter):
+    """Columns for people. `output/table.py` draws them."""
+
+    def items(self, pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
+        return table.items(pages, view, how)
+
+    def item(self, item: Item, view: View | None, how: Rendering) -> str:
+        return table.item(item, view, how)
+
+    def value(self, value: Any, how: Rendering) -> str:
+        return table.value(value, how)
+
+
+class JsonDocument(FormatWriter):
+    """Exactly one document, indented by two, with every digit and every letter as the service sent it."""
+
+    def items(self, pages: Iterable[list[Item]], _view: View | None, _how: Rendering) -> Iterator[str]:
+        opening = "[\n  "
+        for page in pages:
+            if page:
+                # A line break in a string is written as \n, so every real one is a place to indent.
+                yield opening + ",\n  ".join(jsontext.dumps(item, indent=2).replace("\n", "\n  ") for item in page)
+                opening = ",\n  "
+        yield "[]\n" if opening.startswith("[") else "\n]\n"
+
+    def value(self, value: Any, _how: Rendering) -> str:
+        return jsontext.dumps(value, indent=2) + "\n"
+
+
+class JsonLines(FormatWriter):
+    """One compact line per item."""
+
+    def items(self, pages: Iterable[list[Item]], _view: View | None, _how: Rendering) -> Iterator[str]:
+        for page in pages:
+            yield "".join(f"{jsontext.dumps(item)}\n" for item in page)
+
+    def value(self, value: Any, _how: Rendering) -> str:
+        return "".join(f"{jsontext.dumps(element)}\n" for element in (value if isinstance(value, list) else [value]))
+
+
+class Delimited(FormatWriter):
+    """A header row, then one row per item."""
+
+    def items(self, pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
+        """The header travels with the first page, so a failing first request leaves the output empty."""
+        header = None
+        for page in pages:
+            view = view or generic_view(page)
+            text = ""
+            if header is None:
+                header = text = self._row(view.export, how)
+            yield text + "".join(self._row([value_at(item, view.fields[name]) for name in view.export], how) for item in page)
+        if header is None and view is not None:
+            yield self._row(view.export, how)
+
+    def item(self, item: Item, view: View | None, how: Rendering) -> str:
+        return "".join(self.items([[item]], view, how))
+
+    def value(self, value: Any, how: Rendering) -> str:
+        """Items become rows under their keys, lists become rows, anything else becomes one cell under `value`."""
+        elements = value if isinstance(value, list) else [value]
+        if elements and all(isinstance(element, Mapping) for element in elements):
+            return "".join(self.items([elements], generic_view(elements), how))
+        if elements and all(isinstance(element, list) for element in elements):
+            width = max(map(len, elements))
+            rows = [[str(number) for number in range(1, width + 1)], *([*row, *[None] * (width - len(row))] for row in elements)]
+        else:
+            rows = [["value"], *([element] for element in elements)]
+        return "".join(self._row(row, how) for row in rows)
+
+    def _row(self, values: Sequence[Any], how: Rendering) -> str:
+        return delimited_row(values, self.row.delimiter, excel_safe=how.excel_safe)
+
+
+class YamlDocument(FormatWriter):
+    """One document, keys in the service's order, no anchors, numbers digit for digit."""
+
+    def items(self, pages: Iterable[list[Item]], _view: View | None, _how: Rendering) -> Iterator[str]:
+        """Write a sequence, which each page continues."""
+        is_empty = True
+        for page in filter(None, pages):
+            is_empty = False
+            yield yaml_text(page)
+        if is_empty:
+            yield "[]\n"
+
+    def value(self, value: Any, _how: Rendering) -> str:
+        return yaml_text(value)
+
+
+def yaml_text(value: Any) -> str:
+    """Return any JSON value as a YAML document."""
+    import yaml
+
+    text: str = yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf"))
+    return text.removesuffix("...\n")
+
+
+@cache
+def _dumper() -> Any:
+    import yaml
+
+    line_ends = re.compile("[\x85\u2028\u2029]")
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def decimal(dumper: Any, number: Decimal) -> Any:
+        mantissa, exponent, power = str(number).partition("E")
+        text = (mantissa if "." in mantissa else f"{mantissa}.0") + exponent.lower() + power  # YAML 1.1 knows 1.0e+30, not 1E+30
+        return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+    def text(dumper: Any, value: str) -> Any:
+        # YAML reads these as line ends unless they are escaped, which it does between double quotes only.
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if line_ends.search(value) else None)
+
+    Dumper.add_representer(Decimal, decimal)
+    Dumper.add_representer(str, text)
+    return Dumper
+
+
+class Ids(FormatWriter):
+    """One id per line, for `xargs` and `bulk delete --ids`. Jobs, settings and profiles are named by `job`, `key` and `profile`."""
+
+    def items(self, pages: Iterable[list[Item]], _view: View | None, how: Rendering) -> Iterator[str]:
+        for page in pages:
+            yield self.value(page, how)
+
+    def value(self, value: Any, _how: Rendering) -> str:
+        """Write the ids of items, or the texts that a query has made of them. An element without an id gives no line."""
+        return "".join(map(_id_line, value if isinstance(value, list) else [value]))
+
+
+def _id_line(item: Any) -> str:
+    name = next((item[key] for key in ("id", "job", "key", "profile") if key in item), None) if isinstance(item, Mapping) else item
+    return f"{clean(str(name))}\n" if isinstance(name, str | int) and not isinstance(name, bool) else ""

@@ -1,0 +1,395 @@
+"""Find the ids of the records a job created, and their duplicates."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from crmctl.client.crm import Crm
+from crmctl.errors import CrmctlError, PartialError, UsageError
+from crmctl.files.payloads import Marker
+from crmctl.files.validation import Entry
+from crmctl.files.whole_files import open_spill
+from crmctl.match.record_match import Recognition, RecordMatch, by_content, canonical, match
+from crmctl.models import jsontext
+from crmctl.models.resources import BULK_LIMIT, Record
+from crmctl.read.read_back import Baseline, ByPrefix, Reader, Unusable, Walk, is_after
+from crmctl.read.records import fetch
+from crmctl.read.stable_pages import SeenIds
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
+from crmctl.write.database import RowState
+from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
+from crmctl.write.journal import Header, Journal, RowEntry
+from crmctl.write.methods import methods, recognitions
+
+CHUNK_ROWS = 500
+
+_TABLES = """
+CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, id TEXT UNIQUE, key TEXT, form TEXT, data TEXT NOT NULL);
+CREATE INDEX wanted_key ON wanted (key);
+CREATE TABLE seen (
+    key TEXT NOT NULL, id TEXT NOT NULL, form TEXT, created TEXT, edited INTEGER NOT NULL, PRIMARY KEY (key, id)
+) WITHOUT ROWID;
+CREATE INDEX seen_id ON seen (id);
+"""
+
+
+class CreatedId(NamedTuple):
+    """A created row and its record.
+
+    `id` is None if the record cannot be identified. `extra` maps further records of a unique row to whether they were edited. `seen` is
+    False for a known id that this reading did not return.
+    """
+
+    ordinal: int
+    id: str | None
+    edited: bool = False
+    extra: Mapping[str, bool] = MappingProxyType({})
+    seen: bool = True
+
+
+def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> Iterator[CreatedId]:
+    """Yield each created row of the job with its current record, in input order; undone rows are skipped.
+
+    `edited` marks a record that was changed after the job wrote it. Raises reading errors, and Unusable if the lists cannot be read to the
+    end.
+    """
+    recognition = _recognition(journal)
+    with closing(open_spill(_TABLES)) as db:
+        _gather(db, journal, again, recognition)
+        if db.execute("SELECT EXISTS (SELECT 1 FROM wanted)").fetchone()[0]:
+            _see(db, journal, reader, recognition)
+        yield from _named(db, recognition, marked=journal.header.marker is not None)
+
+
+def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> int:
+    """Write the ids of created rows into the journal and return the number of rows without one."""
+    unnamed, marked = 0, journal.header.marker is not None
+    found = name_records(journal, reader, again)
+    while chunk := list(islice(found, CHUNK_ROWS)):
+        journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
+        # If one record holds the written values, a different record with the same key belongs to another client.
+        extra = {row.ordinal: [one for one, edited in row.extra.items() if marked or row.edited or not edited] for row in chunk}
+        journal.record_duplicates({row.ordinal: [str(row.id), *extra[row.ordinal]] for row in chunk if extra[row.ordinal]})
+        unnamed += sum(row.id is None for row in chunk)
+    return unnamed
+
+
+def _recognition(journal: Journal) -> Recognition | None:
+    """Return how to recognise the job's records: by marker, else by key or unique attribute. None means by content."""
+    return next(iter(recognitions(journal.header)), None)
+
+
+def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:
+    entries = iter(again())
+    any_undone = bool(journal.undone_count)
+    while chunk := list(islice(entries, CHUNK_ROWS)):
+        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        for entry in chunk:
+            row = known.get(entry.ordinal)
+            if entry.id is not None or row is None or not _is_there(row):
+                continue
+            if any_undone and journal.is_undone(row.record_id):
+                continue
+            data = entry.data
+            key = form = None
+            if recognition is not None:
+                key, form = recognition.key(data) or "", recognition.form(data)
+            elif row.record_id is None:
+                sent = by_content([entry])
+                key, form = _keyed(jsontext.dumps(sorted(sent.slugs)), sent.key(data) or "", None), sent.form(data)
+            # A cleared marker is not an edit.
+            written = {slug: value for slug, value in data.items() if slug != journal.header.marker}
+            db.execute(
+                "INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?, ?)", (entry.ordinal, row.record_id, key, form, jsontext.dumps(written))
+            )
+
+
+def _is_there(row: RowEntry) -> bool:
+    """Whether the row has a record. A row that was written but could not be linked counts as failed, yet its record exists."""
+    return row.state is RowState.CREATED or (row.state is RowState.FAILED and row.record_id is not None)
+
+
+def _keyed(slugs: str, key: str, recognition: Recognition | None) -> str:
+    """Return the lookup key of a row. Recognition by content also distinguishes rows by the attributes they set."""
+    return key if recognition is not None else f"{slugs}\n{key}"
+
+
+def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: Recognition | None) -> None:
+    keyed = db.execute("SELECT DISTINCT key FROM wanted WHERE key IS NOT NULL") if recognition is None else ()
+    slug_sets = {key.split("\n", 1)[0] for (key,) in keyed}
+    contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for slugs in slug_sets]
+    marker = journal.header.marker
+    further = further_records(journal) if recognition is None else ()
+    for record in walk_new(journal, reader):
+        by_id = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (record.id,)).fetchone()
+        if by_id is not None:
+            _mark_seen(db, record, by_id[1], is_edited(record, by_id[0], marker))
+            continue
+        if record.id in further:
+            continue
+        for slugs, one in contents if recognition is None else [("", recognition)]:
+            key = _keyed(slugs, one.key(record.data) or "", recognition)
+            row = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone()
+            if row is not None:
+                # A unique attribute alone does not prove that the job created the record, even if it is new.
+                edited = is_edited(record, row[0], marker, sure=recognition is None or marker is not None)
+                _mark_seen(db, record, key, edited, one.form(record.data))
+
+
+def _mark_seen(db: sqlite3.Connection, record: Record, key: str, edited: bool, form: str | None = None) -> None:
+    db.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?)", (key, record.id, form, record.created_at, edited))
+
+
+def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
+    """Yield the records the job may have created: those with its marker, else all that are newer than the job."""
+    header = journal.header
+    baseline = Baseline.from_document(journal.recall("baseline"))
+    if header.marker is not None:
+        marker = Marker.of(header.marker, header.job)
+        for operator in (Operator.STARTS_WITH, Operator.CONTAINS):
+            filters = [Condition(marker.slug, operator, f"{marker.job}.")]
+            page = reader.page(filters=filters).items
+            if page and all(str(record.data.get(marker.slug)).startswith(f"{marker.job}.") for record in page):
+                yield from _walk(reader, filters, None)
+                return
+    for record in _walk(reader, (), baseline.earliest if baseline is not None else None):
+        if baseline is None or baseline.is_new(record):
+            yield record
+
+
+def _walk(reader: Reader, filters: Sequence[Condition], since: float | None) -> Iterator[Record]:
+    walk = Walk()
+    idle = 0
+    while not walk.is_over and not walk.reached(since):
+        walk.add(reader.page(walk.offset, filters=filters))
+        idle = 0 if walk.rows else idle + 1
+        if idle > 10:
+            raise Unusable("the list goes on and on without bringing a new record")
+        yield from (row for row in walk.rows if since is None or is_after(row, since))
+        walk.rows.clear()
+
+
+def is_edited(record: Record, sent: str, marker: str | None, *, sure: bool = True) -> bool:
+    """Whether the record was changed after the job wrote it: its timestamps differ, and it holds other or more values.
+
+    With `sure`, equal timestamps prove that the record is unchanged. Otherwise different values count even with equal timestamps, because
+    the record may belong to another client.
+    """
+    written = jsontext.loads(sent)
+    untouched = record.updated_at is not None and record.updated_at == record.created_at
+    if untouched and sure:
+        return False
+    content = Recognition(frozenset(written), unique=False)
+    if content.key(record.data) != content.key(written):
+        return True
+    more = any(canonical(value) is not None for slug, value in record.data.items() if slug not in written and slug != marker)
+    return more and not untouched and record.updated_at is not None
+
+
+def _named(db: sqlite3.Connection, recognition: Recognition | None, *, marked: bool) -> Iterator[CreatedId]:
+    # If several records share a unique value, the job owns the one with the written values; with a marker it owns all of them.
+    query = f"SELECT id, edited, form FROM seen WHERE key = ? ORDER BY {'created' if marked else 'edited, created'}, id"
+    rows = (
+        "SELECT ordinal, id, key, form, (SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key), "
+        "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.ordinal < o.ordinal), "
+        "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.form = o.form), "
+        "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.form = o.form AND w.ordinal < o.ordinal) "
+        "FROM wanted AS o ORDER BY ordinal"
+    )
+    for ordinal, known_id, key, form, alike, place, same, same_place in db.execute(rows):
+        seen = db.execute(query, (key,)).fetchall() if key is not None else []
+        records = {record_id: bool(edited) for record_id, edited, _ in seen}
+        exact = {record_id: bool(edited) for record_id, edited, spelling in seen if spelling == form}
+        if same < alike and exact:  # other rows differ only in capitals or outer blanks
+            records = exact if recognition is not None or len(exact) == same else records
+        record_id: str | None = known_id
+        if known_id is None and records and recognition is not None:
+            record_id = next(iter(exact or records))
+        elif known_id is None and recognition is None and len(exact) == same:
+            record_id = list(exact)[same_place]
+        elif known_id is None and recognition is None and len(records) == alike:
+            # Identical rows are interchangeable.
+            record_id = list(records)[place]
+        edited = records.get(record_id or "")
+        if edited is None and record_id is not None:
+            row = db.execute("SELECT edited FROM seen WHERE id = ?", (record_id,)).fetchone()
+            edited = bool(row[0]) if row is not None else None
+        extra = {one: changed for one, changed in records.items() if one != record_id} if recognition is not None else {}
+        yield CreatedId(ordinal, record_id, bool(edited), extra, edited is not None)
+
+
+AUDIT_SETTLES = 2
+"""Settle times between the last doubt and a final audit."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The outcome of an audit.
+
+    `checked` counts rows that were once in doubt. `duplicates` maps each row to its own record and its extra ones. `final` means that no
+    delayed record can still appear.
+    """
+
+    checked: int
+    unreadable: int
+    duplicates: Mapping[int, tuple[str | None, Sequence[str]]] = field(default_factory=dict)
+    final: bool = True
+
+    def to_document(self) -> list[dict[str, Any]]:
+        return [{"row": row, "id": kept, "duplicates": list(extra)} for row, (kept, extra) in sorted(self.duplicates.items())]
+
+
+def audit_due(journal: Journal, settle: float = SETTLE_SECONDS) -> float | None:
+    """Return the Unix time from which an audit is final; None if no row was ever in doubt or the final audit is done."""
+    doubted = journal.doubted()
+    if not doubted or journal.recall("audited") is not None:
+        return None
+    return max(doubted.values()) + AUDIT_SETTLES * settle
+
+
+def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], settle: float = SETTLE_SECONDS) -> Audit:
+    """Read back each row that was ever in doubt and record its duplicates in the journal. Raises reading errors."""
+    due = audit_due(journal, settle)
+    doubted = journal.doubted()
+    entries = (entry for entry in again() if entry.ordinal in doubted and entry.id is None)
+    checked = unreadable = 0
+    while chunk := list(islice(entries, BULK_LIMIT)):
+        found = _look(journal, reader, chunk, again)
+        checked += len(chunk)
+        if found is None:
+            unreadable += len(chunk)
+            continue
+        rows = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        nameless = {row for row, entry in rows.items() if entry.state is RowState.CREATED and entry.record_id is None}
+        journal.name_rows({row: record_id for row, record_id in found.found.items() if record_id is not None and row in nameless})
+        journal.record_duplicates(found.extra)
+    final = due is None or journal.clock.now() >= due
+    if final and not unreadable:
+        journal.remember("audited", journal.clock.now())
+    return Audit(checked, unreadable, known_duplicates(journal), final)
+
+
+def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Callable[[], Iterable[Entry]]) -> RecordMatch | None:
+    baseline = Baseline.from_document(journal.recall("baseline"))
+    mine = {entry.ordinal for entry in entries}
+    created = [entry for entry in entries if _state(journal, entry.ordinal) is RowState.CREATED]
+    for method in methods(journal):
+        if not method.fits(entries):
+            continue
+        try:
+            reading = method.way.read(reader, entries, baseline.earliest if baseline is not None else None, lambda _, __: False)
+        except Unusable:
+            continue
+        is_new = baseline.is_new if baseline is not None and not isinstance(method.way, ByPrefix) else _any_record
+        records = [record for record in reading.records if is_new(record)]
+        method.shows(created, records)
+        recognition = method.recognition_of(entries)
+
+        def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, Sequence[tuple[str, int]]]:
+            """Return the form and ordinal of the job's other rows, by key."""
+            rows: dict[str, list[tuple[str, int]]] = defaultdict(list)
+            for entry in again():
+                if entry.ordinal not in mine and (key := recognition.key(entry.data)) is not None and key in keys:
+                    rows[key].append((recognition.form(entry.data), entry.ordinal))
+            return rows
+
+        if reading.complete and (found := match(entries, records, recognition, known(journal, entries, alike))).found:
+            return found
+    return None
+
+
+def _state(journal: Journal, ordinal: int) -> RowState | None:
+    entry = journal.rows(ordinal, ordinal).get(ordinal)
+    return entry.state if entry is not None else None
+
+
+def _any_record(_: Record) -> bool:
+    return True
+
+
+def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:
+    """Map each row to its own record and its extra ones."""
+    found = journal.duplicates()
+    return {row: ((entry := journal.rows(row, row).get(row)) and entry.record_id, extra) for row, extra in found.items()}
+
+
+def refuse_unproven(journal: Journal) -> None:
+    """Raise UsageError for a job whose records are recognised only by content: a duplicate may belong to another client."""
+    if not is_provable(journal.header):
+        hint = f"look at the records, and delete them with crmctl bulk delete {journal.header.object} --ids FILE"
+        raise UsageError("these rows have neither marker nor unique attribute: they may be somebody else's", hint=hint, code="not_ours")
+
+
+def is_provable(header: Header) -> bool:
+    """Whether a marker or unique attribute proves that the job created a record."""
+    return header.marker is not None or header.unique is not None
+
+
+def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> frozenset[str]:
+    """Check the known duplicates again and return the ids of those that still hold the written values.
+
+    Deleted duplicates are forgotten. If a row's own record was deleted, a duplicate takes its place. Raises reading errors.
+    """
+    told, marker = known_duplicates(journal), journal.header.marker
+    sent = {entry.ordinal: entry.data for entry in again() if entry.ordinal in told}
+    with SeenIds() as ids:
+        for own, extra in told.values():
+            for record_id in filter(None, (own, *extra)):
+                ids.add(record_id.lower())
+        there = {record.id: record for record in chain.from_iterable(fetch(reader, ids))}
+    as_written: set[str] = set()
+    for row, (own, extra) in told.items():
+        written = jsontext.dumps({slug: value for slug, value in sent.get(row, {}).items() if slug != marker})
+        edited = {one: is_edited(there[one], written, marker, sure=marker is not None) for one in extra if one in there}
+        gone = [one for one in extra if one not in there]
+        if edited and own is not None and own not in there and (is_provable(journal.header) or not journal.is_undone(own)):
+            own = max(edited, key=lambda one: edited[one])
+            journal.rename_row(row, own)
+            del edited[own]
+            gone.append(own)
+        for record_id in gone:
+            journal.forget_duplicate(record_id)
+        as_written |= {one for one, is_changed in edited.items() if own is not None and not is_changed}
+    return frozenset(as_written)
+
+
+def clear_markers(journal: Journal, service: Crm, reader: Reader) -> int:
+    """Clear the marker of every record of the job and return the number of records. The job must be complete.
+
+    Raises UsageError for a job without markers, or with rows unsent or in doubt, and PartialError if the service keeps a marker.
+    """
+    header = journal.header
+    if header.marker is None:
+        raise UsageError(f"job {header.job} wrote no markers", code="no_marker")
+    counts = journal.counts()
+    if counts[RowState.IN_DOUBT] or counts[RowState.UNSENT]:
+        raise UsageError(f"job {header.job} still needs its markers", hint=f"crmctl bulk resume {header.job}", code="marker_needed")
+    cleared: set[str] = set()
+    for ids in _marked(Marker.of(header.marker, header.job), reader):
+        if cleared >= set(ids):
+            raise PartialError(f"the service does not let go of markers: {len(ids)} left")
+        result = service.bulk_write(header.object_id, [{"id": one, "data": {header.marker: None}} for one in ids], mode="upsert")
+        if result.failed:
+            raise PartialError(f"a marker could not be cleared: {result.failed[0].error}")
+        cleared |= set(ids)
+    return len(cleared)
+
+
+def _marked(marker: Marker, reader: Reader) -> Iterator[list[str]]:
+    """Yield the ids of records that still have the marker, one page at a time, until no record has it."""
+    prefix = f"{marker.job}."
+    while True:
+        rows = reader.page(filters=[Condition(marker.slug, Operator.STARTS_WITH, prefix)]).items
+        if not all(str(row.data.get(marker.slug)).startswith(prefix) for row in rows):
+            raise CrmctlError("the service does not heed the filter on the marker", code="unusable_filter")
+        if not rows:
+            return
+        yield [row.id for row in rows]

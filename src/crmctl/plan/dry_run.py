@@ -1,0 +1,298 @@
+"""Dry run of an import, and the minimum duration of a job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crmctl.bulk_context import BulkContext, Finding
+from crmctl.client.answers import Page
+from crmctl.clock import Clock
+from crmctl.errors import ExitCode
+from crmctl.files.mapping import Mode
+from crmctl.files.payloads import RowBuilder
+from crmctl.files.validation import Batcher, Entry, Heard, Payload, ValidationReport, entry_of, validate
+from crmctl.match.keys import KeyIndex, Wanted
+from crmctl.match.references import ParentGroup
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
+from crmctl.plan.feed import Feed, FeedBases
+from crmctl.plan.import_plan import BeforeImages, PlannedInput, must_be_read
+from crmctl.plan.job_start import ImportTarget, with_references
+from crmctl.plan.plan_file import Decisions
+from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, looking_afterwards, resolver_of
+from crmctl.plan.three_way import ChosenValue
+from crmctl.read.read_back import Reader
+from crmctl.read.records import FEW, reading_cost
+from crmctl.write.database import RowState
+from crmctl.write.jobs import FeedCounts, Summary
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The request rate: `requests` per `seconds`, of which `remaining` may go at once."""
+
+    requests: int = 100
+    seconds: float = 60.0
+    remaining: int = 0
+
+    def time_for(self, requests: int) -> float:
+        """Return the seconds it takes to send this number of requests."""
+        return max(0, requests - self.remaining) * self.seconds / self.requests if self.requests > 0 else 0.0
+
+
+def current_limit(context: BulkContext) -> Limit:
+    """Ask the service for its current rate limit."""
+    session = context.crm.session
+    headers = session.exchange("GET", "/objects").headers
+    try:
+        return Limit(int(headers["x-ratelimit-limit"]), session.rate_window, int(headers["x-ratelimit-remaining"]))
+    except (KeyError, ValueError):
+        return Limit(seconds=session.rate_window)
+
+
+Report = Callable[[Finding], None]
+
+LISTED = 1000
+"""The maximum number of conflicting values to list. All of them are counted."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The predicted effect of an import.
+
+    The summary counts rows to be written as unsent. `requests` is exact unless the service refuses a row. `predicted` counts rows by
+    action; an import without a key does not look for existing records. `parents` are the records to create before the rows that refer to
+    them.
+    """
+
+    summary: Summary
+    report: ValidationReport
+    seconds: float
+    predicted: Mapping[str, int] = field(default_factory=dict)
+    parents: Sequence[ParentGroup] = ()
+    choices: Sequence[RowChoice] = ()
+
+    @property
+    def changes(self) -> int:
+        return self.summary.counts[RowState.UNSENT]
+
+    @property
+    def prediction(self) -> dict[str, Any]:
+        """The numbers stored in a plan."""
+        document = self.to_document()
+        return {name: document[name] for name in ("rows", "predicted", "parents", "requests", "estimatedSeconds")}
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form: a summary with `dryRun`, `estimatedSeconds`, `predicted`, `parents`, `choices` and `report`."""
+        return {
+            **self.summary.to_document(),
+            "dryRun": True,
+            "estimatedSeconds": round(self.seconds, 1),
+            "predicted": dict(self.predicted),
+            "parents": [{"object": one.reference.object, "key": one.reference.key, "create": one.size} for one in self.parents],
+            "choices": [one.to_document() for one in self.choices],
+            "report": self.report.to_document(),
+        }
+
+
+@dataclass(frozen=True)
+class DryRunOptions:
+    """Options of a dry run.
+
+    `limit` is the current rate limit. `before_images` says whether the job would keep the values it overwrites. `decisions` collects the
+    action of each row.
+    """
+
+    clock: Clock
+    limit: Limit = field(default_factory=Limit)
+    before_images: str = BeforeImages.AUTO
+    decisions: Decisions | None = None
+    state: Path | None = None
+    """The folder that holds the bases of feeds."""
+
+
+def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions, report: Report) -> DryRun:
+    """Validate the whole input and count the requests, without writing anything. `report` receives each finding.
+
+    With a key, the dry run looks up the records as the import would. With `decisions`, it also reads the records that rows name by id.
+    """
+    clock, decisions, lister = options.clock, options.decisions, target.service
+    started = clock.monotonic()
+    with ExitStack() as looked_up:
+        planned, reads = with_references(planned, target)
+        looked_up.enter_context(closing(planned))
+        forecast = _Forecast(planned, decisions)
+        resolver = resolver_of(planned, target.object_id, _feed(planned, target, options.state, looked_up))
+        if resolver is None:
+            found = _check(planned, report, forecast.write_valid)
+            if decisions is not None:
+                reader = Reader(lister, target.object_id)
+                decisions.see_records(reader)
+                reads += reader.requests
+        else:
+            newest = target.newest.if_new(clock) if target.newest is not None else None
+            found, lookups = _look_up(_KeyedInput(planned, resolver, target, newest), forecast, report)
+            reads += lookups + looking_afterwards(resolver, forecast.creates)
+        if not planned.mapping.keys:
+            keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
+            if read := forecast.updates if keeps_all else forecast.merges:
+                reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
+        requests = forecast.requests + reads + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
+        counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
+        summary = Summary(
+            None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
+        )
+        parents = planned.references.groups() if planned.references is not None else ()
+        return DryRun(summary, found, options.limit.time_for(requests), forecast.predicted(found.rejected), parents, forecast.choices)
+
+
+def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:
+    """Return the feed with its stored bases. Creates no files for a new feed."""
+    plan = planned.plan.feed
+    if plan is None or state is None:
+        return None
+    bases = until.enter_context(closing(FeedBases(state, (target.origin, target.object_id, plan.name))))
+    return Feed.of(plan, bases, planned.shown_attributes)
+
+
+def _around(planned: PlannedInput, forecast: _Forecast) -> int:
+    """Count the requests that create parents before the rows and set links after them."""
+    references = planned.references
+    if references is None:
+        return 0
+    made = sum(-(-group.size // BULK_LIMIT) + 1 + -(-group.size // PAGE_LIMIT) for group in references.groups())
+    links = references.link_count
+    return made + (-(-links // BULK_LIMIT) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
+
+
+def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None]) -> ValidationReport:
+    builder = RowBuilder(planned.mapping, planned.attributes, planned.values)
+    return validate(planned.source, builder, Heard(report, each), planned.references.translate if planned.references is not None else iter)
+
+
+@dataclass(frozen=True)
+class _KeyedInput:
+    planned: PlannedInput
+    resolver: Resolver
+    target: ImportTarget
+    newest: Page[Record] | None
+
+
+def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[ValidationReport, int]:
+    """Find the records of all valid rows. Return the validation report and the number of requests."""
+    resolver = keyed.resolver
+    with KeyIndex(resolver.rule) as index:
+
+        def keep(payload: Payload) -> None:
+            if not payload.findings or not payload.rejected:
+                index.want_all([payload])
+            else:
+                forecast.leave_out(payload)
+
+        found = _check(keyed.planned, report, keep)
+        lookup = resolver.lookup(keyed.target.service, lambda: False)
+        lookup.newest, lookup.at_hand, lookup.tell = keyed.newest, keyed.target.at_hand, keyed.target.tell
+        lookup.fill(index)
+        for row, outcome in resolver.outcomes(index):
+            forecast.add(row, outcome, resolver, index)
+            if outcome.finding is not None:
+                if outcome.action is RowAction.REJECT:
+                    found.reject(outcome.finding)
+                report(outcome.finding)
+        return found, lookup.requests
+
+
+class RowChoice(NamedTuple):
+    """A value that differs between the file and the record, with the side that wins."""
+
+    row: int
+    line: int
+    value: ChosenValue
+
+    def to_document(self) -> dict[str, Any]:
+        return {"row": self.row, "line": self.line, **self.value.to_document()}
+
+
+class _Forecast:
+    """Counts the actions of rows and the requests they need."""
+
+    def __init__(self, planned: PlannedInput, decisions: Decisions | None) -> None:
+        self._decisions = decisions
+        self._mode = planned.mapping.mode
+        self._batcher = Batcher()
+        self._batches = 0
+        self._actions: Counter[str] = Counter()
+        self._ambiguous = 0
+        self.values = FeedCounts() if planned.plan.feed is not None else None
+        self.choices: list[RowChoice] = []
+        self.merges = 0
+        """Number of rows with an id that change parts of values."""
+
+    def write_valid(self, payload: Payload) -> None:
+        if self._decisions is not None:
+            self._decisions.add_row(payload, self._mode)
+        if not payload.findings or not payload.rejected:
+            action = RowAction.UPDATE if self._mode is not Mode.CREATE and payload.id else RowAction.CREATE
+            if action is RowAction.CREATE and self._mode is Mode.UPDATE:
+                self._actions[RowAction.SKIP] += 1
+                return
+            self.merges += action is RowAction.UPDATE and bool(payload.parts)
+            self._write(action, entry_of(payload, with_id=self._mode is not Mode.CREATE))
+
+    def leave_out(self, payload: Payload) -> None:
+        """Record a row that failed validation."""
+        if self._decisions is not None:
+            self._decisions.add_row(payload, Mode.CREATE)
+
+    def add(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
+        if self._decisions is not None:
+            self._decisions.add_outcome(row, outcome, resolver, index)
+        if (merge := outcome.merge) is not None:
+            before = self.values or FeedCounts()
+            self.values = FeedCounts(before.kept + merge.kept, before.conflicts + merge.conflicts)
+            self.choices += [RowChoice(row.ordinal, row.line, one) for one in merge.chosen[: LISTED - len(self.choices)]]
+        if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
+            self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))
+            return
+        self._actions[outcome.action] += 1
+        self._ambiguous += outcome.finding is not None and outcome.finding.code == AMBIGUOUS
+
+    def _write(self, action: RowAction, entry: Entry) -> None:
+        self._actions[action] += 1
+        self._batches += self._batcher.feed(entry) is not None
+
+    @property
+    def creates(self) -> int:
+        return self._actions[RowAction.CREATE]
+
+    @property
+    def updates(self) -> int:
+        return self._actions[RowAction.UPDATE]
+
+    @property
+    def requests(self) -> int:
+        self._batches += self._batcher.flush() is not None
+        return self._batches
+
+    @property
+    def counts(self) -> dict[RowState, int]:
+        changes = self._actions[RowAction.CREATE] + self._actions[RowAction.UPDATE]
+        return {
+            RowState.UNSENT: changes,
+            RowState.UNCHANGED: self._actions[RowAction.UNCHANGED],
+            RowState.SKIPPED: self._actions[RowAction.SKIP],
+        }
+
+    def predicted(self, rejected: int) -> dict[str, int]:
+        counted = {
+            str(action): self._actions[action] for action in (RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED, RowAction.SKIP)
+        }
+        return {**counted, "invalid": rejected - self._ambiguous, "ambiguous": self._ambiguous}

@@ -1,0 +1,394 @@
+"""Export records: gather them on disk until they are complete, then write a stream or replace a file in one step.
+
+An unfinished file export keeps its records in a `.resume` file next to the target, and the same command continues from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk_context import BulkContext
+from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
+from crmctl.files.export_formats import Layout, Wires, check_libraries, export_format, texts, write_file
+from crmctl.files.mapping import schema_digest
+from crmctl.files.whole_files import is_special, whole_file
+from crmctl.models import jsontext
+from crmctl.models.field_paths import Path as FieldPath
+from crmctl.models.resources import Record
+from crmctl.read.export_passes import LOOKBACK, Gathering, GatherOptions, GatherState, Increments, Staging
+from crmctl.values.filters import Condition, format_condition
+from crmctl.values.moments import to_timestamp
+from crmctl.version import __version__
+
+BLOCK = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The exported object and its service; `schema` is a digest of its attributes."""
+
+    object: str
+    object_id: str
+    origin: str
+    schema: str | None = None
+
+
+def manifest_path(path: Path) -> Path:
+    """Return the path of a file's manifest."""
+    return path.with_name(path.name + ".manifest.json")
+
+
+def describe(path: Path, subject: Subject, layout: Layout, state: GatherState, rows: int, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a file that was just written. Its times use the service's clock."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            size += len(block)
+    return {
+        "file": path.name,
+        "object": subject.object,
+        "objectId": subject.object_id,
+        "origin": subject.origin,
+        "format": layout.format,
+        "columns": layout.columns,
+        "excelSafe": layout.excel_safe,
+        "rows": rows,
+        "bytes": size,
+        "sha256": digest.hexdigest(),
+        "filters": request["filters"],
+        "changedSince": _moment(request["since"]),
+        "startedAt": _moment(state.started),
+        "finishedAt": _moment(state.statistics.date or state.as_of),
+        "consistentAsOf": _moment(state.as_of),
+        "pruned": state.pruned if request["prune"] else None,
+        "flags": state.flags,
+        "requests": state.statistics.requests,
+        "passes": state.passes,
+        "schema": subject.schema,
+        "crmctl": __version__,
+    }
+
+
+def write_manifest(path: Path, document: dict[str, Any]) -> Path:
+    """Write the manifest next to `path` and return its path."""
+    place = manifest_path(path)
+    with whole_file(place) as stream:
+        stream.write(jsontext.dumps(document, indent=2) + "\n")
+    return place
+
+
+def _moment(micros: int | None) -> str | None:
+    return None if micros is None else to_timestamp(micros)
+
+
+RESUMED_WITHIN = 24 * 3600.0
+"""Age in seconds from which an interrupted export continues only with `--resume`: its file could contain records deleted since."""
+
+
+@dataclass(frozen=True)
+class Further:
+    """Local processing of gathered records.
+
+    `admits` evaluates conditions the service does not support, and `texts` are those conditions as text. `expand` receives the number of
+    records and adds fields of linked records.
+    """
+
+    texts: Sequence[str] = ()
+    admits: Callable[[Record], bool] | None = None
+    expand: Callable[[int, Iterable[Mapping[str, Any]]], Iterable[Mapping[str, Any]]] | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The part that determines which records an export contains."""
+        return {"decided": list(self.texts)} if self.admits is not None else {}
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of an export.
+
+    `increments` limits it to records that changed since the last run. `resume`: True continues an interrupted export, False starts again,
+    and None continues only a recent one.
+    """
+
+    layout: Layout = field(default_factory=Layout)
+    conditions: Sequence[Condition] = ()
+    prune: bool = False
+    lookback: float = LOOKBACK
+    increments: Increments | None = None
+    resume: bool | None = None
+    further: Further = Further()
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """The result of an export. `repeated` counts records received again because pages overlap; the file contains each record once."""
+
+    object: str
+    format: str
+    rows: int
+    requests: int
+    repeated: int
+    elapsed: float
+    resumed: bool
+    consistent_as_of: str
+    flags: Sequence[str]
+    file: Path | None = None
+    manifest: Path | None = None
+    sha256: str | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is present."""
+        return {
+            "object": self.object,
+            "format": self.format,
+            "rows": self.rows,
+            "requests": self.requests,
+            "repeated": self.repeated,
+            "elapsedSeconds": round(self.elapsed, 3),
+            "resumed": self.resumed,
+            "consistentAsOf": self.consistent_as_of,
+            "flags": list(self.flags),
+            "file": str(self.file) if self.file is not None else None,
+            "manifest": str(self.manifest) if self.manifest is not None else None,
+            "sha256": self.sha256,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """A request to export the records that meet all conditions.
+
+    `path` is the file, or None for a stream. `fields` maps names to paths in a record; None exports all fields. `since_last` limits the
+    export to records changed since the last such run. `lookback` is in seconds.
+    """
+
+    object: str
+    path: Path | None = None
+    format: str | None = None
+    conditions: Sequence[Condition] = ()
+    fields: Mapping[str, FieldPath] | None = None
+    excel_safe: bool = False
+    prune: bool = False
+    since_last: bool = False
+    lookback: float = LOOKBACK
+    resume: bool | None = None
+    replace: bool = False
+    further: Further = Further()
+
+    def chosen_format(self) -> str:
+        """Return the requested format, else the one of the file name, else jsonl.
+
+        Raises UsageError if the format is unclear, lacks its libraries, or does not support `--excel-safe`.
+        """
+        chosen = export_format(self.path.name if self.path else None, self.format)
+        check_libraries(chosen)
+        if self.excel_safe and chosen not in ("csv", "tsv"):
+            raise UsageError(f"--excel-safe is for csv and tsv, not {chosen}", hint="leave it out, or --format csv")
+        return chosen
+
+    def check(self) -> None:
+        """Raise UsageError for options that exclude each other."""
+        if self.prune and self.since_last:
+            raise UsageError("--since-last gives changes, which say nothing of deletions", hint="leave --prune-deleted out")
+        if self.resume is not None and self.path is None:
+            raise UsageError("only an export into a file can be resumed", hint="-O FILE")
+
+
+def export(context: BulkContext, request: ExportRequest, write: Callable[[str], object] = lambda _: None) -> ExportSummary:
+    """Write the records to the requested file, or pass them to `write` once all are read.
+
+    Raises UsageError for conflicting options and for an existing file without `replace`, and reading errors.
+    """
+    request.check()
+    directory = context.directory
+    layout = Layout(request.chosen_format(), directory.attributes(request.object), excel_safe=request.excel_safe, fields=request.fields)
+    subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
+    increments = _increments(context, subject, request) if request.since_last else None
+    options = ExportOptions(layout, request.conditions, request.prune, request.lookback, increments, request.resume, request.further)
+    run = Export(context, subject, options)
+    return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
+
+
+def example_export(object_name: str, path: Path) -> dict[str, Any]:
+    """Return the JSON form of an empty file export."""
+    return ExportSummary(object_name, "", 0, 0, 0, 0.0, False, "", (), path, path, "").to_document()
+
+
+def _increments(context: BulkContext, subject: Subject, request: ExportRequest) -> Increments:
+    identity = {
+        "profile": context.profile,
+        "origin": subject.origin,
+        "object": subject.object_id,
+        "filters": [format_condition(condition) for condition in request.conditions],
+        "file": str(request.path.resolve()) if request.path is not None else None,
+        **request.further.identity,
+    }
+    return Increments(context.state, identity)
+
+
+class Export:
+    """The export of one object."""
+
+    def __init__(self, context: BulkContext, subject: Subject, options: ExportOptions) -> None:
+        self._lister = context.service
+        self._subject = subject
+        self._options = options
+        self._clock = context.clock
+        self._progress = context.listener.progress
+        self._started = self._clock.monotonic()
+        self._mark = options.increments.mark if options.increments is not None else None
+
+    def to_stream(self, write: Callable[[str], object]) -> ExportSummary:
+        """Pass every record to `write` once all are read. Raises reading errors before anything is written."""
+        with Staging() as staging:
+            state = self._gather(staging)
+            for text in texts(self._options.layout, self._wires(staging)()):
+                write(text)
+            summary = self._summary(staging, state, resumed=False)
+            self._remember(staging, state)
+        return summary
+
+    def to_file(self, path: Path, *, replace: bool = False) -> ExportSummary:
+        """Write a complete file and its manifest. An existing file is replaced in one step.
+
+        Raises UsageError for an existing file without `replace` and for a file that cannot be written. Also raises reading errors; the same
+        call then continues the export.
+        """
+        if path.is_file() and not replace:
+            raise UsageError(f"{path} exists", hint="--yes replaces it", code="file_exists")
+        check_libraries(self._options.layout.format)
+        if is_special(path.resolve()):
+            return self._to_device(path)
+        place = resume_path(path)
+        staging, resumed = self._open(place)
+        with staging:
+            try:
+                state = self._gather(staging)
+                write_file(path, self._options.layout, self._wires(staging))
+                document = describe(path, self._subject, self._options.layout, state, len(staging), self._request)
+                manifest = write_manifest(path, document)
+                summary = self._summary(staging, state, resumed=resumed, file=path, manifest=manifest, sha256=document["sha256"])
+                self._remember(staging, state)
+            except (CrmctlError, KeyboardInterrupt) as error:
+                self._leave(staging, place, error)
+                raise
+        place.unlink()
+        return summary
+
+    def _to_device(self, path: Path) -> ExportSummary:
+        with Staging() as staging:
+            state = self._gather(staging)
+            write_file(path, self._options.layout, self._wires(staging))
+            self._remember(staging, state)
+            return self._summary(staging, state, resumed=False, file=path)
+
+    @property
+    def _request(self) -> dict[str, Any]:
+        """The settings that determine which records are gathered."""
+        return {
+            "origin": self._subject.origin,
+            "object": self._subject.object_id,
+            "filters": [format_condition(condition) for condition in self._options.conditions],
+            "prune": self._options.prune,
+            "lookback": self._options.lookback,
+            "since": self._mark.since if self._mark is not None else None,
+            "run": self._options.increments.run if self._options.increments is not None else None,
+            **self._options.further.identity,
+        }
+
+    def _open(self, place: Path) -> tuple[Staging, bool]:
+        """Open the staging of a file. Return it, and whether it continues an interrupted export."""
+        staging = Staging(place)
+        noted, begun = staging.noted("request"), staging.noted("begun")
+        fits = noted == self._request and staging.noted("gathering") is not None
+        wanted = self._options.resume
+        if wanted and not fits:
+            staging.close()
+            if noted is None:
+                place.unlink(missing_ok=True)
+            raise UsageError(
+                f"there is no interrupted export of this to go on with: {place}", hint="leave --resume out", code="nothing_to_resume"
+            )
+        if fits and (wanted or (wanted is None and self._clock.now() - begun < RESUMED_WITHIN)):
+            self._progress.note(f"going on after {len(staging):,} records that were read before; --restart begins anew")
+            return staging, True
+        if noted is not None:
+            staging.close()
+            remove_staging(place)
+            staging = Staging(place)
+        with staging.step():
+            staging.note("request", self._request)
+            staging.note("begun", self._clock.now())
+        return staging, False
+
+    def _gather(self, staging: Staging) -> GatherState:
+        options = self._options
+        gather = GatherOptions(options.conditions, options.prune, options.lookback, self._mark)
+        self._progress.start("exporting")
+        try:
+            state = Gathering(self._lister, self._subject.object_id, gather, staging, self._clock, self._progress).run()
+        finally:
+            self._progress.finish()
+        admits = options.further.admits
+        if admits is not None:
+            staging.keep_only(lambda wire: admits(Record.parse(jsontext.loads(wire))))
+        if options.increments is not None:
+            options.increments.drop_delivered(staging)
+        return state
+
+    def _wires(self, staging: Staging) -> Wires:
+        """Return the function that yields the records to write."""
+        expand = self._options.further.expand
+        if expand is None:
+            return staging.wires
+        return lambda: map(jsontext.dumps, expand(len(staging), map(jsontext.loads, staging.wires())))
+
+    def _remember(self, staging: Staging, state: GatherState) -> None:
+        if self._options.increments is not None:
+            self._options.increments.remember(staging, state, self._options.lookback)
+
+    def _leave(self, staging: Staging, place: Path, error: BaseException) -> None:
+        """Keep the records read so far and mention them in the error's hint. A staging file without records is deleted."""
+        count = len(staging)
+        if not count:
+            staging.close()
+            remove_staging(place)
+            return
+        hint = f"the same command goes on after the {count:,} records that were read"
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedByUser("interrupted", hint=hint) from error
+        if isinstance(error, CrmctlError):
+            error.hint = f"{error.hint}; {hint}" if error.hint else hint
+
+    def _summary(self, staging: Staging, state: GatherState, *, resumed: bool, **file: Any) -> ExportSummary:
+        rows = len(staging)
+        return ExportSummary(
+            object=self._subject.object,
+            format=self._options.layout.format,
+            rows=rows,
+            requests=state.statistics.requests,
+            repeated=max(0, sum(one["records"] for one in state.passes) - rows),
+            elapsed=self._clock.monotonic() - self._started,
+            resumed=resumed,
+            consistent_as_of=to_timestamp(state.as_of),
+            flags=state.flags,
+            **file,
+        )
+
+
+def resume_path(path: Path) -> Path:
+    """Return the path of the staging file for an unfinished export to `path`."""
+    target = path.resolve()
+    return target.with_name(target.name + ".resume")
+
+
+def remove_staging(place: Path) -> None:
+    """Delete the records of an unfinished export."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        place.with_name(place.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,378 @@
+"""Feeds: the values each feed wrote last, and the import that compares them with the records."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import sqlite3
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, storage_error
+from crmctl.files.validation import Payload
+from crmctl.match.keys import Wanted
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute
+from crmctl.plan.three_way import Merge, Policy, ThreeWay
+from crmctl.write.database import JobState, RowState
+from crmctl.write.jobs import FeedCounts
+from crmctl.write.journal import Journal
+from crmctl.write_ahead_log import begin_log
+
+FOLDER = "feeds"
+KEY_NAME = "key"
+CHUNK_ROWS = 500
+LONGEST_WAIT = 60.0
+"""Seconds to wait for other writers."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS base (row BLOB PRIMARY KEY, hashes TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS written (
+    job TEXT NOT NULL, ordinal INTEGER NOT NULL, row BLOB NOT NULL, hashes TEXT NOT NULL, before TEXT, undoing INTEGER NOT NULL DEFAULT 0,
+    is_old INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (job, ordinal)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS written_row ON written (row);
+"""
+"""`base` holds the hash of each value by row of the feed. `written` holds the rows of jobs. A confirmed row has `before`, the bases it
+replaced. `is_old` marks a row that another job has written since."""
+
+_WRITTEN = frozenset({RowState.CREATED, RowState.UPDATED, RowState.UNCHANGED})
+
+Hashes = dict[str, str]
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class FeedBases:
+    """The bases of one feed into one object. Without a database file there are none; `prepare` creates the file."""
+
+    def __init__(self, state: Path, identity: tuple[str, str, str]) -> None:
+        """Open the bases for `identity`: the origin of the service, the object's id and the name of the feed."""
+        self._folder = state / FOLDER
+        self._name = "\0".join(identity).encode()
+        self._key = _key(self._folder / KEY_NAME, make=False) or secrets.token_bytes(32)
+        self._db: sqlite3.Connection | None = self._connect() if self._path.exists() else None
+        self._is_settled = False
+
+    @property
+    def _path(self) -> Path:
+        """The database file. Its name depends on the hash key, because a different key cannot use the hashes."""
+        return self._folder / f"{hmac.digest(self._key, self._name, 'sha256').hex()[:32]}.sqlite"
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+
+    def prepare(self) -> None:
+        """Create the hash key and the database file. Raises StorageError."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._key = _key(self._folder / KEY_NAME, make=True) or self._key
+            self._path.touch(mode=0o600)
+            self._db = self._db or self._connect()
+        except (OSError, sqlite3.Error) as error:
+            raise storage_error(error, self._path) or error from error
+
+    # -- hashes ----------------------------------------------------------------------------------------------------------------------
+
+    def row_of(self, key: str) -> bytes:
+        """Return the hash that identifies a row, from the normal form of its key."""
+        return hmac.digest(self._key, self._name + b"\0" + key.encode(), "sha256")[:16]
+
+    def hash_of(self, row: bytes) -> Callable[[str, str], str]:
+        """Return the hash function for the values of a row. Equal values in two rows have different hashes."""
+
+        def hashed(unit: str, form: str) -> str:
+            return b64encode(hmac.digest(self._key, row + unit.encode() + b"\0" + form.encode(), "sha256")[:9]).decode()
+
+        return hashed
+
+    # -- bases -----------------------------------------------------------------------------------------------------------------------
+
+    def known(self, row: bytes) -> Hashes:
+        """Return the hashes of the values the feed wrote last, by unit.
+
+        Before `settle_all`, values that an unsettled job may have overwritten are left out.
+        """
+        if self._db is None:
+            return {}
+        found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
+        bases: Hashes = jsontext.loads(found[0]) if found is not None else {}
+        if not bases or self._is_settled:
+            return bases
+        for (hashes,) in self._db.execute("SELECT hashes FROM written WHERE row = ? AND before IS NULL", (row,)):
+            bases = _without(bases, jsontext.loads(hashes))
+        return bases
+
+    def intend(self, job: str, rows: Iterable[tuple[int, bytes, Mapping[str, str]]]) -> None:
+        """Store the values a job is about to write as (ordinal, row, hashes). They are on disk when this returns."""
+        assert self._db is not None
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(
+                "INSERT OR REPLACE INTO written (job, ordinal, row, hashes) VALUES (?, ?, ?, ?)",
+                ((job, ordinal, row, jsontext.dumps(dict(hashes))) for ordinal, row, hashes in rows),
+            )
+
+    def forget(self, job: str) -> None:
+        """Forget the rows of a job that starts again before it has sent anything."""
+        if self._db is not None:
+            self._db.execute("DELETE FROM written WHERE job = ?", (job,))
+
+    def begin_undo(self, job: str) -> None:
+        """Note that an undo may restore the records of a job from now on."""
+        if self._db is not None:
+            self._db.execute("UPDATE written SET undoing = 1 WHERE job = ?", (job,))
+
+    # -- outcomes of jobs ------------------------------------------------------------------------------------------------------------
+
+    def settle_all(self, open_job: Callable[[str], Journal | None], *, but: str) -> None:
+        """Update the bases from the journals of all jobs except `but`. For a missing journal, drop the bases its job may have changed."""
+        self._is_settled = True
+        if self._db is None:
+            return
+        for (job,) in self._db.execute("SELECT DISTINCT job FROM written WHERE job <> ?", (but,)).fetchall():
+            journal = open_job(job)
+            if journal is None:
+                self._lose(job)
+                continue
+            with closing(journal):
+                self.settle(journal)
+
+    def settle(self, journal: Journal) -> None:
+        """Update the bases from the outcomes of rows in a journal."""
+        if self._db is None:
+            return
+        job, last = journal.header.job, -1
+        is_over = journal.state not in (JobState.CHECKING, JobState.OPEN)
+        has_undone = journal.undone_count > 0
+        may_be_written = bool(journal.header.plan.get("references"))  # a row that could not be linked counts as failed
+        query = (
+            "SELECT ordinal, row, hashes, before, is_old FROM written WHERE job = ? AND ordinal > ? AND (before IS NULL OR ?) "
+            "ORDER BY ordinal LIMIT ?"
+        )
+        while found := self._db.execute(query, (job, last, has_undone, CHUNK_ROWS)).fetchall():
+            known = journal.rows(found[0][0], found[-1][0])
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                for ordinal, row, hashes, before, is_old in found:
+                    entry = known.get(ordinal)
+                    state = entry.state if entry is not None else RowState.UNSENT
+                    if before is not None:
+                        if entry is not None and journal.is_undone(entry.record_id):
+                            self._take_back(job, ordinal, (row, jsontext.loads(hashes), jsontext.loads(before)), is_old=bool(is_old))
+                    elif state in _WRITTEN:
+                        self._confirm(job, ordinal, (row, jsontext.loads(hashes)), is_old=bool(is_old))
+                    elif state is RowState.IN_DOUBT or (state is RowState.FAILED and may_be_written):
+                        self._change(row, jsontext.loads(hashes))
+                    elif is_over or state is not RowState.UNSENT:
+                        self._db.execute("DELETE FROM written WHERE job = ? AND ordinal = ?", (job, ordinal))
+            last = found[-1][0]
+        if journal.state is JobState.UNDONE or not has_undone:
+            self._db.execute("UPDATE written SET undoing = 0 WHERE job = ?", (job,))
+
+    def _confirm(self, job: str, ordinal: int, written: tuple[bytes, Hashes], *, is_old: bool) -> None:
+        assert self._db is not None
+        row, hashes = written
+        before = {unit: one for unit, one in self._bases(row).items() if unit in hashes}
+        if is_old:
+            self._change(row, hashes)
+        else:
+            self._change(row, (), hashes)
+            self._db.execute("UPDATE written SET is_old = 1 WHERE row = ? AND (job <> ? OR ordinal <> ?)", (row, job, ordinal))
+        self._db.execute(
+            "UPDATE written SET before = ? WHERE job = ? AND ordinal = ?", (jsontext.dumps({} if is_old else before), job, ordinal)
+        )
+
+    def _take_back(self, job: str, ordinal: int, written: tuple[bytes, Hashes, Hashes], *, is_old: bool) -> None:
+        assert self._db is not None
+        row, hashes, before = written
+        self._change(row, hashes, {} if is_old else before)
+        self._db.execute("DELETE FROM written WHERE job = ? AND ordinal = ?", (job, ordinal))
+
+    def _lose(self, job: str) -> None:
+        """Drop the bases of a job without a journal: crmctl cannot tell which of its rows were written or undone."""
+        assert self._db is not None
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for row, hashes in self._db.execute(
+                "SELECT row, hashes FROM written WHERE job = ? AND (before IS NULL OR undoing)", (job,)
+            ).fetchall():
+                self._change(row, jsontext.loads(hashes))
+            self._db.execute("DELETE FROM written WHERE job = ?", (job,))
+
+    def _bases(self, row: bytes) -> Hashes:
+        assert self._db is not None
+        found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
+        return jsontext.loads(found[0]) if found is not None else {}
+
+    def _change(self, row: bytes, gone: Iterable[str], new: Mapping[str, str] = NONE) -> None:
+        """Replace bases of a row: drop the units in `gone`, then set those in `new`."""
+        assert self._db is not None
+        self._db.execute("INSERT OR REPLACE INTO base VALUES (?, ?)", (row, jsontext.dumps(_without(self._bases(row), gone) | dict(new))))
+
+    def _connect(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, isolation_level=None, timeout=LONGEST_WAIT)
+        begin_log(database, LONGEST_WAIT)
+        database.execute("PRAGMA synchronous = FULL")
+        database.executescript(_TABLES)
+        return database
+
+
+def _without(bases: Mapping[str, str], units: Iterable[str]) -> Hashes:
+    gone = set(units)
+    return {unit: one for unit, one in bases.items() if unit not in gone}
+
+
+def _key(path: Path, *, make: bool) -> bytes | None:
+    """Return the random key of this machine's hashes. With `make`, create it if it is missing."""
+    with suppress(FileNotFoundError):
+        if len(key := path.read_bytes()) == 32:
+            return key
+    if not make:
+        return None
+    fresh = path.with_name(f"{KEY_NAME}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        with suppress(FileExistsError):  # another process created it first
+            os.link(fresh, path)
+    finally:
+        fresh.unlink()
+    return path.read_bytes()
+
+
+FILE_NAME = "kept.sqlite"
+
+
+@dataclass(frozen=True)
+class FeedPlan:
+    """The user's choices: the name of the feed and which value wins (`--on-conflict`)."""
+
+    name: str
+    on_conflict: str = "keep"
+
+    def to_document(self) -> dict[str, Any]:
+        return {"name": self.name, "onConflict": self.on_conflict}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any] | None) -> FeedPlan | None:
+        return None if document is None else cls(document["name"], document["onConflict"])
+
+
+class KeptValues:
+    """Kept values by row, stored in the job's folder. Without a folder they are temporary."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        path = folder / FILE_NAME if folder is not None else None
+        if path is not None:
+            path.touch(mode=0o600)
+        with ExitStack() as unless_ready:
+            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS kept "
+                "(ordinal INTEGER PRIMARY KEY, left_out TEXT NOT NULL, kept INTEGER, conflicts INTEGER, told TEXT NOT NULL)"
+            )
+            unless_ready.pop_all()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def restart(self) -> None:
+        """Forget all rows before the input is checked again."""
+        self._db.execute("DELETE FROM kept")
+
+    def keep(self, rows: Iterable[tuple[int, Merge]]) -> None:
+        """Store the kept values of rows. They are on disk when this returns."""
+        self._db.execute("BEGIN")
+        for ordinal, merge in rows:
+            if merge.left_out or merge.chosen:
+                values = (ordinal, jsontext.dumps(dict(merge.left_out)), merge.kept, merge.conflicts, merge.told)
+                self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", values)
+            else:
+                self._db.execute("DELETE FROM kept WHERE ordinal = ?", (ordinal,))
+        self._db.execute("COMMIT")
+
+    @property
+    def counts(self) -> FeedCounts:
+        return FeedCounts(*self._db.execute("SELECT COALESCE(SUM(kept), 0), COALESCE(SUM(conflicts), 0) FROM kept").fetchone())
+
+    def told(self, ordinal: int) -> str | None:
+        """Return a text that lists the kept values of a row, if any."""
+        found = self._db.execute("SELECT told FROM kept WHERE ordinal = ?", (ordinal,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
+        """Yield the rows without their kept values."""
+        for payload in payloads:
+            found = self._db.execute("SELECT left_out FROM kept WHERE ordinal = ?", (payload.ordinal,)).fetchone()
+            if found is None:
+                yield payload
+                continue
+            data, parts = Merge(jsontext.loads(found[0])).reduced(payload.data, payload.parts)
+            yield payload._replace(data=data, parts=parts)
+
+
+@contextmanager
+def feed_of(journal: Journal, plan: FeedPlan | None, attributes: Sequence[Attribute]) -> Iterator[Feed | None]:
+    """Provide the feed of a job. Its bases are updated from earlier jobs first, and from this job at the end."""
+    if plan is None:
+        yield None
+        return
+    header, jobs = journal.header, journal.folder.parent
+    with closing(FeedBases(jobs.parent, (header.origin, header.object_id, plan.name))) as bases:
+        bases.prepare()
+        bases.settle_all(lambda job: _journal_of(jobs / job, journal.clock), but=header.job)
+        if journal.state is JobState.CHECKING:
+            bases.forget(header.job)
+        try:
+            yield Feed.of(plan, bases, attributes)
+        finally:
+            bases.settle(journal)
+
+
+def _journal_of(folder: Path, clock: Clock) -> Journal | None:
+    """Open the journal of a job; None if it is missing or unreadable."""
+    try:
+        return Journal(folder, clock)
+    except CrmctlError:
+        return None
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The bases of earlier imports, and the comparison rule of this one."""
+
+    bases: FeedBases
+    rule: ThreeWay
+
+    @classmethod
+    def of(cls, plan: FeedPlan, bases: FeedBases, attributes: Sequence[Attribute]) -> Feed:
+        """Create a feed; `attributes` have the types that records show."""
+        by_slug = {attribute.slug: attribute for attribute in attributes}
+        return cls(bases, ThreeWay(Policy.parse(plan.on_conflict), by_slug))
+
+    def merge(self, row: Wanted, current: Mapping[str, Any] | None) -> Merge:
+        """Return the values of a row to write; `current` is the data of its record, or None for a new one."""
+        place = self.bases.row_of(row.key or "")
+        hash_of = self.bases.hash_of(place)
+        if current is None:
+            return self.rule.first(row.data, row.parts, hash_of)
+        known = self.bases.known(place)
+        merge = self.rule.merge((row.data, row.parts), current, known, hash_of)
+        return merge._replace(bases={unit: one for unit, one in merge.bases.items() if known.get(unit) != one})
+
+    def write_down(self, journal: Journal, kept: KeptValues, rows: Sequence[tuple[int, str, Merge]]) -> None:
+        """Store the kept values and the new bases of rows before anything is sent. Each row is (ordinal, key, merge)."""
+        kept.keep((ordinal, merge) for ordinal, _, merge in rows)
+        self.bases.intend(
+            journal.header.job, [(ordinal, self.bases.row_of(key), merge.bases) for ordinal, key, merge in rows if merge.bases]
+        )

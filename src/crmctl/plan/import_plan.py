@@ -1,0 +1,425 @@
+"""The plan of an import: how its input is read, mapped, merged and guarded."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crmctl.bulk_context import Finding
+from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
+from crmctl.files.cell_values import ValueOptions, merger_of
+from crmctl.files.column_names import Names, parse_pairs, read_map_file
+from crmctl.files.encodings import BUFFER_SIZE
+from crmctl.files.mapping import Mapping as ColumnMapping
+from crmctl.files.mapping import MappingOptions, Mode, build_mapping
+from crmctl.files.rows import Source, SourceOptions
+from crmctl.files.sources import open_source
+from crmctl.files.validation import Entry, Payload, encoded_payloads, payloads
+from crmctl.match.references import Reference, columns_of, stand_ins
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.plan.feed import FeedPlan, KeptValues
+from crmctl.read.read_back import Reader
+from crmctl.read.records import AwaitedRecords
+from crmctl.values.attribute_types import COMPOSITE_TYPES
+from crmctl.values.composites import Merger, learn_form
+from crmctl.write.database import RowState
+from crmctl.write.in_flight import SendContext
+from crmctl.write.journal import Journal
+from crmctl.write.reconcile import MERGED
+
+if TYPE_CHECKING:
+    from crmctl.match.references import ReferenceMap
+
+
+Later = Callable[[int], Collection[str]]
+"""Returns the attributes that are set only after a row was written."""
+
+
+def nothing_later(_: int) -> Collection[str]:
+    return ()
+
+
+class BeforeImages(StrEnum):
+    """Whether a job keeps the values that updates overwrite. `auto` keeps them if that takes no extra request: for an import by key."""
+
+    AUTO = "auto"
+    YES = "yes"
+    NO = "no"
+
+
+def before_image(sent: Mapping[str, Any], current: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:
+    """Return the current values of the attributes that `sent` changes or that are written `later`; None for an empty attribute."""
+    changed = {slug: current.get(slug) for slug, value in sent.items() if current.get(slug) != value}
+    return changed | {slug: current.get(slug) for slug in later if slug not in sent}
+
+
+def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
+    """Whether before images require reading the records before anything is sent."""
+    return wish == BeforeImages.YES and mode != "create" and not keys
+
+
+def read_before(run: SendContext, reader: Reader, entries: Iterable[Entry], later: Later = nothing_later) -> None:
+    """Read and keep the values that rows with an id will overwrite, now or `later`. Repeatable; raises reading errors.
+
+    A missing record has no before image, because the service will refuse its row.
+    """
+    with AwaitedRecords() as awaited:
+        for entry in entries:
+            if entry.id is not None:
+                awaited.add(entry.id, (entry.ordinal, entry.data))
+        run.progress.start("reading", len(awaited))
+        try:
+            for page in awaited.pages(reader):
+                run.journal.keep_before((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
+                run.progress.advance(len(page))
+        finally:
+            run.progress.finish()
+
+
+FILE_NAME = "merged.sqlite"
+
+Target = Callable[[Payload], str | None]
+"""The id of the record that a row updates."""
+
+
+class MergedRows:
+    """Complete values of rows that give only parts, stored in the job's folder. Without a folder they are temporary."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        path = folder / FILE_NAME if folder is not None else None
+        if path is not None:
+            path.touch(mode=0o600)
+        with ExitStack() as unless_ready:
+            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
+            self._db.execute("CREATE TABLE IF NOT EXISTS merged (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL)")
+            unless_ready.pop_all()
+        self.is_current = False
+        """Whether this run of the job has read the records."""
+
+    def close(self) -> None:
+        self._db.close()
+
+    def restart(self) -> None:
+        """Forget all rows before the input is checked again."""
+        self._db.execute("DELETE FROM merged")
+        self.is_current = True
+
+    def keep(self, rows: Iterable[tuple[int, dict[str, Any] | None]], journal: Journal) -> None:
+        """Store the complete values of rows by slug; None means the parts form a new value. They are on disk when this returns."""
+        if not journal.recall(MERGED):
+            journal.remember(MERGED, True)
+        self._db.execute("BEGIN")
+        for ordinal, values in rows:
+            if values is None:
+                self._db.execute("DELETE FROM merged WHERE ordinal = ?", (ordinal,))
+            else:
+                self._db.execute("INSERT OR REPLACE INTO merged VALUES (?, ?)", (ordinal, jsontext.dumps(values)))
+        self._db.execute("COMMIT")
+
+    def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
+        """Yield the rows with complete values instead of parts."""
+        for payload in payloads:
+            values = self._values(payload.ordinal) if payload.parts else None
+            yield payload if values is None else payload._replace(data=payload.data | values)
+
+    def _values(self, ordinal: int) -> dict[str, Any] | None:
+        found = self._db.execute("SELECT data FROM merged WHERE ordinal = ?", (ordinal,)).fetchone()
+        return None if found is None else jsontext.loads(found[0])
+
+
+@dataclass(frozen=True)
+class MergeRun:
+    """Merges the parts that rows give into the current values of their records."""
+
+    context: SendContext
+    reader: Reader
+    merger: Merger
+    merged: MergedRows
+    report: Callable[[Finding], None]
+    later: Later = nothing_later
+
+    def merge(self, rows: Iterable[Payload], target: Target, *, keeps_all: bool = False) -> bool:
+        """Read the records of rows that give parts, and store the complete values. With `keeps_all`, read all records for before images.
+
+        Return whether a row was rejected because its parts do not fit the current value. Repeatable; raises reading errors. Nothing is
+        stored for a missing record, because the service will refuse its row.
+        """
+        with AwaitedRecords() as awaited:
+            for row in rows:
+                record_id = target(row)
+                if record_id is not None and (row.parts or keeps_all):
+                    awaited.add(record_id, (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts)))
+            if not len(awaited):
+                return False
+            self.context.progress.start("reading", len(awaited))
+            try:
+                return self._read(awaited)
+            finally:
+                self.context.progress.finish()
+
+    def _read(self, awaited: AwaitedRecords) -> bool:
+        rejected = False
+        for page in awaited.pages(self.reader):
+            whole: list[tuple[int, dict[str, Any] | None]] = []
+            images: list[tuple[int, dict[str, Any]]] = []
+            for facts, record in page:
+                try:
+                    values = self.merger.merge_all(facts[-1], record.data)
+                except RejectedError as error:
+                    self._reject(facts, error)
+                    rejected = True
+                    continue
+                whole += [(facts[0], values)] if values else []
+                images.append(self._image(facts, values, record))
+            self.merged.keep(whole, self.context.journal)
+            if self.context.journal.header.before_images != "no":
+                self.context.journal.keep_before(images)
+            self.context.progress.advance(len(page))
+        return rejected
+
+    def _image(self, facts: Sequence[Any], values: dict[str, Any], record: Record) -> tuple[int, dict[str, Any]]:
+        ordinal, data = facts[0], facts[3]
+        return ordinal, before_image(data | values, record.data, self.later(ordinal))
+
+    def _reject(self, facts: Sequence[Any], error: RejectedError) -> None:
+        finding = finding_of_merge(error).at(*facts[:3])
+        self.report(finding)
+        self.context.journal.conclude([(facts[0], RowState.REJECTED, None, finding.message)])
+
+
+def finding_of_merge(error: RejectedError) -> Finding:
+    """Return the finding for a row whose parts do not fit the current value."""
+    slug, _, _ = error.message.partition(" ")
+    return Finding(error.code, error.message, hint=error.hint).on(slug.rstrip(":"), "")
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """How crmctl reads, maps and types the input, and whether one invalid row stops the job.
+
+    `references` are attributes whose records the file names by key. `missing_references` says how to treat a key without a record:
+    `error`, `null` or `create`. `feed` says which value wins when other clients change the records of a feed.
+    """
+
+    source: SourceOptions = field(default_factory=SourceOptions)
+    mapping: MappingOptions = field(default_factory=MappingOptions)
+    values: ValueOptions = field(default_factory=ValueOptions)
+    stop_on_error: bool = True
+    references: tuple[Reference, ...] = ()
+    missing_references: str = "error"
+    feed: FeedPlan | None = None
+
+    def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
+        """Return a plan that can be stored: the map file is inlined, and sample records are reduced to their form."""
+        declared = {**(read_map_file(self.mapping.map_file) if self.mapping.map_file else {}), **parse_pairs(self.mapping.map_pairs)}
+        pairs = tuple(f"{column}={target}" for column, target in declared.items())
+        forms = {one.slug: learn_form(one, self.values.samples) for one in attributes if one.type in COMPOSITE_TYPES}
+        objects = {slug: dict.fromkeys(form.keys, "") for slug, form in forms.items() if form.keys}
+        plain = {slug: "plain" for slug, form in forms.items() if form.plain}
+        return replace(
+            self,
+            mapping=replace(self.mapping, map_pairs=pairs, map_file=None),
+            values=replace(self.values, samples=tuple(sample for sample in (objects, plain) if sample)),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form of a frozen plan."""
+        values = self.values
+        return {
+            "source": vars(self.source),
+            "mapping": {
+                "mode": str(self.mapping.mode),
+                "map_pairs": list(self.mapping.map_pairs),
+                "set_values": list(self.mapping.set_values),
+                "ignore_unknown": self.mapping.ignore_unknown,
+                "keys": list(self.mapping.keys),
+                "on_duplicate_key": self.mapping.on_duplicate_key,
+            },
+            "values": {
+                "blank": dict(values.blank),
+                "null_strings": list(values.null_strings),
+                "clear_tokens": list(values.clear_tokens),
+                "list_separator": values.list_separator,
+                "decimal_marks": dict(values.decimal_marks),
+                "date_formats": dict(values.date_formats),
+                "default_region": values.default_region,
+                "samples": list(values.samples),
+                "currency": values.currency,
+            },
+            "stop_on_error": self.stop_on_error,
+            "references": [reference.to_document() for reference in self.references],
+            "missing_references": self.missing_references,
+            "feed": self.feed.to_document() if self.feed is not None else None,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> ImportPlan:
+        mapping, values = document["mapping"], document["values"]
+        return cls(
+            SourceOptions(**document["source"]),
+            MappingOptions(
+                Mode(mapping["mode"]),
+                tuple(mapping["map_pairs"]),
+                None,
+                tuple(mapping["set_values"]),
+                mapping["ignore_unknown"],
+                tuple(mapping["keys"]),
+                mapping["on_duplicate_key"],
+            ),
+            ValueOptions(
+                **{
+                    **values,
+                    "null_strings": tuple(values["null_strings"]),
+                    "clear_tokens": tuple(values["clear_tokens"]),
+                    "samples": tuple(values["samples"]),
+                }
+            ),
+            document["stop_on_error"],
+            tuple(Reference.from_document(reference) for reference in document["references"]),
+            document["missing_references"],
+            FeedPlan.from_document(document.get("feed")),
+        )
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    """An open input and its mapping. It can be read repeatedly."""
+
+    source: Source
+    mapping: ColumnMapping
+    attributes: Sequence[Attribute]
+    values: ValueOptions
+    plan: ImportPlan = field(default_factory=ImportPlan)
+    references: ReferenceMap | None = None
+    merged: MergedRows | None = None
+    kept: KeptValues | None = None
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether rows may change parts of existing values."""
+        mapping = self.mapping
+        if mapping.mode is Mode.CREATE:
+            return False
+        filled = [column.attribute for column in mapping.columns if column.attribute is not None]
+        fillable = filled if self.source.header_complete else self.attributes
+        return bool(mapping.constant_parts) or any(one.type in COMPOSITE_TYPES for one in fillable)
+
+    @property
+    def shown_attributes(self) -> Sequence[Attribute]:
+        """The attributes with the types that records show: references hold ids even if the file names keys."""
+        given = {reference.slug for reference in self.plan.references}
+        kind = {"type": AttributeType.REFERENCE}
+        return [each.model_copy(update=kind) if each.slug in given else each for each in self.attributes]
+
+    @cached_property
+    def merger(self) -> Merger:
+        """The rule that merges parts into existing values."""
+        return merger_of(self.attributes, self.values)
+
+    def close(self) -> None:
+        """Close the reference map and the stored values of rows. Files in a job's folder stay."""
+        for one in (self.references, self.merged, self.kept):
+            if one is not None:
+                one.close()
+
+    def to_send(self) -> Iterator[Payload | Entry]:
+        """Return the rows for an import, already encoded if the import does not need their values."""
+        if self.references is None and self.merged is None and not self.mapping.keys:
+            return encoded_payloads(self.source, self.mapping, self.attributes, self.values)
+        return self.payloads()
+
+    def payloads(self, *, in_full: bool = False) -> Iterator[Payload]:
+        """Return the rows as sent. With `in_full`, include the kept values that a feed leaves out."""
+        rows = payloads(self.source, self.mapping, self.attributes, self.values)
+        rows = rows if self.references is None else self.references.translate(rows)
+        rows = rows if self.kept is None or in_full else self.kept.translate(rows)
+        return rows if self.merged is None else self.merged.translate(rows)
+
+
+def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Attribute]) -> PlannedInput:
+    """Open the file and build its mapping. Raises the errors of `open_source` and `build_mapping`.
+
+    References stay as written in the file until the input gets a reference map.
+    """
+    attributes = stand_ins(attributes, plan.references)
+    source = open_source(path, plan.source, name=name)
+    named = {
+        column: reference.slug
+        for reference in plan.references
+        for column, key in columns_of(source.header, reference.slug)
+        if key == reference.key and column not in parse_pairs(plan.mapping.map_pairs)
+    }
+    pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
+    options = replace(plan.mapping, map_pairs=pairs)
+    try:
+        mapping = build_mapping(source.header, Names(attributes, plan.values.samples), options, header_complete=source.header_complete)
+        if source.header_complete:
+            slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
+            plan.values.check_columns([*source.header, *slugs])
+    except CrmctlError as error:
+        if error.details is None or isinstance(error.details, dict):
+            error.details = {"line": source.dialect.header_line, **(error.details or {})}
+        raise
+    return PlannedInput(source, mapping, attributes, plan.values, plan)
+
+
+def file_digest(path: Path, name: str) -> tuple[str, int]:
+    """Return the SHA-256 and size of a file. Raises UsageError if it cannot be read."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BUFFER_SIZE):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
+    return digest.hexdigest(), size
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The user's limit of change: `expect` is the exact number of rows to write, `most` the maximum, or a share with `percent`."""
+
+    expect: int | None = None
+    most: float | None = None
+    percent: bool = False
+
+    @classmethod
+    def parse(cls, expect: int | None, max_changes: str | None) -> Guard:
+        """Parse `--expect N` and `--max-changes N|P%`. Raises UsageError."""
+        if max_changes is None:
+            return cls(expect)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", max_changes.strip())
+        if found is None or (not found[2] and "." in found[1]):
+            raise UsageError(f"--max-changes: neither a number of rows nor a percentage: {max_changes}")
+        return cls(expect, float(found[1]), found[2] == "%")
+
+    def check(self, changes: int, rows: int) -> None:
+        """Raise RejectedError if writing `changes` of `rows` rows breaks the limit."""
+        if self.expect is not None and changes != self.expect:
+            raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --expect says {self.expect:,}", changes)
+        most = None if self.most is None else self.most * rows / 100 if self.percent else self.most
+        if most is not None and changes > most:
+            said = f"{self.most:g}%" if self.percent else f"{self.most:,.0f}"
+            raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --max-changes allows {said}", changes)
+
+    def refusal(self, changes: int, rows: int) -> RejectedError | None:
+        """Return the error that `check` would raise, or None."""
+        try:
+            self.check(changes, rows)
+        except RejectedError as refused:
+            return refused
+        return None
+
+    def _refusal(self, message: str, changes: int) -> RejectedError:
+        return RejectedError(f"{message}; nothing was sent", hint="--dry-run shows what would be done", code="unexpected_changes",
+                             details={"changes": changes})  # fmt: skip

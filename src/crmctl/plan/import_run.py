@@ -1,0 +1,398 @@
+"""One run of an import: check the input, then send the remaining rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar, cast
+
+from crmctl.bulk_context import Finding, Severity, watch_interrupts
+from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, storage_error
+from crmctl.files.mapping import Mode
+from crmctl.files.payloads import Marker
+from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
+from crmctl.match.keys import KeyIndex
+from crmctl.models.resources import BULK_LIMIT
+from crmctl.plan.final_count import UNVERIFIED, Conclusion, conclude_job
+from crmctl.plan.job_start import ImportRun, InputRows
+from crmctl.plan.row_actions import NO_ID, NO_RECORD, Resolver
+from crmctl.read.read_back import Baseline, Reader
+from crmctl.read.records import fetch
+from crmctl.read.stable_pages import SeenIds
+from crmctl.write.database import BatchState, JobState, RowState
+from crmctl.write.evidence import Sent
+from crmctl.write.in_flight import SendContext, SentRows
+from crmctl.write.journal import Doubt, Journal
+from crmctl.write.reconcile import Reconciler
+from crmctl.write.sender import Delivery, EntrySpool
+
+R = TypeVar("R")
+
+CHUNK_ROWS = 500
+
+
+def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Iterator[Entry]:
+    """Yield the rows still to send. Rows with an outcome are skipped; batches in doubt are reassembled and parked."""
+    doubts = {doubt.number: doubt for doubt in journal.doubts()}
+    gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
+    control = journal.last_confirmed() if doubts else None
+    shown: list[Entry] = []
+    start = journal.first_open()
+    for chunk in chunks(rows.since(start if control is None else min(start, control[0]))):
+        first, last = chunk[0].ordinal, chunk[-1].ordinal
+        taken = journal.taken(first, last)
+        doubtful = journal.doubtful(first, last) if doubts else {}
+        if not taken and not doubtful:
+            yield from chunk
+            continue
+        for entry in chunk:
+            number = doubtful.get(entry.ordinal)
+            if number is not None:
+                gathered[number].append(entry)
+                if len(gathered[number]) == doubts[number].size:
+                    _park(reconciler, doubts[number], gathered.pop(number))
+            elif entry.ordinal not in taken:
+                yield entry
+            elif control is not None and control[0] <= entry.ordinal <= control[1]:
+                shown.append(entry)
+                if entry.ordinal == control[1]:
+                    reconciler.confirm(shown, *control[2:])
+
+
+def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
+    batch = Batch(tuple(entries))
+    if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
+        raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
+    reconciler.park(Sent(doubt.number, batch, doubt.sent_at, known_at=doubt.sent_at))
+
+
+def chunks(rows: Iterable[R], size: int = CHUNK_ROWS) -> Iterator[list[R]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+SEAL = "rows kept"
+"""Journal fact: the seal that proves the spooled rows are complete."""
+
+LABELS = {"update": "updating", "delete": "deleting", "recreate": "creating again"}
+"""Labels of the progress bar by kind of job."""
+
+Keep = Callable[[Sequence[SendableRow]], None]
+"""Receives valid rows."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The end of one run of a job: the error or interrupt that ended it early, and notes for the user."""
+
+    error: CrmctlError | None = None
+    notes: tuple[str, ...] = ()
+
+
+def run_import(run: ImportRun) -> RunResult:
+    """Run or resume an import job: check the input unless it is checked, then send the remaining rows.
+
+    The journal then holds the outcome of each row. An error that ends the run early is returned rather than raised, because the job still
+    has a summary. Raises CrmctlError for an unreadable input and UsageError if another process is working on the job.
+    """
+    journal, started = run.journal, run.clock.monotonic()
+    with journal.hold(), watch_interrupts(run.progress.note, run.interrupt):
+        try:
+            if doubtful := journal.recover():
+                journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
+            is_resumed = journal.state is JobState.OPEN
+            with ExitStack() as kept:
+                rows = _checked_rows(run, kept)
+                return RunResult(rows) if isinstance(rows, CrmctlError) else _send(run, rows, is_resumed=is_resumed)
+        except (StorageError, OSError, sqlite3.Error) as error:
+            if (full := error if isinstance(error, StorageError) else storage_error(error)) is None:
+                raise
+            return RunResult(full)
+        except KeyboardInterrupt:
+            return RunResult(InterruptedByUser("interrupted"))
+        finally:
+            journal.add_effort(0, run.clock.monotonic() - started)
+
+
+def _checked_rows(run: ImportRun, kept: ExitStack) -> SentRows | CrmctlError:
+    """Check the input unless it is checked, and return the valid rows or the error that prevents sending.
+
+    If the rows can be spooled, `kept` closes the spool.
+    """
+    journal = run.journal
+    if run.resolver is not None:
+        if (failure := _resolve(run, run.resolver)) is not None:
+            return failure
+    elif journal.state is JobState.CHECKING:
+        spool = kept.enter_context(EntrySpool(journal.folder))
+        if (failure := _check_into(run, spool)) is not None:
+            return failure
+        if not run.hooks.changes_rows:
+            return spool
+        kept.close()
+    elif (sealed := EntrySpool.kept(journal.folder, journal.recall(SEAL))) is not None:
+        return kept.enter_context(sealed)
+    return SentRows(rows_of(journal, run.rows))
+
+
+def _check_into(run: ImportRun, spool: EntrySpool) -> CrmctlError | None:
+    """Check the input and spool the valid rows as sent. Return the error that prevents sending, if any."""
+    journal, entry = run.journal, entry_maker(run.journal)
+    state = _check(run, lambda rows: spool.add(map(entry, rows)))
+    if state is JobState.OPEN and (failure := run.hooks.approve(run, spool.since(1))) is not None:
+        return failure
+    state = JobState.REJECTED if journal.state is JobState.REJECTED else state
+    if state is JobState.OPEN and not run.hooks.changes_rows:
+        journal.remember(SEAL, spool.keep())
+    journal.set_state(state)
+    return None
+
+
+def _check(run: ImportRun, keep: Keep) -> JobState:
+    """Validate all rows, pass the valid ones to `keep`, and return the new state of the job.
+
+    An interrupted check starts again in the next run. An unreadable input rejects the job and raises its error.
+    """
+    try:
+        return _read_all(run, keep)
+    except StorageError:
+        raise
+    except CrmctlError:
+        run.journal.set_state(JobState.REJECTED)
+        raise
+    finally:
+        run.progress.finish()
+
+
+def _read_all(run: ImportRun, keep: Keep) -> JobState:
+    run.journal.restart_check()
+    run.progress.start("checking")
+    rejected = fatal = False
+    updates_by_id = run.journal.header.mode == Mode.UPDATE and run.resolver is None
+    for chunk in chunks(run.rows()):
+        remarkable = [row for row in chunk if type(row) is not Entry and row.findings]
+        errors = {row.ordinal: text for row in remarkable if (text := rejection(row)) is not None}
+        for finding in (finding for row in remarkable for finding in row.findings):
+            run.report(finding)
+            fatal = fatal or finding.severity is Severity.FATAL
+        run.journal.record_check(len(chunk), errors.items())
+        valid = [row for row in chunk if row.ordinal not in errors] if errors else chunk
+        keep(_with_ids(run, valid) if updates_by_id else valid)
+        rejected = rejected or bool(errors)
+        run.progress.advance(len(chunk))
+        if run.interrupt.requested:
+            return JobState.CHECKING
+    return JobState.REJECTED if fatal or (rejected and run.stop_on_error) else JobState.OPEN
+
+
+def _with_ids(run: ImportRun, rows: Sequence[SendableRow]) -> Sequence[SendableRow]:
+    """Return the rows that name a record, and mark the others as skipped."""
+    without = [row for row in rows if row.id is None]
+    for row in without:
+        line = getattr(row, "first_line", row.ordinal)
+        finding = Finding(NO_RECORD, f"skipped: {NO_ID}", hint="--mode upsert creates it", severity=Severity.WARNING)
+        run.report(finding.at(row.ordinal, line, getattr(row, "last_line", line)))
+    run.journal.conclude((row.ordinal, RowState.SKIPPED, None, NO_ID) for row in without)
+    return [row for row in rows if row.id is not None] if without else rows
+
+
+def _resolve(run: ImportRun, resolver: Resolver) -> CrmctlError | None:
+    """Check the input and find the record of each row. In a resumed job, look only for rows that were not sent.
+
+    Return the error if the service cannot be read; in that case nothing is sent.
+    """
+    journal = run.journal
+    lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
+    lookup.at_hand = run.at_hand
+    lookup.newest = run.newest.if_new(run.clock) if run.newest is not None else None
+    try:
+        with KeyIndex(resolver.rule) as index:
+            if journal.state is not JobState.CHECKING:
+                resolver.refresh(journal, index, lookup, _unsettled(run))
+                return None
+            state = _check(run, lambda rows: index.want_all(cast("Sequence[Payload]", rows)))
+            if state is JobState.OPEN:
+                run.progress.start("looking up")
+                lookup.fill(index)
+                if lookup.head is not None and (known := Baseline.of_changed(lookup.head)) is not None:
+                    journal.remember("baseline", known.to_document())
+                if (refusal := run.hooks.approve_keys(run, index)) is not None:
+                    return refusal
+                if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:
+                    state = JobState.REJECTED
+            journal.set_state(state)
+    except (ServiceError, RejectedError, DeniedError, InterruptedByUser) as failure:
+        if journal.state is JobState.REJECTED:
+            raise
+        return failure
+    finally:
+        run.progress.finish()
+        journal.add_effort(lookup.requests, 0.0)
+    return None
+
+
+def _unsettled(run: ImportRun) -> Iterator[Payload]:
+    """Yield the valid rows that were not sent."""
+    if run.journal.state is not JobState.OPEN:
+        return
+    for chunk in chunks(run.rows()):
+        taken = run.journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
+        yield from (cast("Payload", row) for row in chunk if row.ordinal not in taken)
+
+
+def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
+    journal = run.journal
+    if journal.state is not JobState.OPEN:
+        return RunResult(InterruptedByUser("interrupted") if run.interrupt.requested else None)
+    counts = journal.counts()
+    if not journal.has_sent:
+        try:
+            run.guard.check(counts[RowState.UNSENT], sum(counts.values()))
+        except RejectedError as refusal:
+            EntrySpool.discard(journal.folder)
+            journal.set_state(JobState.REJECTED)
+            return RunResult(refusal)
+    if (failure := run.hooks.before_rows(run)) is not None or (is_resumed and (failure := run.hooks.compare_unsent(run)) is not None):
+        return RunResult(failure)
+    error, notes = deliver(run, rows)
+    if error is None and run.hooks.frees_rows(run):
+        error, more = deliver(run, rows)
+        notes = [*notes, *more]
+    counts = journal.counts()
+    if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT] and not journal.recall(UNVERIFIED):
+        failure = run.hooks.after_rows(run)
+        error = error or failure
+        if failure is None:
+            EntrySpool.discard(journal.folder)
+            journal.set_state(JobState.FINISHED)
+    return RunResult(error, tuple(notes))
+
+
+def deliver(context: SendContext, rows: SentRows, *, compares: bool = True) -> tuple[CrmctlError | None, Sequence[str]]:
+    """Send the remaining rows of an open job and settle those in doubt. Return the error that ended it early, and notes for the user.
+
+    `compares`: compare the rows with the records of the service at the end.
+    """
+    said: list[str] = []
+    try:
+        context.journal.refuse_lost_sends()
+        for is_last in (False, True):
+            error, notes, sends_again = _deliver_once(context, rows, compares=compares)
+            said += notes
+            if error is not None or is_last or not sends_again:
+                break
+    except StorageError as failure:
+        return failure, said
+    return error, said
+
+
+def _deliver_once(context: SendContext, rows: SentRows, *, compares: bool) -> tuple[CrmctlError | None, list[str], bool]:
+    """Send the remaining rows and compare the result. Return the error, the notes, and whether whole batches had no effect."""
+    counts, reader = context.journal.counts(), context.reader()
+    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    if not left and not context.journal.recall(UNVERIFIED):
+        return None, [], False
+    if (failure := _take_baseline(context, reader)) is not None:
+        return failure, [], False
+    reconciler = Reconciler(context, reader, lambda: rows.since(1))
+    delivery, ended = Delivery(context, reconciler), Conclusion()
+    with _shown(context, reader, left):
+        delivery.run(rows_left(context.journal, rows, reconciler))
+        decided = context.options.assume == "applied"  # by the user: the count must not put the rows in doubt again
+        if compares and not decided and delivery.error is None and not context.interrupt.requested:
+            ended = conclude_job(context, reader, reconciler.evidence, rows.since)
+    return delivery.error or ended.error, [*delivery.notes, *filter(None, [ended.note])], ended.sends_again
+
+
+@contextmanager
+def _shown(context: SendContext, reader: Reader, left: int) -> Iterator[None]:
+    """Show a progress bar while `left` rows are sent. Afterwards add the requests of reading back to the job's cost."""
+    context.progress.start(LABELS.get(context.journal.header.kind, "importing"), left, BULK_LIMIT)
+    try:
+        yield
+    finally:
+        context.progress.finish()
+        context.journal.add_effort(reader.requests, 0.0)
+
+
+def _take_baseline(context: SendContext, reader: Reader) -> CrmctlError | None:
+    """Store the baseline before the first request. Return the error if it cannot be read.
+
+    Without the right to read there is no baseline, and rows in doubt stay in doubt. Like reading the attributes, this request does not
+    count toward the job.
+    """
+    journal = context.journal
+    if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
+        return None
+    newest = context.newest.if_new(context.clock) if context.newest is not None else None
+    try:
+        known = Baseline.of_changed(newest) if newest is not None else None
+        journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
+    except (ServiceError, RejectedError):
+        return None
+    except CrmctlError as failure:
+        return None if isinstance(failure, DeniedError) and failure.status == 403 else failure
+    finally:
+        reader.requests = 0
+    return None
+
+
+def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
+    """Return the function that turns a row into the entry to send, with the id of the record that its key identifies."""
+    header = journal.header
+    with_id = header.mode != "create"
+    marker = Marker.of(header.marker, header.job) if header.marker is not None else None
+    if not header.keys and not with_id and marker is None:
+        return lambda row: row if type(row) is Entry else entry_of(row, with_id=False)
+    if not header.keys:
+        return lambda row: entry_of(row, with_id=with_id, marker=marker)
+    return lambda row: entry_of(row, with_id=True, marker=marker, target=journal.target(row.ordinal))
+
+
+def rows_of(journal: Journal, rows: InputRows) -> Callable[[], Iterator[Entry]]:
+    """Return a function that reads all valid rows of a job again, as sent."""
+
+    def again() -> Iterator[Entry]:
+        entry = entry_maker(journal)
+        return (entry(row) for row in rows() if not row.findings or rejection(row) is None)
+
+    return again
+
+
+def rejection(row: SendableRow) -> str | None:
+    """Return the reasons for rejecting a row in one line; None if the row is valid."""
+    rejecting = (finding for finding in row.findings if finding.rejects)
+    return "; ".join(finding.message if finding.column is None else f"{finding.column}: {finding.message}" for finding in rejecting) or None
+
+
+NOT_THERE = "no record has this id"
+
+MOST_READS = 1_000
+"""The maximum number of refused rows to check; with more, the service's own messages stay."""
+
+
+def skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], report: Callable[[Finding], None]) -> None:
+    """Read the records of refused rows and mark rows without a record as skipped. Raises reading errors."""
+    if not 0 < journal.counts()[RowState.FAILED] <= MOST_READS:
+        return
+    refused: list[Payload] = []
+    rows = iter(payloads)
+    while chunk := list(islice(rows, CHUNK_ROWS)):
+        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        refused += [row for row in chunk if (entry := known.get(row.ordinal)) is not None and entry.state is RowState.FAILED and row.id]
+    there: set[str] = set()
+    with SeenIds() as wanted:
+        for row in refused:
+            wanted.add(str(row.id).lower())
+        for page in fetch(reader, wanted):
+            there.update(record.id.lower() for record in page)
+    missing = [row for row in refused if str(row.id).lower() not in there]
+    for row in missing:
+        finding = Finding(NO_RECORD, f"skipped: {NOT_THERE}", hint="it was deleted, or belongs elsewhere", severity=Severity.WARNING)
+        report(finding.at(row.ordinal, row.first_line, row.last_line).on("id", row.id))
+    journal.release(row.ordinal for row in missing)
+    journal.conclude((row.ordinal, RowState.SKIPPED, None, NOT_THERE) for row in missing)

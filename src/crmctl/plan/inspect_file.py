@@ -1,0 +1,424 @@
+"""Inspect a file before it is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from crmctl.bulk_context import BulkContext, Finding, shorten
+from crmctl.dedupe.candidates import MatchCandidates
+from crmctl.dedupe.merge_plan import SURVIVOR_RULES, VALUE_RULES, GroupCounts, find_groups
+from crmctl.dedupe.rules import (
+    ALSO_NAMES,
+    BY_TYPE,
+    BY_WORD,
+    FORMS,
+    GLUED_FORMS,
+    LEGAL_FORMS,
+    MEASURES,
+    NO_DATES,
+    NO_VALUES,
+    ROLE_MAILBOXES,
+    STREET_WORDS,
+    TITLES,
+    Field,
+    MatchRule,
+    MatchTerm,
+    parse_rules,
+    plain_words,
+    said,
+    usual_form,
+)
+from crmctl.errors import RejectedError, UsageError
+from crmctl.files.column_names import Names
+from crmctl.files.mapping import Mode, Role, resolve_column
+from crmctl.files.rows import Dialect, Row, Source
+from crmctl.files.sources import open_source
+from crmctl.models import jsontext
+from crmctl.models.ids import is_uuid
+from crmctl.models.numbers import read_number
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.plan.job_start import temporary_input
+from crmctl.plan.requests import ReadRequest, check_choice, check_places, resolve_target, store_of
+from crmctl.values.typed_text import read_checkbox, read_date, read_email, read_phone
+
+EXAMPLES = 10
+
+TELLING = (AttributeType.EMAIL, AttributeType.PHONE_NUMBER)
+"""Column types that become a match rule each if the user gives no rules."""
+
+
+@dataclass
+class FileDuplicates:
+    """Duplicate rows of a file: the number of groups, and of the rows that exceed one per group."""
+
+    rules: Sequence[str]
+    groups: int = 0
+    rows: int = 0
+    by_rule: dict[str, int] = field(default_factory=dict)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is present."""
+        return {
+            "match": list(self.rules), "groups": self.groups, "rows": self.rows, "byRule": self.by_rule, "examples": self.examples,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FileColumns:
+    """The columns of a file as attributes, named by header.
+
+    If an object is given, `attributes` are those the columns fill, and `targets` maps each header to its attribute or part.
+    """
+
+    columns: Sequence[Attribute]
+    attributes: Sequence[Attribute] = ()
+    targets: Mapping[str, str] = field(default_factory=dict)
+
+    def data(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a row by header and by slug."""
+        found = dict(cells)
+        for header, target in self.targets.items():
+            slug, dot, part = target.partition(".")
+            if not dot:
+                found[slug] = cells.get(header)
+            elif cells.get(header):
+                parts = found.get(slug)
+                found[slug] = {**(parts if isinstance(parts, dict) else {}), part: cells[header]}
+        return found
+
+
+def count_duplicates(source: Source, columns: FileColumns, match: Sequence[str], most: int) -> FileDuplicates:
+    """Read the file again and compare its rows in constant memory. Raises UsageError for invalid rules."""
+    known = [*columns.columns, *columns.attributes]
+    rules = parse_rules(match, known, "") if match else _usual_rules(columns.columns)
+    found = FileDuplicates([rule.said for rule in rules])
+    if not rules:
+        return found
+    with MatchCandidates(rules, most) as candidates:
+        for row in source.rows():
+            if row.problem is None:
+                candidates.add(str(row.first_line), columns.data(_cells(source, row)))
+        candidates.compare()
+        for group in find_groups(candidates, GroupCounts(), most):
+            found.groups += 1
+            found.rows += len(group.members) - 1
+            texts = list(dict.fromkeys(rules[pair.rule].text for pair in group.pairs))
+            for text in texts:
+                found.by_rule[text] = found.by_rule.get(text, 0) + 1
+            if len(found.examples) < EXAMPLES:
+                lines = [int(candidates.record(member)[0]) for member in group.members]
+                found.examples.append({"lines": lines, "rules": texts, "score": group.score})
+    return found
+
+
+def _usual_rules(columns: Sequence[Attribute]) -> tuple[MatchRule, ...]:
+    """Return a rule for each column of e-mail addresses or phone numbers; without such a column, one that compares all columns."""
+    columns = list({column.slug: column for column in reversed(columns)}.values())[::-1]
+    telling = [column for column in columns if column.type in TELLING]
+    if telling:
+        return tuple(MatchRule(column.slug, (_equal(column),)) for column in telling)
+    every = MatchTerm(tuple(Field(column.slug) for column in columns), _ALL)
+    return (MatchRule("all columns", (every,)),) if columns else ()
+
+
+_ALL = replace(FORMS["text"], read=lambda value: plain_words(said(value)) or None)
+"""Compares all values as text, even placeholders such as `n/a` and 000."""
+
+
+def _equal(column: Attribute) -> MatchTerm:
+    return MatchTerm((Field(column.slug),), usual_form(column, ""))
+
+
+def _cells(source: Source, row: Row) -> dict[str, Any]:
+    if row.value is not None:
+        return dict(row.value)
+    found = dict(zip(source.header, row.cells, strict=False))
+    if len(found) < len(source.header):
+        # Columns with the same header hold values of one attribute.
+        for name in found:
+            found[name] = "; ".join(cell for header, cell in zip(source.header, row.cells, strict=False) if header == name and cell)
+    return found
+
+
+MOST_ROWS = 10
+"""The maximum number of rows in a group of duplicates. Values shared by more rows are ignored."""
+
+MAX_DISTINCT = 1000
+MAX_COLUMNS = 2000
+SAMPLES = 3
+SHOWN_PROBLEMS = 20
+CONFIDENCE = {"slug": 1.0, "name": 0.95, "folded": 0.9, "record field": 1.0, "result column": 1.0}
+SUGGESTED = 0.5
+"""Confidence of a suggestion. An import uses a suggestion only with `--map`."""
+
+_TELLING_PHONE = re.compile(r"\s*(?:\+|00|\()[0-9]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectRequest(ReadRequest):
+    """A request to inspect a file.
+
+    With an object, crmctl maps the columns for an import in the given mode. With `duplicates` or `match` rules, it compares the rows.
+    """
+
+    file: str
+    object: str | None = None
+    mode: str = "create"
+    duplicates: bool = False
+    match: Sequence[str] = ()
+
+
+def _is_phone(text: str) -> bool:
+    read_phone(text)
+    return _TELLING_PHONE.match(text) is not None
+
+
+def _is_checkbox(text: str) -> bool:
+    read_checkbox(text)
+    return text.strip().lower() not in ("1", "0", "x", "t", "f")
+
+
+TESTS: dict[str, Any] = {
+    "checkbox": _is_checkbox,
+    "number": lambda text: read_number(text) is not None and not re.match(r"\s*[+-]?0[0-9]", text),
+    "date": lambda text: bool(read_date(text)),
+    "email": lambda text: bool(read_email(text)),
+    "reference": is_uuid,
+    "phone_number": _is_phone,
+}
+"""Tests that recognise the type of a text. A test returns False or raises RejectedError for other text. Numbers have no leading zeros."""
+
+
+@dataclass
+class ColumnReport:
+    """The content and target of one column. `distinct` stops counting at 1,000; `distinct_exact` is then False."""
+
+    header: str
+    index: int
+    filled: int = 0
+    distinct: int = 0
+    distinct_exact: bool = True
+    longest: int = 0
+    samples: list[str] = field(default_factory=list)
+    guessed_type: str = "text"
+    target: str | None = None
+    confidence: float | None = None
+    suggestions: list[str] = field(default_factory=list)
+    note: str | None = None
+
+
+@dataclass
+class InspectReport:
+    """The result of an inspection."""
+
+    name: str
+    dialect: Dialect
+    rows: int
+    blank_lines: int
+    columns: list[ColumnReport]
+    problems: int
+    findings: list[Finding]
+    duplicates: FileDuplicates | None = None
+
+    @property
+    def unknown(self) -> list[ColumnReport]:
+        """The columns an import would refuse without `--map` or `--ignore-unknown`."""
+        return [column for column in self.columns if column.target is None and column.note is None]
+
+    @property
+    def map_arguments(self) -> list[str]:
+        """`COLUMN=SLUG` for each unknown column with a suggestion. Each target is used at most once."""
+        used = {column.target for column in self.columns}
+        pairs = []
+        for column in self.unknown:
+            best = next((slug for slug in column.suggestions if slug not in used), None)
+            if best is not None:
+                used.add(best)
+                pairs.append(f"{column.header}={best}")
+        return pairs
+
+    def column_documents(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "column": column.header,
+                "position": column.index + 1,
+                "filled": column.filled,
+                "fillRate": round(column.filled / self.rows, 4) if self.rows else 0.0,
+                "distinct": column.distinct,
+                "distinctExact": column.distinct_exact,
+                "longest": column.longest,
+                "type": column.guessed_type,
+                "samples": column.samples,
+                "target": column.target,
+                "confidence": column.confidence,
+                "suggestions": column.suggestions,
+                "note": column.note,
+            }
+            for column in self.columns
+        ]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is present."""
+        return {
+            "file": self.name,
+            "dialect": self.dialect.to_document(),
+            "rows": self.rows,
+            "blankLines": self.blank_lines,
+            "columns": self.column_documents(),
+            "unknown": [column.header for column in self.unknown],
+            "map": self.map_arguments,
+            "problems": self.problems,
+            **({"duplicates": self.duplicates.to_document()} if self.duplicates is not None else {}),
+            "findings": [finding.to_document() for finding in self.findings],
+        }
+
+
+def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport:
+    """Inspect the requested file. Raises UsageError for an unreadable file and NotFoundError for an unknown object."""
+    check_choice("--mode", request.mode, tuple(Mode))
+    check_places(None, request.file)
+    attributes = resolve_target(context, request.object).attributes if request.object is not None else None
+    with temporary_input(store_of(context), request.file, context.stdin) as given:
+        report = inspect(open_source(given.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
+        if request.duplicates or request.match:
+            again = open_source(given.path, request.source(), name=request.file)
+            report.duplicates = count_duplicates(again, _as_attributes(report, attributes or ()), tuple(request.match), MOST_ROWS)
+        return report
+
+
+def _as_attributes(report: InspectReport, attributes: Sequence[Attribute]) -> FileColumns:
+    """Return the columns as attributes that match rules can name."""
+    columns = [Attribute(id=one.header, slug=one.header, type=one.guessed_type) for one in report.columns if one.header]
+    targets = {one.header: one.target for one in report.columns if one.target is not None}
+    filled = {target.partition(".")[0] for target in targets.values()}
+    return FileColumns(columns, [one for one in attributes if one.slug in filled and one.slug not in targets], targets)
+
+
+def inspect(source: Source, attributes: Sequence[Attribute] | None = None, *, mode: Mode = Mode.CREATE) -> InspectReport:
+    """Read the whole file once in constant memory. Without `attributes`, no mapping is proposed.
+
+    Raises UsageError for bytes that cannot be decoded and RejectedError if reading cannot continue.
+    """
+    tallies = [_Tally(header, index) for index, header in enumerate(source.header)]
+    by_key = {tally.report.header: tally for tally in tallies}
+    rows, problems = 0, 0
+    findings: list[Finding] = []
+    for row in source.rows():
+        rows += 1
+        if row.problem is not None:
+            problems += 1
+            if len(findings) < SHOWN_PROBLEMS:
+                findings.append(row.problem)
+        elif row.value is None:
+            for tally, cell in zip(tallies, row.cells, strict=True):
+                if cell:
+                    tally.add(cell)
+        else:
+            _add_object(row, tallies, by_key)
+    names = Names(attributes) if attributes is not None else None
+    columns = [_finished(tally, names, mode) for tally in tallies]
+    _note_shared_targets(columns)
+    return InspectReport(source.name, source.dialect, rows, source.blank_lines, columns, problems, findings)
+
+
+def _add_object(row: Row, tallies: list[_Tally], by_key: dict[str, _Tally]) -> None:
+    for key, value in (row.value or {}).items():
+        tally = by_key.get(key)
+        if tally is None and len(tallies) < MAX_COLUMNS:
+            tally = by_key[key] = _Tally(key, len(tallies))
+            tallies.append(tally)
+        if tally is not None and value not in (None, ""):
+            tally.add(value if isinstance(value, str) else jsontext.dumps(value))
+
+
+def _finished(tally: _Tally, names: Names | None, mode: Mode) -> ColumnReport:
+    report = tally.finish()
+    if names is None:
+        return report
+    try:
+        column = resolve_column(report.header, report.index, names, mode)
+    except UsageError as error:
+        report.note = error.message
+        return report
+    report.target = column.target
+    if column.role is Role.UNKNOWN:
+        report.suggestions = names.nearest(report.header) if report.header.strip() else []
+        report.confidence = SUGGESTED if report.suggestions else None
+    else:
+        report.confidence = CONFIDENCE.get(column.by or "")
+        report.note = "left out: " + (column.note or column.by or "") if column.role is Role.IGNORED else None
+    return report
+
+
+def _note_shared_targets(columns: Sequence[ColumnReport]) -> None:
+    """Note columns that share a name or a target, because an import refuses them."""
+    owners: dict[str, ColumnReport] = {}
+    for column in columns:
+        for key in {f"name {column.header}", f"target {column.target or column.index}"} if column.header else set():
+            owner = owners.setdefault(key, column)
+            if owner is not column:
+                column.note = f"collides with column {owner.index + 1} ({owner.header})"
+
+
+class _Tally:
+    """Collects the statistics of one column. A type remains possible until a cell does not fit it."""
+
+    def __init__(self, header: str, index: int) -> None:
+        self.report = ColumnReport(header, index)
+        self._possible = list(TESTS)
+        self._seen: set[int] = set()
+
+    def add(self, text: str) -> None:
+        report = self.report
+        report.filled += 1
+        report.longest = max(report.longest, len(text))
+        if self._possible:
+            self._possible = [kind for kind in self._possible if _fits(kind, text)]
+        if len(report.samples) < SAMPLES and (shown := shorten(text)) not in report.samples:
+            report.samples.append(shown)
+        if len(self._seen) < MAX_DISTINCT:
+            self._seen.add(hash(text))
+        elif report.distinct_exact and hash(text) not in self._seen:
+            report.distinct_exact = False
+
+    def finish(self) -> ColumnReport:
+        self.report.distinct = len(self._seen)
+        if self.report.filled and self._possible:
+            self.report.guessed_type = self._possible[0]
+        elif (
+            self.report.filled
+            and self.report.distinct_exact
+            and self.report.distinct <= 20
+            and self.report.filled >= 5 * self.report.distinct
+        ):
+            self.report.guessed_type = "select"
+        return self.report
+
+
+def _fits(kind: str, text: str) -> bool:
+    try:
+        return bool(TESTS[kind](text))
+    except RejectedError:
+        return False
+
+
+__all__ = [
+    "ALSO_NAMES",
+    "BY_TYPE",
+    "BY_WORD",
+    "FORMS",
+    "GLUED_FORMS",
+    "LEGAL_FORMS",
+    "MEASURES",
+    "NO_DATES",
+    "NO_VALUES",
+    "ROLE_MAILBOXES",
+    "STREET_WORDS",
+    "SURVIVOR_RULES",
+    "TITLES",
+    "VALUE_RULES",
+]

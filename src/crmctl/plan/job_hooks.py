@@ -1,0 +1,511 @@
+"""Steps of a job before and after its rows are sent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from crmctl.bulk_context import Finding
+from crmctl.client.crm import Crm
+from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, StorageError, UsageError, reason
+from crmctl.files.mapping import Mode
+from crmctl.files.validation import Entry, Payload
+from crmctl.files.whole_files import whole_bytes
+from crmctl.match.keys import KeyIndex, is_unchanged
+from crmctl.models import jsontext
+from crmctl.models.resources import BULK_LIMIT, Attribute, Record
+from crmctl.plan.import_plan import (
+    Later,
+    MergedRows,
+    MergeRun,
+    PlannedInput,
+    Target,
+    before_image,
+    file_digest,
+    finding_of_merge,
+    must_be_read,
+    read_before,
+)
+from crmctl.plan.import_run import chunks, rows_of, skip_missing
+from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
+from crmctl.plan.row_actions import RIVALS_UNKNOWN, KeyConflicts, RowAction
+from crmctl.read.read_back import Reader
+from crmctl.read.records import KnownRecords, read_known
+from crmctl.values.composites import Merger
+from crmctl.write.database import JobState, RowState
+from crmctl.write.in_flight import WriteBatch
+from crmctl.write.journal import Journal
+from crmctl.write.reconcile import MERGED
+
+if TYPE_CHECKING:
+    from crmctl.plan.plan_file import Expectation
+    from crmctl.write.deletion import Editing
+
+
+@dataclass(frozen=True)
+class JobHooks(Hooks):
+    """The steps of an import job."""
+
+    job: ImportJob
+
+    def writer(self, service: Crm) -> WriteBatch | None:
+        """Return the function that writes batches; None for the normal bulk write."""
+        return None
+
+    @property
+    def changes_rows(self) -> bool:
+        return self._makes_parents or self.job.input.merged is not None
+
+    @property
+    def _makes_parents(self) -> bool:
+        references = self.job.input.references
+        return references is not None and bool(references.groups())
+
+    @property
+    def unlinked(self) -> int:
+        """The number of rows written without their links."""
+        references = self.job.input.references
+        return references.unlinked_count if references is not None else 0
+
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+        journal = self.job.journal
+        header = journal.header
+        reader = run.reader()
+        try:
+            refusal = plan.refuse_rows(self.job.input, reader) if (plan := self._plan()) else None
+            keeps_all = must_be_read(header.before_images, header.mode, header.keys)
+            if refusal is None and self.job.input.merged is not None:
+                self._merge(run, reader, keeps_all=keeps_all)
+            elif refusal is None and keeps_all:
+                read_before(run, reader, entries, *self._later)
+        except CrmctlError as failure:
+            return failure
+        finally:
+            journal.add_effort(reader.requests, 0.0)
+        return self._refused(refusal)
+
+    def approve_keys(self, run: ImportRun, index: KeyIndex) -> CrmctlError | None:
+        assert run.resolver is not None
+        if self.job.input.merged is not None:
+            self.job.input.merged.restart()
+        if self.job.input.kept is not None:
+            self.job.input.kept.restart()
+        return self._refused(plan.refuse_by_key(run.resolver, index) if (plan := self._plan()) else None)
+
+    def _plan(self) -> Expectation | None:
+        """Return the saved plan of the job, if any."""
+        path = self.job.journal.folder / PLAN_NAME
+        if not path.exists():
+            return None
+        from crmctl.plan.plan_file import Expectation
+
+        return Expectation(path)
+
+    def before_rows(self, run: ImportRun) -> CrmctlError | None:
+        references = self.job.input.references
+        if references is not None and self._makes_parents:
+            from crmctl.plan.relations import make_parents
+
+            failure = make_parents(run, references)
+            if failure is not None:
+                return failure
+        return self._merge_anew(run)
+
+    def compare_unsent(self, run: ImportRun) -> CrmctlError | None:
+        if self.job.input.merged is not None:
+            return None  # crmctl has just merged the parts into the current values
+        from crmctl.plan.undo_updates import fail_changed
+
+        reader = run.reader()
+        try:
+            fail_changed(self.job, reader, run.progress.note)
+        except CrmctlError as failure:
+            return failure
+        finally:
+            self.job.journal.add_effort(reader.requests, 0.0)
+        return None
+
+    def _merge(self, run: ImportRun, reader: Reader, *, keeps_all: bool) -> None:
+        """Complete the values of rows that give parts. One rejected row rejects a job that stops on errors."""
+        journal, merged = self.job.journal, self.job.input.merged
+        assert merged is not None
+        merged.restart()
+        rejected = self._merging(run, reader, merged).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
+        if rejected and journal.header.plan["stop_on_error"]:
+            journal.set_state(JobState.REJECTED)
+
+    def _merge_anew(self, run: ImportRun) -> CrmctlError | None:
+        """Merge the unsent rows of a resumed job into the current values of their records."""
+        journal, merged = self.job.journal, self.job.input.merged
+        if merged is None and self.job.input.may_merge:
+            return UsageError(
+                f"job {journal.header.job} was begun by an earlier crmctl, which replaced whole values where a row names parts of them",
+                hint=f"import what is left anew: crmctl bulk jobs {journal.header.job} names the file of rows that were not sent",
+                code="job_changed",
+            )
+        if merged is None or merged.is_current:
+            return None
+        reader = run.reader()
+        target: Target = (lambda row: journal.target(row.ordinal)) if journal.header.keys else (lambda row: row.id)
+        try:
+            self._merging(run, reader, merged).merge(self._unsent(), target)
+            merged.is_current = True
+        except CrmctlError as failure:
+            return failure
+        finally:
+            journal.add_effort(reader.requests, 0.0)
+        return None
+
+    def _merging(self, run: ImportRun, reader: Reader, merged: MergedRows) -> MergeRun:
+        return MergeRun(run, reader, self.job.input.merger, merged, run.report, *self._later)
+
+    def _valid(self) -> Iterator[Payload]:
+        return (row for row in self.job.input.payloads() if not row.rejected)
+
+    def _unsent(self) -> Iterator[Payload]:
+        for chunk in chunks(self._valid()):
+            taken = self.job.journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
+            yield from (row for row in chunk if row.parts and row.ordinal not in taken)
+
+    def frees_rows(self, run: ImportRun) -> bool:
+        with self._afterwards(run) as afterwards:
+            try:
+                if afterwards is None and self.job.journal.header.mode == Mode.UPDATE:
+                    self._skip_missing(run)
+                return afterwards is not None and afterwards.free_refused() > 0
+            except CrmctlError as failure:
+                self.job.journal.note("not looked again", failure.message)
+                return False
+
+    def _skip_missing(self, run: ImportRun) -> None:
+        reader = run.reader()
+        try:
+            skip_missing(self.job.journal, reader, self.job.input.payloads(), run.report)
+        finally:
+            self.job.journal.add_effort(reader.requests, 0.0)
+
+    def after_rows(self, run: ImportRun) -> CrmctlError | None:
+        references = self.job.input.references
+        if references is not None and references.link_count:
+            from crmctl.plan.relations import link_rows
+
+            again = rows_of(self.job.journal, self.job.input.to_send)
+            if (failure := link_rows(run, references, again)) is not None:
+                return failure
+        with self._afterwards(run) as afterwards:
+            try:
+                if afterwards is not None:
+                    afterwards.find_rivals()
+            except InterruptedByUser as failure:
+                return failure
+            except CrmctlError as failure:
+                self.job.journal.remember(RIVALS_UNKNOWN, failure.message)
+        return None
+
+    @contextmanager
+    def _afterwards(self, run: ImportRun) -> Iterator[KeyConflicts | None]:
+        """Provide the check for key conflicts of an import by key; None for other imports."""
+        journal = self.job.journal
+        reader = run.reader()
+        try:
+            yield KeyConflicts(run.resolver, journal, reader, self.job.input.payloads) if run.resolver is not None else None
+        finally:
+            journal.add_effort(reader.requests, 0.0)
+
+    @property
+    def _later(self) -> Sequence[Later]:
+        references = self.job.input.references
+        return [references.later_slugs] if references is not None else []
+
+    def _refused(self, refusal: CrmctlError | None) -> CrmctlError | None:
+        if refusal is not None:
+            self.job.journal.set_state(JobState.REJECTED)
+        return refusal
+
+
+BACKUP_NAME = "backup.jsonl"
+PLACE = "backup to"
+"""Journal fact: the path the backup will have; None for no backup."""
+
+BACKUP = "backup"
+"""Journal fact: the path of the backup and its SHA-256."""
+
+SEEN = "records seen"
+"""Journal fact: crmctl saw every record just before it deleted them."""
+
+
+class KeptRecords(NamedTuple):
+    """A complete backup."""
+
+    path: Path
+    sha256: str
+
+    @classmethod
+    def of(cls, journal: Journal) -> KeptRecords | None:
+        found = journal.recall(BACKUP)
+        return cls(Path(found["path"]), found["sha256"]) if found else None
+
+    def records(self) -> Iterator[Record]:
+        """Yield every record of the backup. Raises UsageError if the file is missing or was changed."""
+        digest = hashlib.sha256()
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+            if digest.hexdigest() != self.sha256:
+                raise UsageError(f"the backup {self.path} is not what was written", hint="put it back as it was", code="backup_changed")
+            with self.path.open("rb") as file:
+                yield from (Record.parse(jsontext.loads(line)) for line in file)
+        except OSError as error:
+            raise UsageError(f"cannot read the backup {self.path}: {reason(error)}", hint="put it back", code="backup_gone") from error
+
+
+@dataclass(frozen=True)
+class DeleteHooks(JobHooks):
+    """The steps of a deletion. `known` holds the records if they were just read; a resumed job reads them again."""
+
+    known: KnownRecords | None = None
+
+    def writer(self, service: Crm) -> WriteBatch:
+        from crmctl.write.deletion import Deleting
+
+        return Deleting(service, lambda: bool(self.job.journal.recall(SEEN))).write_batch
+
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+        journal = self.job.journal
+        place = journal.recall(PLACE)
+        if place is None and self.known is None:
+            return None
+        reader = run.reader()
+        try:
+            with ExitStack() as stack:
+                known = self.known or stack.enter_context(read_known(reader, self._ids(), run.progress))
+                if place is not None:
+                    self._write(journal, Path(place), known)
+                self._leave_out(journal, known)
+        except CrmctlError as failure:
+            return failure
+        journal.remember(SEEN, True)
+        return None
+
+    def _write(self, journal: Journal, place: Path, known: KnownRecords) -> None:
+        digest = hashlib.sha256()
+        try:
+            with whole_bytes(place, mode=0o600) as file:
+                for record in known:
+                    line = f"{jsontext.dumps(record.wire)}\n".encode()
+                    digest.update(line)
+                    file.write(line)
+        except StorageError as error:
+            message = f"the backup cannot be written, nothing was deleted: {error.message}"
+            raise StorageError(message, code=error.code, hint=error.hint) from error
+        journal.remember(BACKUP, {"path": str(place.absolute()), "sha256": digest.hexdigest()})
+
+    def _leave_out(self, journal: Journal, known: KnownRecords) -> None:
+        for chunk in chunks(self._valid()):
+            absent = [row for row in chunk if known.get(row.id or "") is None]
+            journal.conclude((row.ordinal, RowState.SKIPPED, row.id, "there is no such record") for row in absent)
+
+    def _ids(self) -> Iterator[str]:
+        rows: Iterator[Payload] = self._valid()
+        return (row.id for row in rows if row.id is not None)
+
+
+TEXT = "edited text"
+"""Journal fact: the path of the edited text, and its SHA-256 when it was sent."""
+
+
+def keep_text(journal: Journal, path: Path) -> None:
+    """Store the path and SHA-256 of the edited text in the journal."""
+    journal.remember(TEXT, [str(path.absolute()), file_digest(path, str(path))[0]])
+
+
+def kept_text(journal: Journal) -> str | None:
+    """Return a sentence that names the edited text; None if the file is gone."""
+    path, _ = journal.recall(TEXT) or ("", "")
+    return f"your text is in {path}" if path and Path(path).is_file() else None
+
+
+@dataclass(frozen=True)
+class EditHooks(JobHooks):
+    """The steps of an edit; `editing` writes the row."""
+
+    editing: Editing
+
+    def writer(self, service: Crm) -> WriteBatch:
+        return self.editing.write_batch
+
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+        journal = self.job.journal
+        journal.remember(MERGED, True)  # a retry must read the record first
+        if self.job.input.merged is not None:
+            return super().approve(run, entries)
+        journal.keep_before((entry.ordinal, before_image(entry.data, self.editing.shown.data)) for entry in entries)
+        return None
+
+    def after_rows(self, run: ImportRun) -> CrmctlError | None:
+        path, sha256 = self.job.journal.recall(TEXT) or ("", "")
+        if path and self.job.journal.counts()[RowState.UPDATED]:
+            try:
+                if file_digest(Path(path), path)[0] == sha256:  # the user has not continued editing
+                    Path(path).unlink(missing_ok=True)
+            except (UsageError, OSError):
+                pass
+        return super().after_rows(run)
+
+
+SAMPLES = 5
+"""The number of changed records a confirmation prompt shows."""
+
+Find = Callable[[str], Record | None]
+"""Returns the record with an id, or None."""
+
+
+class ValueChange(NamedTuple):
+    """The effect of one row.
+
+    `sent` holds the values to send, `before` the values they overwrite, and `whole` the values completed from parts. `finding` is the
+    reason for not sending the row.
+    """
+
+    ordinal: int
+    action: RowAction
+    record: Record | None = None
+    sent: Mapping[str, Any] = {}
+    before: Mapping[str, Any] = {}
+    whole: Mapping[str, Any] | None = None
+    finding: Finding | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form of a planned change."""
+        after = {slug: value for slug, value in self.sent.items() if slug in self.before}
+        return {"id": self.record.id if self.record is not None else None, "before": dict(self.before), "after": after}
+
+
+@dataclass(frozen=True)
+class Changing:
+    """Compares rows with the records they name by id."""
+
+    attributes: Mapping[str, Attribute]
+    merger: Merger
+
+    @classmethod
+    def of(cls, planned: PlannedInput) -> Changing:
+        return cls({attribute.slug: attribute for attribute in planned.attributes}, planned.merger)
+
+    def changes(self, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
+        """Return the effect of each valid row."""
+        return (self._change(row, find(row.id or "")) for row in rows)
+
+    def _change(self, row: Payload, record: Record | None) -> ValueChange:
+        if record is None:
+            return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
+        try:
+            whole = self.merger.merge_all(row.parts, record.data) if row.parts else None
+        except RejectedError as error:
+            return _refused(row, finding_of_merge(error))
+        sent = row.data | (whole or {})
+        if is_unchanged(sent, record.data, self.attributes):
+            return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
+        return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), whole)
+
+
+@dataclass
+class ChangeForecast:
+    """The predicted effect of changing many records.
+
+    Of all `rows`, `changes` get a new value, `unchanged` already hold it, and `rejected` cannot be written. `samples` are the first
+    changes; `attributes` determine how their values are shown.
+    """
+
+    object: str
+    attributes: Sequence[Attribute] = ()
+    rows: int = 0
+    changes: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+    samples: list[ValueChange] = field(default_factory=list)
+
+    @property
+    def requests(self) -> int:
+        """The minimum number of write requests."""
+        return -(-self.changes // BULK_LIMIT)
+
+    def add(self, change: ValueChange) -> None:
+        self.rows += 1
+        self.changes += change.action is RowAction.UPDATE
+        self.unchanged += change.action is RowAction.UNCHANGED
+        self.rejected += change.action is RowAction.REJECT
+        if change.action is RowAction.UPDATE and len(self.samples) < SAMPLES:
+            self.samples.append(change)
+
+
+def _refused(row: Payload, why: Finding) -> ValueChange:
+    return ValueChange(row.ordinal, RowAction.REJECT, finding=why.at(row.ordinal, row.first_line, row.last_line))
+
+
+Approve = Callable[[ChangeForecast], None]
+"""Receives the planned changes and raises CrmctlError to cancel them."""
+
+
+def agree(_: object) -> None:
+    """Approve without a prompt."""
+
+
+@dataclass(frozen=True)
+class UpdateHooks(JobHooks):
+    """The steps of an update. `known` holds the records if they were just read; a resumed job reads them again."""
+
+    approve_changes: Approve = agree
+    known: KnownRecords | None = None
+
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+        journal = self.job.journal
+        forecast = ChangeForecast(journal.header.object, self.job.input.attributes)
+        reader = run.reader()
+        if self.job.input.merged is not None:
+            self.job.input.merged.restart()
+        try:
+            with ExitStack() as stack:
+                known = self.known or stack.enter_context(read_known(reader, self._ids(), run.progress))
+                for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), known.get)):
+                    self._write_down(run, chunk, forecast)
+            if forecast.rejected and run.stop_on_error:
+                journal.set_state(JobState.REJECTED)
+                return None
+            run.guard.check(forecast.changes, forecast.rows)
+            if forecast.changes:
+                self.approve_changes(forecast)
+        except RejectedError as refusal:
+            return self._refused(refusal)
+        except CrmctlError as failure:
+            return failure
+        finally:
+            journal.add_effort(reader.requests, 0.0)
+        return None
+
+    def _ids(self) -> Iterator[str]:
+        return (row.id for row in self._valid() if row.id is not None)
+
+    def _write_down(self, run: ImportRun, changes: Iterable[ValueChange], forecast: ChangeForecast) -> None:
+        journal, merged = self.job.journal, self.job.input.merged
+        images, wholes = [], []
+        final: list[tuple[int, RowState, str | None, str | None]] = []
+        for change in changes:
+            forecast.add(change)
+            if change.action is RowAction.UPDATE:
+                images.append((change.ordinal, dict(change.before)))
+                wholes += [(change.ordinal, dict(change.whole))] if change.whole is not None else []
+            elif change.finding is not None:
+                run.report(change.finding)
+                final.append((change.ordinal, RowState.REJECTED, None, f"{change.finding.column}: {change.finding.message}"))
+            elif change.record is not None:
+                final.append((change.ordinal, RowState.UNCHANGED, change.record.id, None))
+        journal.keep_before(images)
+        if merged is not None and wholes:
+            merged.keep(wholes, journal)
+        journal.conclude(final)

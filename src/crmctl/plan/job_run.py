@@ -1,0 +1,184 @@
+"""Run a job from check to result files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk_context import BulkContext, Finding
+from crmctl.client.crm import Crm
+from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
+from crmctl.files.whole_files import check_place
+from crmctl.plan.audit import audit, audit_due, capture_ids, known_duplicates
+from crmctl.plan.feed import feed_of
+from crmctl.plan.import_plan import Guard, ImportPlan
+from crmctl.plan.import_run import RunResult, rows_of, run_import
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_start import ImportJob, ImportRun
+from crmctl.plan.requests import note_if_empty, store_of
+from crmctl.plan.result_files import write_results
+from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words
+from crmctl.plan.row_actions import RIVALS_UNKNOWN, resolver_of
+from crmctl.read.read_back import Reader, Unusable
+from crmctl.write.database import JobKind, JobState
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import JobInfo, JobStore, exit_code, summarize
+from crmctl.write.journal import Journal
+
+RESULTS_DUE = "results due"
+"""Journal fact: the result files are not up to date."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run: how to send rows, where to copy failed and rejected rows, and the hooks of the job."""
+
+    delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
+    failed_copy: Path | None = None
+    hooks: Callable[[ImportJob], JobHooks] = JobHooks
+
+
+def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
+    """Run or resume a job and return the outcome of its rows. Raises the errors of `run_job`."""
+    if job.journal.header.kind == JobKind.IMPORT:
+        for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
+            context.listener.note(note)
+    file, findings = job.journal.header.input, FindingLog(context.listener.report)
+    result = run_job(context, job, options, findings)
+    if job.journal.header.kind == JobKind.IMPORT:
+        note_if_empty(context, file, result.summary.rows)
+    return result_of(result, file, findings)
+
+
+def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
+    """Run a job the user just confirmed. If it fails before its first write, delete it and raise the error."""
+    store = store_of(context)
+    result = run_to_result(context, job, options)
+    info = store.find(job.id)
+    if result.error is not None and info.is_resumable and not info.has_sent:
+        store.remove(info)
+        if result.error.hint == f"crmctl bulk resume {job.id}":
+            result.error.hint = "make room there, then give the command again" if result.error.code == "no_space" else None
+        raise result.error
+    return result
+
+
+def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: Callable[[Finding], None]) -> JobResult:
+    """Check and send the rows of a job and write the result files. A resumed job continues where it stopped.
+
+    Closes the job's journal and input. The result holds the outcome of rows and an error that ended sending. Raises CrmctlError if the
+    input cannot be read, another process is working on the job, or a file cannot be written.
+    """
+    plan = ImportPlan.from_document(job.journal.header.plan)
+    with closing(job.journal) as journal, closing(job.input), feed_of(journal, plan.feed, job.input.shown_attributes) as feed:
+        if options.failed_copy is not None:
+            _check_place(options.failed_copy, journal)
+        hooks = options.hooks(job)
+        run = ImportRun(
+            context.service, journal, options.delivery, context.clock, context.listener.progress,
+            rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
+            stop_on_error=plan.stop_on_error, guard=Guard(**journal.header.guard), newest=job.newest, at_hand=job.at_hand,
+            write=hooks.writer(context.service),
+        )  # fmt: skip
+        try:
+            journal.remember(RESULTS_DUE, True)
+            result = run_import(run)
+        except StorageError as failure:
+            result = RunResult(failure)
+        notes = [*result.notes, *(_look_back(context.service, job, options.delivery) if result.error is None else ())]
+        unwritten = _write_results(job, options.failed_copy)
+        error = result.error or unwritten
+        summary = summarize(journal)
+        code = exit_code(summary.counts, error)
+        if error is None and journal.state is JobState.REJECTED:
+            code = ExitCode.REJECTED  # a rejected job did not succeed, even if some rows are unchanged
+        if (unlinked := hooks.unlinked) and code is ExitCode.REJECTED:
+            code = ExitCode.PARTIAL
+        notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
+        duplicates, rivals = known_duplicates(journal), known_rivals(journal)
+        if (duplicates or rivals) and code is ExitCode.OK:
+            code = ExitCode.PARTIAL
+        resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
+        return JobResult(summary, code, error, tuple(notes), resumable, len(duplicates), rivals, journal.refusals())
+
+
+def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | None:
+    """Write the result files, without the requested copy if it cannot be written. Return the error for a missing file, if any."""
+    journal = job.journal
+    try:
+        write_results(journal, job.input.source, failed_copy)
+        journal.remember(RESULTS_DUE, False)
+        return None
+    except (UsageError, StorageError) as failure:
+        if failed_copy is None:
+            failure.message = f"the result files of job {job.id} are not written: {failure.message}"
+            return failure
+        rest = _write_results(job, None)
+        if rest is None:
+            failed = next(iter(journal.folder.glob("failed.*")), None)
+            failure.hint = f"{failed} holds the rows and the reasons" if failed is not None else "no row was refused"
+        return rest or failure
+
+
+def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[str]:
+    """Read the records of a finished job: capture ids if requested and audit rows once in doubt when the audit is due.
+
+    Return notes for the user.
+    """
+    journal = job.journal
+    if journal.state is not JobState.FINISHED:
+        return []
+    notes = []
+    if (unknown := journal.recall(RIVALS_UNKNOWN)) is not None:
+        notes.append(f"nobody can say whether somebody else created records with the same keys meanwhile: {unknown}")
+    reader = Reader(service, journal.header.object_id)
+    again = rows_of(journal, job.input.to_send)
+    try:
+        if options.capture_ids and (unnamed := capture_ids(journal, reader, again)):
+            notes.append(f"the ids of {unnamed} created rows cannot be told")
+        due = audit_due(journal, options.settle)
+        if due is not None and journal.clock.now() >= due:
+            audit(journal, reader, again, options.settle)
+    except (CrmctlError, Unusable) as failure:
+        notes.append(f"the records could not be read once more: {failure}")
+    finally:
+        journal.add_effort(reader.requests, 0.0)
+    return notes
+
+
+def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
+    """Return the result and exit code of a job with nothing left to do.
+
+    None if the job can be resumed, is running, or still needs its result files.
+    """
+    if job.is_resumable or job.is_running:
+        return None
+    with closing(store.open(job)) as journal:
+        if journal.recall(RESULTS_DUE):
+            return None
+        duplicates, rivals = len(known_duplicates(journal)), known_rivals(journal)
+        summary = summarize(journal)
+        code = ExitCode.REJECTED if job.state is JobState.REJECTED else exit_code(summary.counts)
+        if code is ExitCode.OK and (duplicates or rivals):
+            code = ExitCode.PARTIAL
+        refusals = journal.refusals()
+        notes = (f"rows failed{service_words(refusals)}",) if refusals else ()
+        return JobResult(summary, code, notes=notes, duplicates=duplicates, rivals=rivals, refusals=refusals)
+
+
+def known_rivals(journal: Journal) -> list[dict[str, Any]]:
+    """Return the rows whose key another client's record also has: the row, the key and the ids of all records with it."""
+    return [{"row": row, "key": key, "ids": ids} for row, (key, ids) in journal.rivals().items()]
+
+
+def _check_place(path: Path, journal: Journal) -> None:
+    """Check the path of the copy before anything is sent. If it is invalid, a job that has not begun is rejected."""
+    try:
+        check_place(path, Path(journal.header.path))
+    except UsageError:
+        if not sum(journal.counts().values()):
+            journal.set_state(JobState.REJECTED)
+        raise

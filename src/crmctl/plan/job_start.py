@@ -1,0 +1,300 @@
+"""Start a job: open the input and create its journal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from crmctl.bulk_context import Finding
+from crmctl.client.directory import Getter
+from crmctl.errors import CrmctlError, UsageError
+from crmctl.files.mapping import MappedColumn, Mode, attribute_digests, schema_digest
+from crmctl.files.payloads import check_marker
+from crmctl.files.rows import spool_ids, spool_rows
+from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
+from crmctl.files.validation import Entry, SendableRow
+from crmctl.match.keys import AtHand, KeyIndex, key_rule, nothing_at_hand
+from crmctl.models.resources import Attribute
+from crmctl.plan.feed import KeptValues
+from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, MergedRows, PlannedInput, file_digest, open_input
+from crmctl.plan.row_actions import Resolver
+from crmctl.version import __version__
+from crmctl.write.database import JobKind
+from crmctl.write.in_flight import SendContext
+from crmctl.write.jobs import JobStore
+from crmctl.write.journal import Header, Journal
+
+if TYPE_CHECKING:
+    from crmctl.match.key_lookups import Lookup
+    from crmctl.read.records import NewestPage
+
+
+PLAN_NAME = "plan.jsonl"
+"""The copy of the applied plan in a job's folder."""
+
+
+@dataclass(frozen=True)
+class ImportTarget:
+    """The target of an import: an object with its attributes, the origin of the service, and the client that reads from it."""
+
+    object: str
+    object_id: str
+    origin: str
+    attributes: Sequence[Attribute]
+    service: Getter
+    newest: NewestPage | None = None
+    """The newest page of the object, if it was already read."""
+    at_hand: AtHand = nothing_at_hand
+    """Returns records from the mirror."""
+    tell: Callable[[str], None] = lambda _: None
+    """Receives the reason for many requests before they are sent."""
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Decisions made when a job is created.
+
+    `again` allows content that was already imported. `marker` is the text attribute for the import marker of each new record.
+    `before_images` says whether the job keeps the values it overwrites. `plan_file` is a saved plan. `shown` is the edited record as the
+    user saw it.
+    """
+
+    plan: ImportPlan
+    again: bool = False
+    marker: str | None = None
+    before_images: str = BeforeImages.AUTO
+    plan_file: Path | None = None
+    kind: JobKind = JobKind.IMPORT
+    guard: Guard = field(default_factory=Guard)
+    shown: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ImportJob:
+    """A job ready to run: its journal and its input."""
+
+    journal: Journal
+    input: PlannedInput
+    newest: NewestPage | None = None
+    at_hand: AtHand = nothing_at_hand
+
+    @property
+    def id(self) -> str:
+        return self.journal.header.job
+
+
+def start_import(store: JobStore, target: ImportTarget, given: GivenInput, options: JobOptions) -> ImportJob:
+    """Create a job for a file, or for the copy of a stream, which moves to the job's folder. Writes nothing to the service.
+
+    crmctl looks up references given by key in the service. Raises UsageError for an input that cannot be opened or mapped. Without `again`,
+    also raises it in create mode for content already imported into the same object.
+    """
+    folder = store.new_folder()
+    with ExitStack() as unless_made:
+        unless_made.callback(shutil.rmtree, folder, ignore_errors=True)
+        path = given.path.replace(folder / COPY_NAME) if given.is_copy else given.path.absolute()
+        frozen = options.plan.frozen(target.attributes)
+        key_rule(frozen.mapping.keys, target.attributes)
+        planned = open_input(frozen, path, given.name, target.attributes)
+        if options.marker is not None:
+            check_marker(options.marker, target.attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
+        sha256, size = file_digest(path, given.name)
+        planned, requests = with_references(planned, target, folder)
+        unless_made.callback(planned.close)
+        if planned.may_merge:
+            planned = replace(planned, merged=MergedRows(folder))
+            unless_made.callback(planned.close)
+        if frozen.feed is not None:
+            planned = replace(planned, kept=KeptValues(folder))
+            unless_made.callback(planned.close)
+        if options.plan_file is not None:
+            keep_plan(options.plan_file, folder)
+        facts = _facts(target, planned) | {"marker": options.marker, "before_images": options.before_images}
+        facts |= {"created_at": store.clock.now(), "kind": str(options.kind), "guard": asdict(options.guard), "shown": options.shown}
+        header = Header(job=folder.name, input=given.name, path=str(path), sha256=sha256, size=size, **facts)
+        journal = _register(store, folder, header, again=options.again)
+        unless_made.enter_context(closing(journal))
+        journal.add_effort(requests, 0.0)
+        unless_made.pop_all()
+        return ImportJob(journal, planned, target.newest, target.at_hand)
+
+
+def keep_plan(path: Path, folder: Path) -> Path:
+    """Copy a plan into the folder of the job that applies it, and return the path of the copy."""
+    copy = folder / PLAN_NAME
+    copy.touch(mode=0o600)
+    shutil.copyfile(path, copy)
+    return copy
+
+
+def _facts(target: ImportTarget, planned: PlannedInput) -> dict[str, Any]:
+    """Return the journal header fields that describe the target and the plan."""
+    plan = planned.plan
+    rule = key_rule(plan.mapping.keys, planned.attributes)
+    return {
+        "object": target.object,
+        "object_id": target.object_id,
+        "origin": target.origin,
+        "schema": schema_digest(target.attributes),
+        "attributes": attribute_digests(target.attributes),
+        "mode": str(plan.mapping.mode),
+        "mapping": planned.mapping.digest,
+        "version": __version__,
+        "plan": plan.to_document(),
+        "unique": _unique_attribute(planned),
+        "keys": list(rule.slugs),
+        "key_types": [str(attribute.type) for attribute in rule.attributes],
+    }
+
+
+def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | None = None) -> tuple[PlannedInput, int]:
+    """Look up the references of an input, and store them in `folder`. Return the input and the number of requests."""
+    plan, mapping = planned.plan, planned.mapping
+    if not plan.references:
+        return planned, 0
+    from crmctl.match.key_lookups import Lookup
+    from crmctl.match.references import OwnRows, ReferenceMap
+
+    references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
+    own = None
+    if mapping.mode is not Mode.UPDATE:
+        own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
+
+    def lookup(object_id: str) -> Lookup:
+        return Lookup(target.service, object_id, tell=target.tell, at_hand=target.at_hand)
+
+    with ExitStack() as unless_learned:
+        unless_learned.enter_context(closing(references))
+        requests = references.learn(planned.payloads, lookup, own)
+        unless_learned.pop_all()
+    return replace(planned, references=references), requests
+
+
+@contextmanager
+def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[GivenInput]:
+    """Provide a file in place, or a temporary copy of stdin (`-`) or another stream."""
+    if not is_stream(file):
+        yield GivenInput(file, Path(file))
+        return
+    folder = store.new_folder()
+    try:
+        yield GivenInput(file, copy_stream(file, stdin, folder), is_copy=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_rows(store: JobStore, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[GivenInput]:
+    """Provide the rows of a program as a temporary file."""
+    folder = store.new_folder()
+    try:
+        spool_rows(rows, folder / COPY_NAME)
+        yield GivenInput(name, folder / COPY_NAME, is_copy=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_ids(store: JobStore, ids: Iterable[str], name: str) -> Iterator[GivenInput]:
+    """Provide record ids as a temporary file, which a job may take over. `name` is their origin."""
+    folder = store.new_folder()
+    try:
+        spool_ids(ids, folder / COPY_NAME)
+        yield GivenInput(name, folder / COPY_NAME, is_copy=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _slug_of(column: MappedColumn) -> str:
+    return column.attribute.slug if column.attribute is not None else ""
+
+
+def _unique_attribute(planned: PlannedInput) -> str | None:
+    """Return the slug of a mapped unique attribute, if any."""
+    found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
+    return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
+
+
+def _register(store: JobStore, folder: Path, header: Header, *, again: bool) -> Journal:
+    """Look for an earlier job and create this one, atomically. From then on, the content counts as being imported."""
+    with store.registering():
+        if header.mode == "create" and not again:
+            _refuse_repetition(store, header)
+        with ExitStack() as unless_claimed:
+            journal = unless_claimed.enter_context(closing(Journal.create(folder, header, store.clock)))
+            journal.claim()
+            unless_claimed.pop_all()
+        return journal
+
+
+def _refuse_repetition(store: JobStore, header: Header) -> None:
+    earlier = store.earlier_creation(header.sha256, header.object_id, header.origin)
+    if earlier is None:
+        return
+    what = "is being imported" if earlier.is_running else "was already imported"
+    hint = f"crmctl bulk resume {earlier.id} goes on with it; " if earlier.is_resumable else ""
+    raise UsageError(
+        f"the content of {header.input} {what} into {header.object} by job {earlier.id}",
+        hint=f"{hint}--again creates the records a second time",
+        code="already_imported",
+        details={"job": earlier.id},
+    )
+
+
+InputRows = Callable[[], Iterable[SendableRow]]
+"""Reads the input from the start. In an import by key, every row is a `Payload`."""
+
+
+class Hooks:
+    """Steps around the rows of an import. By default they do nothing. Each step returns the error that stops sending, if any."""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows are completed after the check."""
+        return False
+
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+        """Approve the valid rows after the check, before anything is sent."""
+        return None
+
+    def approve_keys(self, run: ImportRun, index: KeyIndex) -> CrmctlError | None:
+        """Approve the rows of an import by key."""
+        return None
+
+    def before_rows(self, run: ImportRun) -> CrmctlError | None:
+        """Prepare each run before its rows are sent."""
+        return None
+
+    def compare_unsent(self, run: ImportRun) -> CrmctlError | None:
+        """Fail the unsent rows of a resumed job whose records changed since it began."""
+        return None
+
+    def frees_rows(self, run: ImportRun) -> bool:
+        """Whether refused rows may be sent again after all rows were sent."""
+        return False
+
+    def after_rows(self, run: ImportRun) -> CrmctlError | None:
+        """Complete the job when every row has its outcome."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRun(SendContext):
+    """The context of one run.
+
+    `report` receives every finding of the check. `resolver` finds the record of each row by key. `hooks` are the other steps of the job.
+    With `stop_on_error`, one invalid row stops the job before anything is sent. `guard` limits the changes. `at_hand` returns records from
+    the mirror.
+    """
+
+    rows: InputRows
+    report: Callable[[Finding], None] = lambda _: None
+    resolver: Resolver | None = None
+    hooks: Hooks = field(default_factory=Hooks)
+    stop_on_error: bool = True
+    guard: Guard = field(default_factory=Guard)
+    at_hand: AtHand = nothing_at_hand

@@ -1,0 +1,343 @@
+"""Carry out the steps of a merge and recreate merged records."""
+
+from __future__ import annotations
+
+from collections import ChainMap, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+from crmctl.client.directory import ReadService
+from crmctl.clock import Backoff
+from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
+from crmctl.files.whole_files import Spill
+from crmctl.match.key_lookups import MARGIN, Lookup
+from crmctl.match.references import as_sent, moved_references, replace_ids
+from crmctl.models import jsontext
+from crmctl.models.resources import PAGE_LIMIT, AttributeType, Record
+from crmctl.plan.merge_steps import LostRecord, MergeJournal, MergeSchema, UniqueValue, unique_value
+from crmctl.plan.undo_updates import alike
+from crmctl.read.read_back import Reader
+from crmctl.read.records import CountedReads, fetch, reading_cost, swap_links
+from crmctl.read.stable_pages import SeenIds
+from crmctl.values.moments import micros_of
+from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepState
+
+
+@dataclass
+class MergeSender(StepSender):
+    """Carry out and undo the steps of one merge job, and journal them."""
+
+    journal: MergeJournal = field(kw_only=True)
+    refused: dict[int, str] = field(default_factory=dict, kw_only=True)
+    """Error message of the service for each step it refused to undo, by step number."""
+
+    def write(self, steps: Iterable[Step], *, back: bool = False) -> None:
+        """Write the values of the steps. With `back`, restore the old values, last step first."""
+        ordered = sorted(sorted(steps, key=attrgetter("number"), reverse=back), key=attrgetter("object_id"))
+        self.update((replace(step, before=step.after, after=step.before) if back else step for step in ordered), self._log(back=back))
+
+    def delete_all(self, steps: Iterable[Step]) -> None:
+        self.delete(steps, self._log(back=False))
+
+    def _log(self, *, back: bool) -> Mark:
+        def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
+            if state is StepState.FAILED:
+                self._refused(steps[0], why or "", back=back)
+            elif state is StepState.DONE or not back:
+                self.journal.mark_steps([step.number for step in steps], StepState.UNDONE if back else state)
+
+        return mark
+
+    def _refused(self, step: Step, why: str, *, back: bool) -> None:
+        """Mark a refused step. If the record that held the reference was deleted meanwhile, the step counts as done."""
+        state = StepState.DONE if back else StepState.FAILED
+        if step.kind is StepKind.REFERENCE:
+            self.begin()
+            try:
+                self.service.get_record(step.object_id, step.target)
+            except NotFoundError:
+                state, why = (StepState.UNDONE if back else StepState.DONE), ""
+        self.journal.mark_steps([step.number], state, why or None)
+        if state is StepState.DONE and why:
+            self.refused[step.number] = why
+
+    def relink(self, step: Step, away: Mapping[str, str]) -> None:
+        """Point the links of an activity at survivors. Read it first, because it may have changed since it was listed."""
+        self.begin()
+        try:
+            activity = self.service.get_activity(step.target)
+            change = swap_links(activity.wire, away)
+        except NotFoundError:
+            change = {}
+        if not change:
+            # The links are already right or the activity was deleted, so an undo has nothing to restore.
+            self.journal.mark_steps([step.number], StepState.DONE if step.state is StepState.SENDING else StepState.UNDONE)
+            return
+        # The change has not been applied yet, so an undo restores the current links.
+        self.journal.change_step(step.number, {name: activity.wire.get(name) for name in change}, change)
+        self._patch(step, change)
+
+    def links(self, step: Step) -> dict[str, Any] | None:
+        """Return the current links of an activity that a step changed; None if it was deleted."""
+        self.begin()
+        try:
+            activity = self.service.get_activity(step.target)
+        except NotFoundError:
+            return None
+        return {name: activity.wire.get(name) for name in step.after}
+
+    def put_links_back(self, step: Step, links: Mapping[str, Any]) -> None:
+        self._patch(step, links, back=True)
+
+    def _patch(self, step: Step, links: Mapping[str, Any], *, back: bool = False) -> None:
+        self.begin()
+        try:
+            self.service.update_activity(step.target, links)
+        except RejectedError as error:
+            self.journal.mark_steps([step.number], StepState.DONE if back else StepState.FAILED, error.message)
+            return
+        except NotFoundError:
+            pass  # deleted since, so it links no record
+        self.journal.mark_steps([step.number], StepState.UNDONE if back else StepState.DONE)
+
+
+SINCE = "undo since"
+"""Journal key: creation time of the newest record before an undo created its first one, in microseconds of the service's clock."""
+
+LOOKS = 5
+"""Number of searches for a record in doubt before it counts as not created; GAPS are the seconds between them."""
+
+GAPS = Backoff(first=1.0, longest=16.0, jitter=0.0)
+
+
+@dataclass
+class Remaker:
+    """Recreate the losers of one job. `without`: attributes that could not be restored, by the loser's old id."""
+
+    sender: MergeSender
+    schema: MergeSchema
+    away: dict[str, str]
+    without: dict[str, list[str]] = field(default_factory=dict)
+    new: dict[str, str] = field(init=False)
+    """New ids of recreated losers, by old id in lower case."""
+
+    def __post_init__(self) -> None:
+        self.new = self.sender.journal.new_ids()
+
+    def remake(self, lost: LostRecord, taken: frozenset[str] = frozenset()) -> str:
+        """Recreate a loser and return its new id.
+
+        If the service refuses it, try again without the unique attributes in `taken`, which another record now holds, and without
+        references to deleted records. Raises RejectedError with the service's message, and errors that end the job.
+        """
+        journal = self.sender.journal
+        if lost.new_id is not None:
+            return lost.new_id
+        data = self.data(lost)
+        self._remember_since()
+        if lost.sent_at is not None and (found := self._find(data)) is not None:
+            return self._made(lost, found)
+        journal.asks_again(lost.id)
+        try:
+            return self._made(lost, self._create(data))
+        except RejectedError:
+            left = self._still_there({slug: value for slug, value in data.items() if slug not in taken})
+            if left == data:
+                raise
+            again = self._find(left) if lost.sent_at is not None else None
+            made = self._made(lost, again or self._create(left))
+            self.without[lost.id] = sorted(slug for slug, value in data.items() if left.get(slug) != value)
+            return made
+
+    def _still_there(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data without references to deleted records."""
+        found = dict(data)
+        for slug, value in data.items():
+            attribute = self.schema.attribute(slug)
+            if attribute is None or attribute.type != AttributeType.REFERENCE or attribute.target_object_id is None:
+                continue
+            ids = value if isinstance(value, list) else [value]
+            left = [one for one in ids if self._is_there(attribute.target_object_id, str(one))]
+            if not left:
+                del found[slug]
+            elif len(left) < len(ids):
+                found[slug] = left
+        return found
+
+    def _is_there(self, object_id: str, record_id: str) -> bool:
+        self.sender.requests += 1
+        try:
+            self.sender.service.get_record(object_id, record_id)
+        except NotFoundError:
+            return False
+        return True
+
+    def data(self, lost: LostRecord) -> dict[str, Any]:
+        """Return the payload that recreates a loser. References to losers not recreated yet point at survivors until `relinked`."""
+        return self._as_sent(lost.data, ChainMap(self.new, self.away))
+
+    def relinked(self, lost: LostRecord) -> dict[str, Any]:
+        """Return the references of a loser to other losers, with their new ids."""
+        own = self.schema.referring.get(self.schema.object_id, ())
+        return moved_references({slug: lost.data[slug] for slug in own if slug in lost.data}, self.new)
+
+    def _as_sent(self, data: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+        own = self.schema.referring.get(self.schema.object_id, ())
+        sent = {slug: as_sent(self.schema.attribute(slug), value) for slug, value in held(data).items()}
+        return {slug: replace_ids(value, ids) if slug in own else value for slug, value in sent.items()}
+
+    def _made(self, lost: LostRecord, new_id: str) -> str:
+        self.sender.journal.made_again(lost.id, new_id)
+        self.new[lost.id] = new_id
+        return new_id
+
+    def _create(self, data: Mapping[str, Any]) -> str:
+        """Create a record and return its id. Raises RejectedError, and errors that end the job."""
+        self.sender.requests += 1
+        try:
+            made = self.sender.service.create_record(self.schema.object_id, data)
+            if made.id:
+                return made.id
+        except NotFoundError as error:
+            raise RejectedError(error.message) from error
+        except CrmctlError as error:
+            if not error.outcome_unknown and not isinstance(error, ServiceError):
+                raise
+            failure: CrmctlError | None = error
+        else:
+            failure = None
+        for look in range(1, LOOKS + 1):
+            if (found := self._find(data)) is not None:
+                return found
+            self.sender.journal.clock.sleep(GAPS.gap(look))
+        raise failure or ServiceError("the service does not show the record that it has made", code="not_shown")
+
+    def _remember_since(self) -> None:
+        journal = self.sender.journal
+        if journal.recall(SINCE) is None:
+            newest = self._page(0)
+            journal.remember(SINCE, max((micros_of(record.created_at) or 0 for record in newest), default=0))
+
+    def _find(self, data: Mapping[str, Any]) -> str | None:
+        """Return the id of a record created since then with these values, other than a known loser or survivor; None without a match."""
+        since = (self.sender.journal.recall(SINCE) or 0) - MARGIN
+        known = {one.lower() for one in (*self.new.values(), *self.away, *self.away.values())}
+        offset = 0
+        while page := self._page(offset):
+            for record in page:
+                if record.id.lower() not in known and self._holds(record, data):
+                    return record.id
+            if (micros_of(page[-1].created_at) or 0) < since or len(page) < PAGE_LIMIT:
+                return None
+            offset += len(page) - 1
+        return None
+
+    def _holds(self, record: Record, data: Mapping[str, Any]) -> bool:
+        there = self._as_sent(record.data, {})
+        return set(there) == set(data) and all(alike(self.schema.attribute(slug), value, there[slug]) for slug, value in data.items())
+
+    def _page(self, offset: int) -> list[Record]:
+        self.sender.requests += 1
+        page = self.sender.service.list_records(self.schema.object_id, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
+        return page.items
+
+
+def contested_values(merges: Callable[[], Iterable[PlannedMerge]], schema: MergeSchema) -> dict[int, str]:
+    """Return, by group, why its survivor cannot take a unique value that belongs to another group.
+
+    Only plans edited by hand contain such values. The plan is read a second time only if some survivor gets a value from outside its group.
+    """
+    takers: dict[UniqueValue, list[int]] = defaultdict(list)
+    for merge in merges():
+        held_values = {value for record in (merge.survivor, *merge.losers) for value in _unique(merge.record(record).data, schema)}
+        planned = {slug: value.value for slug, value in merge.values.items()}
+        for value in {*_unique(planned, schema)} - held_values:
+            takers[value].append(merge.group)
+    refused = {
+        group: f"group {groups[0]} gets the {value.slug} {value.text} too" for value, groups in takers.items() for group in groups[1:]
+    }
+    for merge in merges() if takers else ():
+        for record_id in (merge.survivor, *merge.losers):
+            for value in _unique(merge.record(record_id).data, schema):
+                for group in takers.get(value, ()):
+                    why = f"record {record_id} of group {merge.group} has the {value.slug} {value.text}"
+                    refused[group] = f"{why}; merge that group first, then plan this one again"
+    return refused
+
+
+def _unique(data: Mapping[str, Any], schema: MergeSchema) -> Iterator[UniqueValue]:
+    for attribute in schema.unique:
+        if not is_empty(value := as_sent(attribute, data.get(attribute.slug))):
+            yield unique_value(attribute.slug, value)
+
+
+class CurrentRecords(Spill):
+    """Current data of chosen records. Call `want` for each record, then `fill`, and `refresh` before writing."""
+
+    TABLES = "CREATE TABLE current (id TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID"
+    CACHE_KIB = 16_000
+
+    def __init__(self, service: ReadService) -> None:
+        super().__init__()
+        self._service = CountedReads(service)
+        self._wanted: dict[str, SeenIds] = {}
+        self._whole: dict[str, Lookup] = {}
+
+    def __exit__(self, *error: Any) -> None:
+        for ids in self._wanted.values():
+            ids.close()
+        super().__exit__(*error)
+
+    @property
+    def requests(self) -> int:
+        return self._service.requests
+
+    def want(self, object_id: str, record_id: str) -> None:
+        self._wanted.setdefault(object_id, SeenIds()).add(record_id.lower())
+
+    def fill(self) -> None:
+        """Read the wanted records of objects that are cheaper to read as a whole. Raises read errors."""
+        for object_id, ids in self._wanted.items():
+            if reading_cost(self._service, object_id, len(ids)).as_a_whole:
+                lookup = Lookup(self._service, object_id)
+                newest = self._service.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+                lookup.as_of = max((micros_of(record.updated_at) or 0 for record in newest.items), default=0)
+                for page in fetch(Reader(self._service, object_id), ids):
+                    self._take(page)
+                self._whole[object_id] = lookup
+
+    def refresh(self) -> None:
+        """Read the records changed since. If the service cannot list changes, read records one at a time from now on."""
+        for object_id, lookup in list(self._whole.items()):
+            if not lookup.refresh(_Sink(self, self._wanted[object_id]).see):
+                del self._whole[object_id]
+
+    def data(self, object_id: str, record_id: str) -> Mapping[str, Any] | None:
+        """Return the data of a record; None if it was deleted."""
+        if object_id in self._whole:
+            row = self._db.execute("SELECT data FROM current WHERE id = ?", (record_id.lower(),)).fetchone()
+            if row is not None:
+                held: Mapping[str, Any] = jsontext.loads(row[0])
+                return held
+        try:
+            return self._service.get_record(object_id, record_id).data
+        except NotFoundError:
+            return None
+
+    def _take(self, records: Iterable[Record]) -> None:
+        rows = ((record.id.lower(), jsontext.dumps(record.data)) for record in records)
+        self._db.executemany("INSERT OR REPLACE INTO current VALUES (?, ?)", rows)
+
+
+class _Sink:
+    """Store the wanted records of an answer."""
+
+    def __init__(self, known: CurrentRecords, wanted: SeenIds) -> None:
+        self._known = known
+        self._wanted = wanted
+
+    def see(self, records: Iterable[Record], /) -> None:
+        self._known._take(record for record in records if record.id.lower() in self._wanted)

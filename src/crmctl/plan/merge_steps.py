@@ -1,0 +1,398 @@
+"""Plan the steps of a merge and journal them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crmctl.client.directory import Getter
+from crmctl.clock import Clock
+from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
+from crmctl.errors import NotFoundError
+from crmctl.match.references import as_sent, ids_only, replace_ids
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.plan.undo_updates import alike
+from crmctl.read.records import swap_links
+from crmctl.write.database import RowState
+from crmctl.write.journal import Journal
+from crmctl.write.steps import MERGE_ORDER, Step, StepKind, StepState
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Current records around a group.
+
+    `members`: data of its records by id. `holders`: object, id and data of each record that refers to a loser. `activities`: the activities
+    that name a loser, as the service sends them.
+    """
+
+    members: Mapping[str, Mapping[str, Any]]
+    holders: Sequence[tuple[str, str, Mapping[str, Any]]]
+    activities: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class MergeSchema:
+    """The object to merge and its attributes. `referring`: slugs of the attributes that refer to it, by object id."""
+
+    object_id: str
+    attributes: Sequence[Attribute]
+    referring: Mapping[str, Sequence[str]]
+
+    def attribute(self, slug: str) -> Attribute | None:
+        return next((attribute for attribute in self.attributes if attribute.slug == slug), None)
+
+    @property
+    def unique(self) -> list[Attribute]:
+        return [attribute for attribute in self.attributes if attribute.is_unique]
+
+
+class UniqueValue(NamedTuple):
+    """A value that only one record may hold. Its text ignores case, because some services do."""
+
+    slug: str
+    text: str
+
+
+def unique_value(slug: str, value: Any) -> UniqueValue:
+    return UniqueValue(slug, (value if isinstance(value, str) else jsontext.dumps(value, sort_keys=True)).casefold())
+
+
+def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -> list[Step]:
+    """Return every write of a merge, in order."""
+    object_id = schema.object_id
+    before, after = _survivor_change(merge, schema, around.members)
+    freed, late = _freed(merge, schema, around.members, after)
+    steps = [Step(StepKind.FREE, object_id, loser, held_before, dict.fromkeys(held_before)) for loser, held_before in freed]
+    own = schema.referring.get(object_id, ())
+    kinds = {slug: StepKind.CLAIM if slug in late else StepKind.REFERENCE if slug in own else StepKind.SURVIVOR for slug in after}
+    for kind in (StepKind.SURVIVOR, StepKind.REFERENCE, StepKind.CLAIM):
+        slugs = [slug for slug in after if kinds[slug] is kind]
+        if slugs:
+            step = Step(kind, object_id, merge.survivor, {slug: before[slug] for slug in slugs}, {slug: after[slug] for slug in slugs})
+            steps.append(step)
+    steps += late_steps(merge, schema, around)
+    steps += [Step(StepKind.DELETE, object_id, loser) for loser in merge.losers]
+    return sorted(steps, key=lambda step: MERGE_ORDER.index(step.kind))
+
+
+def late_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -> list[Step]:
+    """Return the steps that point references and activities of losers at the survivor."""
+    steps = []
+    own = {merge.survivor.lower(), *(loser.lower() for loser in merge.losers)}
+    away = {loser.lower(): merge.survivor for loser in merge.losers}
+    for holder_object, holder, data in around.holders:
+        if holder.lower() not in own and (change := redirected(data, schema.referring.get(holder_object, ()), merge)):
+            before = {slug: ids_only(data.get(slug)) for slug in change}
+            steps.append(Step(StepKind.REFERENCE, holder_object, holder, before, change))
+    for activity in around.activities:
+        if links := swap_links(activity, away):
+            steps.append(Step(StepKind.ACTIVITY, "", str(activity["id"]), {name: activity.get(name) for name in links}, links))
+    return steps
+
+
+def _survivor_change(
+    merge: PlannedMerge, schema: MergeSchema, members: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the survivor's values before and after the merge, where they differ."""
+    current = members[merge.survivor.lower()]
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    for slug, merged in merge.values.items():
+        there = as_sent(schema.attribute(slug), current.get(slug))
+        if there != merged.value and not (is_empty(there) and is_empty(merged.value)):
+            before[slug], after[slug] = there, merged.value
+    return before, after
+
+
+def _freed(
+    merge: PlannedMerge,
+    schema: MergeSchema,
+    members: Mapping[str, Mapping[str, Any]],
+    after: Mapping[str, Any],
+) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Return the unique values that losers clear first, and the required attributes that they cannot clear.
+
+    Both concern values that the survivor gets. It gets the required ones after the loser is deleted.
+    """
+    free = []
+    for loser in merge.losers:
+        data = members[loser.lower()]
+        there = held({one.slug: as_sent(one, data.get(one.slug)) for one in schema.unique if not one.is_required})
+        if values := {slug: value for slug, value in there.items() if after.get(slug) is not None}:
+            free.append((loser, values))
+    return free, [one.slug for one in schema.unique if one.is_required and after.get(one.slug) is not None]
+
+
+def redirected(data: Mapping[str, Any], slugs: Iterable[str], merge: PlannedMerge) -> dict[str, Any]:
+    """Return the reference attributes of a record that name a loser, with the loser replaced by the survivor."""
+    away = {loser.lower(): merge.survivor for loser in merge.losers}
+    change = {}
+    for slug in slugs:
+        there = ids_only(data.get(slug))
+        if (moved := replace_ids(there, away)) != there:
+            change[slug] = moved
+    return change
+
+
+def is_as_planned(attributes: Sequence[Attribute], planned: Mapping[str, Any], current: Mapping[str, Any], away: Mapping[str, str]) -> bool:
+    """Whether a record still holds the planned values. References to records merged since count as references to their survivors."""
+    return _comparable(attributes, planned, away) == _comparable(attributes, current, away)
+
+
+def _comparable(attributes: Sequence[Attribute], data: Mapping[str, Any], away: Mapping[str, str]) -> dict[str, Any]:
+    references = {attribute.slug for attribute in attributes if attribute.type == AttributeType.REFERENCE}
+    return held({slug: replace_ids(ids_only(value), away) if slug in references else value for slug, value in data.items()})
+
+
+MODE = "merge"
+"""Mode of a merge job in its header."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS merge_group (
+    no INTEGER PRIMARY KEY, survivor TEXT NOT NULL, losers TEXT NOT NULL, state TEXT NOT NULL, error TEXT
+);
+CREATE TABLE IF NOT EXISTS merge_step (
+    no INTEGER PRIMARY KEY, merge INTEGER NOT NULL, kind TEXT NOT NULL, object_id TEXT NOT NULL, target TEXT NOT NULL,
+    before TEXT NOT NULL, after TEXT NOT NULL, state TEXT NOT NULL, error TEXT
+);
+CREATE INDEX IF NOT EXISTS merge_step_group ON merge_step (merge, kind);
+CREATE TABLE IF NOT EXISTS merge_image (
+    id TEXT PRIMARY KEY, merge INTEGER NOT NULL, data TEXT NOT NULL, survivor TEXT, new_id TEXT, sent_at REAL
+) WITHOUT ROWID;
+"""
+"""`merge_image` holds every record of a group as it was before the merge. A loser also has its survivor, and its new id after an undo."""
+
+
+class GroupState(StrEnum):
+    """State of a group.
+
+    `merging`: some steps may be done. `refused`: not begun, nothing was written. `failed`: begun and taken back. `partly`: merged,
+    but some step failed. `undone`: merged and then undone.
+    """
+
+    PLANNED = "planned"
+    MERGING = "merging"
+    MERGED = "merged"
+    PARTLY = "partly"
+    REFUSED = "refused"
+    FAILED = "failed"
+    UNDONE = "undone"
+
+
+ROW_STATES = {
+    GroupState.MERGED: RowState.UPDATED,
+    GroupState.PARTLY: RowState.FAILED,
+    GroupState.REFUSED: RowState.REJECTED,
+    GroupState.FAILED: RowState.FAILED,
+}
+"""Row state that stands for a group in job counts."""
+
+
+class GroupEntry(NamedTuple):
+    """A group in the journal."""
+
+    number: int
+    survivor: str
+    losers: Sequence[str]
+    state: GroupState
+    error: str | None
+
+
+class LostRecord(NamedTuple):
+    """A loser with its data before the merge. `sent_at`: when an undo sent it; `new_id`: its id after that."""
+
+    id: str
+    data: dict[str, Any]
+    new_id: str | None
+    sent_at: float | None
+
+
+class MergeJournal(Journal):
+    """Journal of a merge job. Its rows are groups."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        super().__init__(folder, clock)
+        with self._lock:
+            self._db.executescript(_TABLES)
+
+    # -- groups ----------------------------------------------------------------------------------------------------------------------
+
+    def list_groups(self, groups: Iterable[tuple[int, str, Sequence[str]]]) -> None:
+        """Store number, survivor and losers of each group in the plan."""
+        self.restart_check()
+        with self._transaction():
+            self._db.execute("DELETE FROM merge_group")
+            rows = ((number, survivor, jsontext.dumps(losers), GroupState.PLANNED) for number, survivor, losers in groups)
+            self._db.executemany("INSERT INTO merge_group (no, survivor, losers, state) VALUES (?, ?, ?, ?)", rows)
+        self.record_check(int(self._one("SELECT COUNT(*) FROM merge_group")), ())
+
+    def groups(self, *states: GroupState) -> Iterator[GroupEntry]:
+        """Yield the groups in these states in plan order; groups may change state meanwhile."""
+        marks = ", ".join("?" * len(states))
+        query = f"SELECT no, survivor, losers, state, error FROM merge_group WHERE state IN ({marks}) AND no > ? ORDER BY no LIMIT 500"
+        last = -1
+        while True:
+            with self._lock:
+                rows = self._db.execute(query, (*states, last)).fetchall()
+            if not rows:
+                return
+            for number, survivor, losers, state, error in rows:
+                last = number
+                yield GroupEntry(number, survivor, jsontext.loads(losers), GroupState(state), error)
+
+    def group_counts(self) -> dict[GroupState, int]:
+        with self._lock:
+            found = dict(self._db.execute("SELECT state, COUNT(*) FROM merge_group GROUP BY state").fetchall())
+        return {state: found.get(state, 0) for state in GroupState}
+
+    def begin_merges(self, merges: Iterable[tuple[int, Sequence[Step], Iterable[tuple[str, Mapping[str, Any], str | None]]]]) -> None:
+        """Journal the steps of each group and the images of its records: id, data, and for a loser its survivor.
+
+        Everything is on disk in one transaction before the first step is sent.
+        """
+        with self._transaction():
+            for number, steps, images in merges:
+                self._db.execute("UPDATE merge_group SET state = ?, error = NULL WHERE no = ?", (GroupState.MERGING, number))
+                rows = ((record_id.lower(), number, jsontext.dumps(data), survivor) for record_id, data, survivor in images)
+                self._db.executemany("INSERT OR REPLACE INTO merge_image (id, merge, data, survivor) VALUES (?, ?, ?, ?)", rows)
+                self._insert_steps(number, steps)
+
+    def add_steps(self, number: int, steps: Sequence[Step]) -> None:
+        """Journal more steps of a group before they are sent."""
+        with self._transaction():
+            self._insert_steps(number, steps)
+
+    def end_merge(self, number: int, state: GroupState, error: str | None = None) -> None:
+        with self._transaction(durable=False):
+            self._db.execute("UPDATE merge_group SET state = ?, error = ? WHERE no = ?", (state, error, number))
+            if (row := ROW_STATES.get(state)) is not None:
+                columns = "INSERT OR REPLACE INTO row (ordinal, state, record_id, error)"
+                self._db.execute(f"{columns} SELECT no, ?, survivor, ? FROM merge_group WHERE no = ?", (row, error, number))
+
+    # -- steps -----------------------------------------------------------------------------------------------------------------------
+
+    def steps(self, group: int, *states: StepState) -> list[Step]:
+        """Return the steps of a group in these states, in order."""
+        marks = ", ".join("?" * len(states))
+        query = f"SELECT * FROM merge_step WHERE merge = ? AND state IN ({marks}) ORDER BY no"
+        with self._lock:
+            return [_step(row) for row in self._db.execute(query, (group, *states)).fetchall()]
+
+    def step_error(self, group: int) -> str | None:
+        """Return why a step of a group failed; None if none did."""
+        first = "SELECT error FROM merge_step WHERE merge = ? AND state = 'failed' ORDER BY no LIMIT 1"
+        found: str | None = self._one(f"SELECT ({first})", group)
+        return found
+
+    def step_counts(self) -> dict[tuple[StepKind, StepState], int]:
+        query = "SELECT kind, merge_step.state, COUNT(*) FROM merge_step GROUP BY kind, merge_step.state"
+        with self._lock:
+            return {(StepKind(kind), StepState(state)): count for kind, state, count in self._db.execute(query)}
+
+    def mark_steps(self, numbers: Iterable[int], state: StepState, error: str | None = None) -> None:
+        """Change the state of steps. Flush to disk at once if they are about to be sent."""
+        with self._transaction(durable=state is StepState.SENDING):
+            self._db.executemany("UPDATE merge_step SET state = ?, error = ? WHERE no = ?", ((state, error, number) for number in numbers))
+
+    def change_step(self, number: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Update the old and new values of a step just before it is sent."""
+        self._write(
+            "UPDATE merge_step SET before = ?, after = ?, state = ? WHERE no = ?",
+            jsontext.dumps(before), jsontext.dumps(after), StepState.SENDING, number,
+        )  # fmt: skip
+
+    # -- images ----------------------------------------------------------------------------------------------------------------------
+
+    def image(self, record_id: str) -> dict[str, Any] | None:
+        """Return the data a record held before the merge."""
+        found = self._one("SELECT (SELECT data FROM merge_image WHERE id = ?)", record_id.lower())
+        return None if found is None else jsontext.loads(found)
+
+    def lost_records(self, group: int) -> list[LostRecord]:
+        """Return the losers of a group as they were before the merge."""
+        query = "SELECT id, data, new_id, sent_at FROM merge_image WHERE merge = ? AND survivor IS NOT NULL ORDER BY id"
+        with self._lock:
+            rows = self._db.execute(query, (group,)).fetchall()
+        return [LostRecord(record_id, jsontext.loads(data), new_id, sent_at) for record_id, data, new_id, sent_at in rows]
+
+    def survivors(self) -> dict[str, str]:
+        """Map the id of each loser, in lower case, to its survivor."""
+        query = (
+            "SELECT id, merge_image.survivor FROM merge_image JOIN merge_group ON merge = no "
+            "WHERE merge_image.survivor IS NOT NULL AND state IN ('merged', 'partly', 'merging')"
+        )
+        with self._lock:
+            return dict(self._db.execute(query).fetchall())
+
+    def asks_again(self, record_id: str) -> None:
+        """Journal that a loser is about to be recreated."""
+        self._write("UPDATE merge_image SET sent_at = ? WHERE id = ?", self._clock.now(), record_id.lower())
+
+    def made_again(self, record_id: str, new_id: str) -> None:
+        self._write("UPDATE merge_image SET new_id = ? WHERE id = ?", new_id, record_id.lower())
+
+    def new_ids(self) -> dict[str, str]:
+        """Map old ids of recreated losers, in lower case, to new ids."""
+        with self._lock:
+            return dict(self._db.execute("SELECT id, new_id FROM merge_image WHERE new_id IS NOT NULL").fetchall())
+
+    def _insert_steps(self, number: int, steps: Sequence[Step]) -> None:
+        rows = (
+            (number, step.kind, step.object_id, step.target, jsontext.dumps(step.before), jsontext.dumps(step.after), step.state)
+            for step in steps
+        )
+        query = "INSERT INTO merge_step (merge, kind, object_id, target, before, after, state) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._db.executemany(query, rows)
+
+
+def _step(row: tuple[Any, ...]) -> Step:
+    number, group, kind, object_id, target, before, after, state, _ = row
+    return Step(StepKind(kind), object_id, target, jsontext.loads(before), jsontext.loads(after), number, group, StepState(state))
+
+
+class StepStanding(StrEnum):
+    """State of a record relative to a step: its old values, its new values, `changed` since, or deleted (`gone`)."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+def record_standing(service: Getter, schema: MergeSchema, step: Step) -> tuple[StepStanding, list[str]]:
+    """Return the standing of a step's record and its attributes that changed since. Raises read errors."""
+    try:
+        record = service.get_record(step.object_id, step.target)
+    except NotFoundError:
+        return StepStanding.GONE, []
+    if step.kind is StepKind.DELETE:
+        return StepStanding.BEFORE, []
+    return data_standing(schema, step, record.data)
+
+
+def data_standing(schema: MergeSchema, step: Step, current: Mapping[str, Any]) -> tuple[StepStanding, list[str]]:
+    """Return the standing of a record with this data and its attributes that changed since."""
+    not_back = differing(schema, step, step.before, current)
+    if not not_back:
+        return StepStanding.BEFORE, []
+    changed = [slug for slug in differing(schema, step, step.after, current) if slug in not_back]
+    return (StepStanding.CHANGED, changed) if changed else (StepStanding.AFTER, [])
+
+
+def differing(schema: MergeSchema, step: Step, wanted: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return the attributes whose current value differs from the wanted one. Other spellings of a value are equal."""
+    return [slug for slug, value in wanted.items() if not _same(schema, step, slug, value, current.get(slug))]
+
+
+def _same(schema: MergeSchema, step: Step, slug: str, wanted: Any, current: Any) -> bool:
+    if is_empty(wanted) and is_empty(current):
+        return True
+    attribute = schema.attribute(slug) if step.object_id == schema.object_id else None
+    if attribute is None or attribute.type == AttributeType.REFERENCE:
+        return bool(ids_only(wanted) == ids_only(current)) or alike(attribute, wanted, current)
+    return alike(attribute, wanted, current)

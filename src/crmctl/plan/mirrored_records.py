@@ -1,0 +1,104 @@
+"""Look up keys and references in the mirror, where its copy is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from crmctl.bulk_context import BulkContext
+from crmctl.errors import CrmctlError, PendingError, ServiceError, StorageError, UsageError
+from crmctl.match.keys import RecordStock
+from crmctl.mirror.file import MirrorFile, SyncState
+from crmctl.mirror.mirror_tables import ObjectTable
+from crmctl.mirror.object_sync import JustRead
+from crmctl.mirror.place import mirror_path
+from crmctl.mirror.sync import SyncRequest, sync_mirror
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute, Record
+from crmctl.values.moments import in_a_sentence, to_timestamp
+
+ONLY = "only"
+"""Value of `--mirror` that never reads the service."""
+
+
+CHUNK = 500
+
+
+class MirroredRecords:
+    """Records in the profile's mirror. `wish`: `auto` falls back on the service; `only` raises an error instead."""
+
+    def __init__(self, context: BulkContext, wish: str) -> None:
+        self._context = context
+        self._is_wanted = wish == ONLY
+        self._path = mirror_path(context.state, context.profile, context.origin)
+        self._synced: dict[str, SyncState] = {}
+        self._just_read: dict[str, JustRead] = {}
+
+    def has_read(self, object_id: str, attributes: Sequence[Attribute], asked: int) -> None:
+        """Take the attributes of an object just read from the service, so that a sync need not read them again."""
+        self._just_read[object_id] = JustRead(attributes, asked)
+
+    def __call__(self, object_id: str, slugs: Collection[str] | None) -> RecordStock | None:
+        """Return all records of an object with at least these attributes (None: all attributes), or None if the mirror lacks them.
+
+        With `only`, raise UsageError or ServiceError instead of returning None. Raises errors of the sync.
+        """
+        known = self._state(object_id)
+        if known is None:
+            if self._is_wanted:
+                hint = "crmctl mirror sync makes one; --mirror auto reads the service"
+                raise UsageError("there is no mirror of what this import looks up", hint=hint, code="no_mirror")
+            return None
+        missing = [slug for slug in known.excluded if slugs is None or slug in slugs]
+        if missing:
+            why = f"it leaves out {known.slug}.{missing[0]}"
+            self._tell(UsageError(f"the mirror cannot be used: {why}", hint="--mirror never reads the service", code="excluded_attribute"))
+            return None
+        requests = 0
+        if (state := self._synced.get(object_id)) is None:
+            state, requests = self._sync(object_id)
+        return RecordStock(_pages(self._path, state), requests, state.newest or state.since or 0) if state is not None else None
+
+    def _sync(self, object_id: str) -> tuple[SyncState | None, int]:
+        try:
+            report = sync_mirror(self._context, SyncRequest(objects=[object_id], just_read=self._just_read))
+        except (StorageError, PendingError) as error:
+            self._tell(error)
+            return None, 0
+        state = next((result.state for result in report.results if result.state.object_id == object_id), None)
+        if state is None or not state.proven:
+            proof = state.proof if state is not None else "the object is gone"
+            hint = "--mirror never reads the service"
+            self._tell(ServiceError(f"the mirror cannot be used: {proof}", hint=hint, code="unproven_mirror"))
+            return None, 0
+        self._synced[object_id] = state
+        as_of = in_a_sentence(to_timestamp(state.as_of), self._context.clock.now())
+        self._context.listener.note(f"{state.slug} from the mirror, as of {as_of}")
+        return state, report.requests
+
+    def _state(self, object_id: str) -> SyncState | None:
+        """Return the state of an object in the mirror before a sync; None if the mirror lacks it."""
+        with suppress(StorageError):
+            file = MirrorFile.read(self._path)
+            if file is not None:
+                with file:
+                    return file.state(object_id)
+        return None
+
+    def _tell(self, error: CrmctlError) -> None:
+        """Tell the user why the mirror is not used. With `only`, raise the error."""
+        if self._is_wanted:
+            raise error
+        self._context.listener.note(error.message)
+
+
+def _pages(path: Path, state: SyncState) -> Iterator[Sequence[Record]]:
+    file = MirrorFile.read(path)
+    if file is None:
+        raise StorageError(f"{path} is gone", code="damaged_file")
+    with file, file.snapshot():
+        wires = ObjectTable(file.db, state.table_name, ()).wires()
+        while chunk := list(islice(wires, CHUNK)):
+            yield [Record.parse(jsontext.loads(wire)) for wire in chunk]

@@ -1,0 +1,511 @@
+"""Save the decision for each row in a plan file, and compare it with the current records."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
+
+from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
+from crmctl.files.mapping import Mode, schema_digest
+from crmctl.files.sources import GivenInput
+from crmctl.files.validation import Payload
+from crmctl.files.whole_files import Spill, check_place, is_special, whole_bytes
+from crmctl.match.keys import KeyIndex, Wanted, is_unchanged
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute
+from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
+from crmctl.plan.row_actions import AMBIGUOUS, NO_ID, Resolution, Resolver, RowAction
+from crmctl.read.read_back import Reader
+from crmctl.read.records import fetch
+from crmctl.read.stable_pages import SeenIds
+from crmctl.version import __version__
+from crmctl.write.jobs import JobStore
+
+INVALID, AMBIGUOUS_ROW = "invalid", "ambiguous"
+
+LISTED = 100
+"""Maximum number of listed differences; the count is exact."""
+
+CHUNK_ROWS = 500
+
+
+class Decision(NamedTuple):
+    """Decision for one row.
+
+    `action`: create, update, unchanged, skip, invalid or ambiguous. `id` and `record`: id and fingerprint of the record to update.
+    `payload`: fingerprint of the payload. `changes`: the attributes that get a new value.
+    """
+
+    row: int
+    line: int
+    action: str
+    id: str | None = None
+    record: str | None = None
+    payload: str | None = None
+    changes: tuple[str, ...] | None = None
+    reason: str | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form without null fields."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Decision:
+        """Parse the output of `to_document`. Raises TypeError or KeyError for anything else."""
+        changes = document.get("changes")
+        return cls(**{**document, "changes": None if changes is None else tuple(changes)})
+
+
+class Decisions(Spill):
+    """Decisions of one import. Add them in any order; iteration follows the order of the rows."""
+
+    TABLES = """
+CREATE TABLE decision (row INTEGER PRIMARY KEY, id TEXT, document TEXT NOT NULL);
+CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids = SeenIds()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ids.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
+
+    def add_row(self, payload: Payload, mode: Mode) -> None:
+        """Add a row that needs no lookup by key: it has an id, creates a record or is invalid.
+
+        Call `see_records` later to read the records these rows name.
+        """
+        finding = next((finding for finding in payload.findings if finding.rejects), None)
+        if finding is not None:
+            reason = finding.message if finding.column is None else f"{finding.column}: {finding.message}"
+            self._add(Decision(payload.ordinal, payload.first_line, INVALID, reason=reason))
+            return
+        record_id = payload.id.lower() if mode is not Mode.CREATE and payload.id else None
+        if record_id is not None:
+            self._ids.add(record_id)
+        elif mode is Mode.UPDATE:
+            self._add(Decision(payload.ordinal, payload.first_line, str(RowAction.SKIP), reason=NO_ID))
+            return
+        action = RowAction.CREATE if record_id is None else RowAction.UPDATE
+        self._add(Decision(payload.ordinal, payload.first_line, str(action), record_id, payload=fingerprint(payload.data)))
+
+    def add_outcomes(self, resolver: Resolver, index: KeyIndex) -> None:
+        """Add the rows of a filled index."""
+        for row, outcome in resolver.outcomes(index):
+            self.add_outcome(row, outcome, resolver, index)
+
+    def add_outcome(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
+        """Add a row whose record was looked up by key."""
+        finding = outcome.finding
+        if finding is not None and outcome.action is RowAction.REJECT:
+            action = AMBIGUOUS_ROW if finding.code == AMBIGUOUS else INVALID
+            self._add(Decision(row.ordinal, row.line, action, reason=f"{finding.column}: {finding.message}"))
+            return
+        changes = current = None
+        if row.key is not None and outcome.record_id is not None:
+            current = dict(index.found(row.key)).get(outcome.record_id)
+        if outcome.action is RowAction.UPDATE and current is not None:
+            attributes = {attribute.slug: attribute for attribute in resolver.attributes}
+            changes = tuple(slug for slug, value in row.data.items() if not is_unchanged({slug: value}, current, attributes))
+        record = fingerprint(current) if current is not None else None
+        self._add(
+            Decision(row.ordinal, row.line, str(outcome.action), outcome.record_id, record, fingerprint(row.data), changes, outcome.reason)
+        )
+
+    def see_records(self, reader: Reader) -> None:
+        """Read the records that rows name by id. Raises read errors."""
+        for page in fetch(reader, self._ids):
+            states = ((record.id.lower(), fingerprint(record.data)) for record in page)
+            self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", states)
+
+    def __iter__(self) -> Iterator[Decision]:
+        last = -1
+        query = "SELECT row, document, record FROM decision LEFT JOIN state USING (id) WHERE row > ? ORDER BY row LIMIT ?"
+        while found := self._db.execute(query, (last, CHUNK_ROWS)).fetchall():
+            for _, document, record in found:
+                decision = Decision.from_document(jsontext.loads(document))
+                last = decision.row
+                yield decision if record is None else decision._replace(record=record)
+
+    def _add(self, decision: Decision) -> None:
+        own = decision.id if decision.record is None else None
+        self._db.execute("INSERT INTO decision VALUES (?, ?, ?)", (decision.row, own, jsontext.dumps(decision.to_document())))
+
+
+@dataclass
+class Differences:
+    """Differences between a plan and the current decisions. All are counted, the first ones listed."""
+
+    count: int = 0
+    listed: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, planned: Decision | None, now: Decision | None) -> None:
+        self.count += 1
+        if len(self.listed) < LISTED:
+            one = planned or now
+            assert one is not None
+            record_id = (now.id if now is not None else None) or (planned.id if planned is not None else None)
+            self.listed.append({"row": one.row, "line": one.line, "id": record_id, "message": _difference(planned, now)})
+
+
+def compare(planned: Iterable[Decision], now: Iterable[Decision]) -> Differences:
+    """Compare two sets of decisions, both in row order. Rows invalid in both are ignored."""
+    found = Differences()
+    left = (decision for decision in planned if decision.action != INVALID)
+    right = (decision for decision in now if decision.action != INVALID)
+    one, other = next(left, None), next(right, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one.row < other.row):
+            found.add(one, None)
+            one = next(left, None)
+        elif one is None or other.row < one.row:
+            found.add(None, other)
+            other = next(right, None)
+        else:
+            if _essence(one) != _essence(other):
+                found.add(one, other)
+            one, other = next(left, None), next(right, None)
+    return found
+
+
+def fingerprint(data: Mapping[str, Any]) -> str:
+    """Return a hash of the data, so that a plan can detect changes without storing the values."""
+    return hashlib.blake2b(jsontext.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()
+
+
+def examples(decisions: Iterable[Decision], count: int) -> list[Decision]:
+    """Return the first decisions that are neither unchanged nor skipped."""
+    quiet = (str(RowAction.UNCHANGED), str(RowAction.SKIP))
+    return list(islice((decision for decision in decisions if decision.action not in quiet), count))
+
+
+def _essence(decision: Decision) -> tuple[Any, ...]:
+    return decision.action, decision.id, decision.record, decision.payload
+
+
+def _difference(planned: Decision | None, now: Decision | None) -> str:
+    if planned is None or now is None:
+        return "the row was not valid when the plan was made" if planned is None else "the row is not valid any more"
+    if planned.action != now.action:
+        return f"{planned.action} when the plan was made, {now.action} now"
+    if planned.id != now.id:
+        return f"it meant record {planned.id}"
+    if planned.payload != now.payload:
+        return "other values of it would be written now: a reference means another record, or people's values count"
+    return "the record is gone" if now.record is None else "the record has changed"
+
+
+FORMAT = 1
+KIND = "crmctl import plan"
+
+LONGEST_HEADER = 10_000_000
+
+
+@dataclass(frozen=True)
+class PlanHeader:
+    """Conditions under which a plan is valid. `options`: everything but the input that decides the payloads; `summary`: the forecast."""
+
+    object: str
+    object_id: str
+    origin: str
+    mode: str
+    input: str
+    """The file name as the user entered it."""
+    path: str
+    """Absolute path of the file."""
+    sha256: str
+    size: int
+    mapping: str
+    """Digest of the mapping."""
+    schema: str
+    """Digest of the object's attributes."""
+    version: str
+    created_at: str
+    options: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    keys: tuple[str, ...] = ()
+    marker: str | None = None
+    before_images: str = "auto"
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "kind": KIND,
+            "format": FORMAT,
+            "version": self.version,
+            "createdAt": self.created_at,
+            "origin": self.origin,
+            "object": self.object,
+            "objectId": self.object_id,
+            "mode": self.mode,
+            "keys": list(self.keys),
+            "marker": self.marker,
+            "beforeImages": self.before_images,
+            "input": {"name": self.input, "path": self.path, "sha256": self.sha256, "size": self.size},
+            "mapping": self.mapping,
+            "schema": self.schema,
+            "summary": dict(self.summary),
+            "options": dict(self.options),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> PlanHeader:
+        """Parse a header. Raises KeyError or TypeError for anything else."""
+        source = document["input"]
+        return cls(
+            object=document["object"],
+            object_id=document["objectId"],
+            origin=document["origin"],
+            mode=document["mode"],
+            input=source["name"],
+            path=source["path"],
+            sha256=source["sha256"],
+            size=source["size"],
+            mapping=document["mapping"],
+            schema=document["schema"],
+            version=document["version"],
+            created_at=document["createdAt"],
+            options=document["options"],
+            summary=document["summary"],
+            keys=tuple(document["keys"]),
+            marker=document["marker"],
+            before_images=document["beforeImages"],
+        )
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """A plan read from its file, with a matching checksum."""
+
+    path: Path
+    header: PlanHeader
+    _start: int = field(repr=False)
+
+    def decisions(self) -> Iterator[Decision]:
+        """Yield the decision for each row, in input order."""
+        with self.path.open("rb") as file:
+            file.seek(self._start)
+            for line in file:
+                yield Decision.from_document(jsontext.loads(line))
+
+
+def check_plan_path(path: Path, source: Path) -> None:
+    """Raise UsageError if no plan can be written to this path. Call this before reading the input."""
+    if is_special(path) and not path.is_dir():
+        raise UsageError(f"cannot write {path}: not a file", code="unwritable_file")
+    check_place(path, source)
+
+
+def write_plan(path: Path, header: PlanHeader, decisions: Iterable[Decision]) -> None:
+    """Write a plan atomically with mode 0600. Raises UsageError if that fails."""
+    document = header.to_document()
+    digest = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode())
+    with tempfile.TemporaryFile() as lines:
+        rows = 0
+        for decision in decisions:
+            line = jsontext.dumps(decision.to_document()).encode() + b"\n"
+            digest.update(line)
+            lines.write(line)
+            rows += 1
+        lines.seek(0)
+        with whole_bytes(path, mode=0o600) as file:
+            file.write(jsontext.dumps({**document, "decisions": rows, "sha256": digest.hexdigest()}).encode() + b"\n")
+            while block := lines.read(1 << 20):
+                file.write(block)
+        path.chmod(0o600)
+
+
+def read_plan(path: Path) -> SavedPlan:
+    """Read a plan. Raises UsageError if the file is unreadable, is not a plan, or was changed."""
+    try:
+        with path.open("rb") as file:
+            return _read(path, file)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
+
+
+def _read(path: Path, file: BinaryIO) -> SavedPlan:
+    first = file.readline(LONGEST_HEADER)
+    document = _header_of(path, first)
+    rows, stated = document.pop("decisions", None), document.pop("sha256", None)
+    digest = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode())
+    found = 0
+    for line in file:
+        digest.update(line)
+        found += 1
+    if digest.hexdigest() != stated or found != rows:
+        hint = "make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN"
+        raise UsageError(f"{path} is not as it was written: changed, or cut short", hint=hint, code="damaged_plan")
+    try:
+        return SavedPlan(path, PlanHeader.from_document(document), len(first))
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a plan", code="not_a_plan") from error
+
+
+def _header_of(path: Path, first: bytes) -> dict[str, Any]:
+    try:
+        document = jsontext.loads(first)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        hint = "crmctl bulk import OBJECT FILE --dry-run --plan PLAN makes one"
+        raise UsageError(f"{path} is not a plan", hint=hint, code="not_a_plan")
+    if document.get("format") != FORMAT:
+        raise UsageError(f"{path} was written by another version of crmctl ({document.get('version')})", code="not_a_plan")
+    return document
+
+
+SHOWN = 5
+"""Maximum number of differences in the message."""
+
+
+@dataclass(frozen=True)
+class Applicable:
+    """A plan that is still valid, with its input open."""
+
+    saved: SavedPlan
+    given: GivenInput
+    input: PlannedInput
+
+    @property
+    def plan(self) -> ImportPlan:
+        return self.input.plan
+
+    def start(self, store: JobStore, target: ImportTarget, *, again: bool = False, guard: Guard | None = None) -> ImportJob:
+        """Create the job without sending anything. Raises the errors of `start_import`."""
+        header = self.saved.header
+        options = JobOptions(self.plan, again, header.marker, header.before_images, self.saved.path, guard=guard or Guard())
+        return start_import(store, target, replace(self.given, name=str(self.given.path)), options)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Forecast of a dry run. `made_at`: Unix time."""
+
+    summary: Mapping[str, Any]
+    made_at: float
+
+
+def describe(target: ImportTarget, planned: PlannedInput, options: JobOptions, predicted: Prediction) -> PlanHeader:
+    """Return the plan header for an import after its dry run. The input must have been opened with a frozen plan."""
+    plan, source = planned.plan, planned.source
+    path = source.path.absolute()
+    sha256, size = file_digest(path, source.name)
+    return PlanHeader(
+        object=target.object,
+        object_id=target.object_id,
+        origin=target.origin,
+        mode=str(plan.mapping.mode),
+        input=source.name,
+        path=str(path),
+        sha256=sha256,
+        size=size,
+        mapping=planned.mapping.digest,
+        schema=schema_digest(target.attributes),
+        version=__version__,
+        created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(predicted.made_at)),
+        options=plan.to_document(),
+        summary=predicted.summary,
+        keys=plan.mapping.keys,
+        marker=options.marker,
+        before_images=options.before_images,
+    )
+
+
+def check_service(saved: SavedPlan, origin: str) -> None:
+    """Raise UsageError if the plan belongs to another service."""
+    if origin != saved.header.origin:
+        raise UsageError(
+            f"the plan {saved.path} was made for {saved.header.origin}, and this profile belongs to {origin}",
+            hint="crmctl auth switch PROFILE, or --profile",
+            code="plan_outdated",
+            details={"changed": ["service"]},
+        )
+
+
+def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenInput | None = None) -> Applicable:
+    """Compare input, schema and mapping with the plan. `source`: the new place of an input that was moved.
+
+    Raises UsageError that lists every difference.
+    """
+    header = saved.header
+    given = source or GivenInput.at(Path(header.path))
+    path = given.path
+    moved: dict[str, str] = {}
+    if schema_digest(attributes) != header.schema:
+        moved["schema"] = f"the attributes of {header.object} have changed"
+    try:
+        if file_digest(path, str(path)) != (header.sha256, header.size):
+            moved["input"] = f"the file {path} has changed"
+    except UsageError as error:
+        moved["input"] = error.message
+    plan = _options(saved)
+    planned = None
+    if not {"input", "schema"} & moved.keys():
+        try:
+            planned = open_input(plan, path, header.input, attributes)
+            if planned.mapping.digest != header.mapping:
+                moved["mapping"] = "its columns map to other attributes than before"
+        except CrmctlError as error:
+            moved["mapping"] = f"its mapping does not fit any more: {error.message}"
+    if moved or planned is None:
+        hint = "--input FILE, when it has been moved" if list(moved) == ["input"] else None
+        raise UsageError(
+            f"the plan {saved.path} cannot be applied: {'; '.join(moved.values())}",
+            hint=hint or "make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN",
+            code="plan_outdated",
+            details={"changed": list(moved)},
+        )
+    return Applicable(saved, given, planned)
+
+
+class Expectation:
+    """The plan that a job must match before it sends anything."""
+
+    def __init__(self, plan: Path) -> None:
+        self._saved = read_plan(plan)
+
+    def refuse_rows(self, planned: PlannedInput, reader: Reader) -> RejectedError | None:
+        """Compare rows that need no key with the plan. Raises read errors."""
+        with Decisions() as now:
+            for payload in planned.payloads():
+                now.add_row(payload, planned.mapping.mode)
+            now.see_records(reader)
+            return refusal(compare(self._saved.decisions(), now))
+
+    def refuse_by_key(self, resolver: Resolver, index: KeyIndex) -> RejectedError | None:
+        """Compare rows whose records were looked up by key with the plan."""
+        with Decisions() as now:
+            now.add_outcomes(resolver, index)
+            return refusal(compare(self._saved.decisions(), now))
+
+
+def refusal(found: Differences) -> RejectedError | None:
+    """Return the error that says why a plan cannot be carried out; None if nothing differs."""
+    if not found.count:
+        return None
+    named = [f"line {one['line']}{' (record ' + one['id'] + ')' if one['id'] else ''}: {one['message']}" for one in found.listed[:SHOWN]]
+    more = f"; and {found.count - SHOWN:,} more" if found.count > SHOWN else ""
+    rows = "one row does" if found.count == 1 else f"{found.count:,} rows do"
+    return RejectedError(
+        f"{rows} something else than the plan says, so nothing was sent: {'; '.join(named)}{more}",
+        hint="make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN",
+        code="plan_outdated",
+        details={"changed": ["records"], "differences": found.listed, "count": found.count},
+    )
+
+
+def _options(saved: SavedPlan) -> ImportPlan:
+    try:
+        return ImportPlan.from_document(saved.header.options)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{saved.path} was written by another version of crmctl", code="not_a_plan") from error

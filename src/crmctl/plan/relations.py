@@ -1,0 +1,338 @@
+"""Create parents before the rows of a job, and set links after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from crmctl.client.session import encode_json
+from crmctl.clock import Backoff
+from crmctl.errors import CrmctlError, InterruptedByUser, PartialError, ServiceError
+from crmctl.files.validation import Entry
+from crmctl.match.key_lookups import Lookup
+from crmctl.match.keys import KeyIndex
+from crmctl.match.references import Links, ParentGroup, ReferenceMap, RowLink
+from crmctl.plan.audit import capture_ids
+from crmctl.plan.import_run import chunks, deliver
+from crmctl.read.read_back import Unusable
+from crmctl.values.attribute_types import Trait, types_with
+from crmctl.write.database import HighWaterMark, JobState, RowState, damaged
+from crmctl.write.in_flight import SendContext, SentRows
+from crmctl.write.journal import FILE_NAME, Header, Journal, RowEntry
+
+
+@contextmanager
+def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendContext]:
+    """Yield the run with the journal of a phase. Create the journal if needed. `facts`: header fields that differ from the job's."""
+    main = run.journal
+    folder = main.folder / name
+    journal: Journal | None = None
+    if not (folder / FILE_NAME).exists():
+        _clear(folder)
+        plain: dict[str, Any] = {"mapping": "", "plan": {}, "marker": None, "unique": None, "keys": [], "before_images": "no"}
+        header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=run.clock.now(), **{**plain, **facts})
+        journal = Journal.create(folder, header, run.clock)
+    with closing(journal or Journal(folder, run.clock)) as journal:
+        journal.recover()
+        yield replace(run, journal=journal)
+
+
+def send_phase(phase: SendContext, count: int, entries: Callable[[], Iterable[Entry]], what: str) -> CrmctlError | None:
+    """Send the remaining entries of a phase. Return the error that ended it early, or None. `what`: a word for its rows in messages."""
+    journal = phase.journal
+    begin_phase(journal, count)
+    error, notes = deliver(phase, SentRows(entries), compares=False)  # the ids of parents are read back
+    if error is not None:
+        return error
+    counts = journal.counts()
+    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    if not left:
+        return None
+    why = f": {notes[0]}" if notes else ""
+    return PartialError(f"{left:,} of {count:,} {what} are not settled{why}", code="phase_unsettled")
+
+
+def begin_phase(journal: Journal, count: int) -> None:
+    """Journal the number of rows of a phase, once."""
+    if journal.state is JobState.CHECKING:
+        journal.restart_check()
+        journal.record_check(count, ())
+        journal.set_state(JobState.OPEN)
+
+
+def failures(journal: Journal, ordinals: Iterable[int]) -> dict[int, str]:
+    """Return why each failed row failed, by ordinal."""
+    found = {}
+    for ordinal in ordinals:
+        entry = journal.rows(ordinal, ordinal).get(ordinal)
+        if entry is not None and entry.state is RowState.FAILED:
+            found[ordinal] = entry.error or "refused"
+    return found
+
+
+def _clear(folder: Path) -> None:
+    """Delete the remains of a journal that was never complete. Raises StorageError if rows were sent with it."""
+    if (mark := HighWaterMark(folder).read()[0]).sends:
+        raise damaged(folder / FILE_NAME, f"it is gone, and rows up to {mark.last:,} were sent")
+    for path in folder.glob("*") if folder.is_dir() else ():
+        path.unlink()
+
+
+FOLDER = "parents"
+TELLING = types_with(Trait.TELLING)
+
+TICK_SECONDS = 0.5
+LOOKS = 8
+"""Number of searches for records just created; GAPS are the seconds between them."""
+
+GAPS = Backoff(longest=30.0, jitter=0.0)
+
+
+def make_parents(run: SendContext, references: ReferenceMap) -> CrmctlError | None:
+    """Create the missing parents and reject rows whose parent could not be created. Return the error that ended it early, or None."""
+    journal = run.journal
+    for number, group in enumerate(references.groups(), 1):
+        reference = group.reference
+        unique = reference.key if reference.type in TELLING else None
+        facts = {"object": reference.object, "object_id": reference.object_id, "mode": "create", "unique": unique}
+        with phase_context(run, f"{FOLDER}-{number}", **facts) as phase:
+            if phase.journal.state is JobState.FINISHED:
+                continue
+            try:
+                failure = _Parents(phase, references, group).make()
+            except CrmctlError as error:
+                failure = error
+            if failure is not None:
+                return failure
+    for ordinal, why in references.orphans():
+        if ordinal not in journal.taken(ordinal, ordinal):
+            journal.conclude([(ordinal, RowState.REJECTED, None, f"it refers to no record: {why}")])
+    return None
+
+
+class _Parents:
+    """The parents of one group, created in a separate phase."""
+
+    def __init__(self, phase: SendContext, references: ReferenceMap, group: ParentGroup) -> None:
+        self.phase = phase
+        self.journal = phase.journal
+        self.references = references
+        self.group = group
+        object_id = group.reference.object_id
+        self.lookup = Lookup(phase.service, object_id, lambda: phase.interrupt.requested, as_of=references.as_of(object_id))
+
+    def make(self) -> CrmctlError | None:
+        """Create the parents. Return the error that ended it early, or None. Raises read errors."""
+        reference = self.group.reference
+        try:
+            begin_phase(self.journal, self.group.size)
+            self._leave_out_known()
+            failure = send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
+            if failure is not None:
+                return failure
+            for chunk in chunks(self._all()):
+                errors = _failures(self.journal, chunk)
+                self.references.know_parents({}, {number: f"{reference.told}: {error}" for number, error in errors.items()})
+            self._read_back()
+            self.journal.set_state(JobState.FINISHED)
+            return None
+        finally:
+            self.journal.add_effort(self.lookup.requests, 0.0)
+
+    def _all(self) -> Iterator[tuple[int, dict[str, Any], str | None]]:
+        return self.references.parents(self.group)
+
+    def _entries(self) -> Iterator[Entry]:
+        return (Entry(number, encode_json({"data": data})) for number, data, _ in self._all())
+
+    def _leave_out_known(self) -> None:
+        """Skip parents that another client created since."""
+        with KeyIndex(self.group.rule) as index:
+            for chunk in chunks(self._all()):
+                taken = self.journal.taken(chunk[0][0], chunk[-1][0])
+                for number, data, _ in chunk:
+                    if number not in taken:
+                        index.want(number, data)
+            if not index.key_count:
+                return
+            if not self.lookup.refresh(index.see):
+                self.lookup.fill(index)
+            for matches in chunks(index.matches()):
+                self._know(matches)
+                self.journal.conclude((number, RowState.UNCHANGED, record_id, None) for number, record_id, _ in matches)
+
+    def _read_back(self) -> None:
+        """Find the ids of the created parents. Raises ServiceError if the service does not show them."""
+        for look in range(1, LOOKS + 1):
+            missing = self._look_for_ids(is_first=look == 1)
+            if not missing:
+                return
+            if look < LOOKS:
+                _wait(self.phase, GAPS.gap(look))
+        raise ServiceError(
+            f"the service does not show every record of {self.group.reference.object} that was created: {missing:,} missing",
+            code="not_shown",
+        )
+
+    def _look_for_ids(self, *, is_first: bool) -> int:
+        """Search once for the ids of created parents. Return how many are still missing."""
+        with KeyIndex(self.group.rule) as index:
+            for chunk in chunks(self._all()):
+                failed = _failures(self.journal, chunk)
+                for number, data, record_id in chunk:
+                    if record_id is None and number not in failed:
+                        index.want(number, data)
+            missing = index.key_count
+            if not missing:
+                return 0
+            if not is_first or not self.lookup.refresh(index.see):
+                self.lookup.fill(index)
+            for matches in chunks(index.matches()):
+                self._know(matches)
+                self.journal.name_rows({number: record_id for number, record_id, _ in matches})
+                missing -= len(matches)
+            return missing
+
+    def _know(self, matches: Sequence[tuple[int, str, str]]) -> None:
+        """Store the id of each parent, or an error if several records have its key."""
+        ids = {number: first for number, first, last in matches if first == last}
+        reference = self.group.reference
+        several = {
+            number: f"{reference.told}: several records of {reference.object} have this value, such as {first} and {last}"
+            for number, first, last in matches
+            if first != last
+        }
+        self.references.know_parents(ids, several)
+
+
+def _failures(phase: Journal, parents: Sequence[tuple[int, dict[str, Any], str | None]]) -> dict[int, str]:
+    """Return why the service refused parents, by number."""
+    entries = phase.rows(parents[0][0], parents[-1][0])
+    return {number: one.error or "refused" for number, one in entries.items() if one.state is RowState.FAILED}
+
+
+def _wait(run: SendContext, seconds: float) -> None:
+    while seconds > 0:
+        if run.interrupt.requested:
+            raise InterruptedByUser("interrupted")
+        run.clock.sleep(min(seconds, TICK_SECONDS))
+        seconds -= TICK_SECONDS
+
+
+LINKS_FOLDER = "links"
+WRITTEN = (RowState.CREATED, RowState.UPDATED, RowState.UNCHANGED)
+
+
+class _CannotLink(Exception):
+    """A row cannot be linked; the message says why."""
+
+
+def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> CrmctlError | None:
+    """Set the remaining references between rows of the job. Return the error that ended it early, or None.
+
+    A row that cannot be linked fails although its record exists. Its error names the record.
+    """
+    journal = run.journal
+    with phase_context(run, LINKS_FOLDER, mode="upsert") as phase:
+        if phase.journal.state is JobState.FINISHED:
+            return None
+        if phase.journal.state is JobState.CHECKING:
+            try:
+                _learn_ids(run, references, again)
+            except CrmctlError as error:
+                return error
+            _fail_unlinkable(references, journal)
+            begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
+        count = sum(phase.journal.counts().values())
+        failure = send_phase(phase, count, lambda: second_writes(references, journal), "links between rows")
+        if failure is not None:
+            return failure
+        for ordinal, why in failures(phase.journal, (ordinal for ordinal, _ in references.links())).items():
+            _fail(references, journal, ordinal, why)
+        phase.journal.set_state(JobState.FINISHED)
+    return None
+
+
+def _learn_ids(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
+    """Find the ids of linked records that the service did not return. Raises read errors."""
+    journal = run.journal
+    entries = (_row(journal, row) for ordinal, links in references.links() for row in (ordinal, *_rows_in(links)))
+    if all(entry.record_id is not None for entry in entries if entry.state is RowState.CREATED):
+        return
+    reader = run.reader()
+    try:
+        capture_ids(journal, reader, again)
+    except Unusable as failure:
+        raise ServiceError(f"the records that were created cannot be read: {failure}", code="unreadable_list") from failure
+    finally:
+        journal.add_effort(reader.requests, 0.0)
+
+
+def _fail_unlinkable(references: ReferenceMap, journal: Journal) -> None:
+    for ordinal, links in references.links():
+        if _row(journal, ordinal).state in WRITTEN:
+            try:
+                _data(references, journal, ordinal, links)
+            except _CannotLink as problem:
+                _fail(references, journal, ordinal, str(problem))
+
+
+def second_writes(references: ReferenceMap, journal: Journal) -> Iterator[Entry]:
+    """Yield the second write of every row that was written and can be linked."""
+    for ordinal, links in references.links():
+        row = _row(journal, ordinal)
+        if row.record_id is not None and (row.state in WRITTEN or references.is_unlinked(ordinal)):
+            try:
+                data = _data(references, journal, ordinal, links)
+            except _CannotLink:
+                continue
+            yield Entry(ordinal, encode_json({"data": data, "id": row.record_id}), row.record_id)
+
+
+def _data(references: ReferenceMap, journal: Journal, ordinal: int, links: dict[str, Links]) -> dict[str, Any]:
+    """Return the references in the second write of a row. Raises _CannotLink."""
+    if _row(journal, ordinal).record_id is None:
+        raise _CannotLink("nobody can say which record it became")
+    data: dict[str, Any] = {}
+    for slug, (many, values) in links.items():
+        ids = [_meant(references, journal, slug, value) for value in values]
+        data[slug] = ids if many else ids[0]
+    return data
+
+
+def _meant(references: ReferenceMap, journal: Journal, slug: str, link: RowLink) -> str:
+    if link.row is None:
+        return str(link.id)
+    entry = _row(journal, link.row)
+    if entry.record_id is None or (entry.state not in WRITTEN and not references.is_unlinked(link.row)):
+        raise _CannotLink(f"{slug}: row {link.row} of the file, which it refers to, is {_STATES.get(entry.state, 'not known')}")
+    if link.rival is not None and link.rival != entry.record_id:
+        raise _CannotLink(f"{slug}: both row {link.row} of the file (record {entry.record_id}) and record {link.rival} are meant")
+    return entry.record_id
+
+
+_STATES = {
+    RowState.CREATED: "created, and nobody can say as which record",
+    RowState.FAILED: "refused by the service",
+    RowState.REJECTED: "invalid",
+    RowState.SKIPPED: "skipped",
+}
+
+
+def _row(journal: Journal, ordinal: int) -> RowEntry:
+    return journal.rows(ordinal, ordinal).get(ordinal, RowEntry(RowState.UNSENT))
+
+
+def _rows_in(links: dict[str, Links]) -> list[int]:
+    return [link.row for every in links.values() for link in every.values if link.row is not None]
+
+
+def _fail(references: ReferenceMap, journal: Journal, ordinal: int, why: str) -> None:
+    row = _row(journal, ordinal)
+    if row.state in WRITTEN:
+        told = f"record {row.record_id} was written" if row.record_id is not None else "it was written"
+        references.know_unlinked(ordinal)
+        journal.overrule(ordinal, f"{told}, but not linked: {why}")

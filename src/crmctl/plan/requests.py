@@ -1,0 +1,310 @@
+"""The options of bulk commands as typed values, and the object and jobs they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from crmctl.bulk_context import BulkContext
+from crmctl.client.directory import active_ones
+from crmctl.errors import DeniedError, UsageError
+from crmctl.files.cell_values import ValueOptions, check_region
+from crmctl.files.column_names import parse_blanks, parse_date_formats, parse_decimal_marks
+from crmctl.files.mapping import MappingOptions, Mode
+from crmctl.files.rows import SourceOptions
+from crmctl.files.sources import is_stream
+from crmctl.files.whole_files import check_place
+from crmctl.mirror.place import mirror_path
+from crmctl.models.ids import suggestion
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.plan.feed import FeedPlan
+from crmctl.plan.import_plan import Guard, ImportPlan
+from crmctl.plan.job_start import ImportTarget
+from crmctl.plan.three_way import Policy
+from crmctl.values.attribute_types import COMPOSITE_TYPES
+from crmctl.values.composites import currency_code
+from crmctl.values.moments import MICROS
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import JobStore
+
+if TYPE_CHECKING:
+    from crmctl.plan.mirrored_records import MirroredRecords
+    from crmctl.read.records import NewestPage
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "mode": ("create", "upsert", "update"),
+    "on_duplicate_key": ("error", "first", "last"),
+    "on_missing_ref": ("error", "null", "create"),
+    "on_error": ("stop", "continue"),
+    "before_images": ("auto", "yes", "no"),
+    "mirror": ("auto", "never", "only"),
+}
+
+
+class Taken:
+    """A request built from the parameters of a command."""
+
+    @classmethod
+    def taken(cls, given: Mapping[str, Any], **more: Any) -> Self:
+        """Build the request from options by name. Ignore options without a field, and options that are None."""
+        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        return cls(**{name: value for name, value in given.items() if name in names and value is not None}, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(Taken):
+    """Options for running any job. `failed`: path for a copy of failed and rejected rows. `settle`, `lock_wait` in seconds."""
+
+    failed: str | Path | None = None
+    max_failures: int | None = None
+    concurrency: int = 2
+    settle: float = 120.0
+    assume_applied: bool = False
+    assume_lost: bool = False
+    capture_ids: bool = False
+    lock_wait: float = 3600.0
+
+    @property
+    def failed_copy(self) -> Path | None:
+        return Path(self.failed) if self.failed else None
+
+    def delivery(self) -> DeliveryOptions:
+        """Return the delivery options. Raises UsageError if both assumptions about rows in doubt are set."""
+        if self.assume_applied and self.assume_lost:
+            raise UsageError("--assume-applied and --assume-lost exclude each other")
+        assume = "applied" if self.assume_applied else "lost" if self.assume_lost else None
+        return DeliveryOptions(
+            concurrency=self.concurrency, max_failures=self.max_failures, settle=self.settle, assume=assume, capture_ids=self.capture_ids
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRequest(Taken):
+    """Options for reading a file, where its name and content do not decide."""
+
+    format: str | None = None
+    encoding: str | None = None
+    delimiter: str | None = None
+    quote: str | None = None
+    sheet: str | None = None
+    pad_short: bool = False
+    excel_safe: bool = False
+
+    def source(self) -> SourceOptions:
+        return SourceOptions(
+            self.format, self.encoding, self.delimiter, self.quote, self.sheet, pad_short=self.pad_short, excel_safe=self.excel_safe
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest(RunRequest, ReadRequest):
+    """An import of `file` (a path, or `-` for stdin) into `object` (a slug or an id).
+
+    With `rows`, `file` is only their name. The other fields are the options of `crmctl bulk import`.
+    """
+
+    object: str
+    file: str
+    rows: Iterable[Mapping[str, Any]] | None = None
+    mode: str | None = None
+    keys: Sequence[str] = ()
+    on_duplicate_key: str = "error"
+    references: Sequence[str] = ()
+    on_missing_ref: str = "error"
+    expect: int | None = None
+    max_changes: str | None = None
+    plan_file: str | Path | None = None
+    map_pairs: Sequence[str] = ()
+    map_file: str | Path | None = None
+    set_values: Sequence[str] = ()
+    ignore_unknown: bool = False
+    on_error: str = "stop"
+    again: bool = False
+    blank: Sequence[str] = ()
+    null_strings: Sequence[str] = ()
+    clear_tokens: Sequence[str] = ()
+    list_separator: str = ";"
+    decimal_comma: bool = False
+    decimal_marks: Sequence[str] = ()
+    date_formats: Sequence[str] = ()
+    default_region: str | None = None
+    currency: str | None = None
+    marker: str | None = None
+    before_images: str = "auto"
+    feed: str | None = None
+    on_conflict: str | None = None
+    mirror: str = "auto"
+
+    @property
+    def plan_path(self) -> Path | None:
+        return Path(self.plan_file) if self.plan_file else None
+
+    def source(self) -> SourceOptions:
+        return super().source() if self.rows is None else SourceOptions(format="jsonl")
+
+    def guard(self) -> Guard:
+        return Guard.parse(self.expect, self.max_changes)
+
+    def plan(self) -> ImportPlan:
+        """Return the plan that turns rows into records. Raises UsageError for invalid options or combinations."""
+        if self.keys and self.mode == "create":
+            raise UsageError("--key updates records that are there, and --mode create never does", hint="leave out one of the two")
+        if self.mode == "update" and self.on_missing_ref == "create":
+            raise UsageError(
+                "--mode update creates nothing, and --on-missing-ref create does", hint="--on-missing-ref null, or --mode upsert"
+            )
+        mode = self.mode or ("upsert" if self.keys else "create")
+        for name, choices in _CHOICES.items():
+            check_choice(f"--{name.replace('_', '-')}", mode if name == "mode" else getattr(self, name), choices)
+        stops = self.on_error == "stop"
+        return ImportPlan(self.source(), self._mapping(mode), self._values(), stops, (), self.on_missing_ref, self._feed())
+
+    def _feed(self) -> FeedPlan | None:
+        if self.feed is None and self.on_conflict is None:
+            return None
+        if not self.keys:
+            raise UsageError("--feed and --on-conflict need --key, which identifies a row from one import to the next")
+        if self.feed is not None and not self.feed.strip():
+            raise UsageError("--feed needs a name", hint="for example --feed erp")
+        Policy.parse(self.on_conflict)
+        return FeedPlan(self.feed or Path(self.file).name, self.on_conflict or "keep")
+
+    def _mapping(self, mode: str) -> MappingOptions:
+        return MappingOptions(
+            Mode(mode),
+            tuple(self.map_pairs),
+            Path(self.map_file) if self.map_file else None,
+            tuple(self.set_values),
+            self.ignore_unknown,
+            tuple(self.keys),
+            self.on_duplicate_key,
+        )
+
+    def _values(self) -> ValueOptions:
+        return ValueOptions(
+            blank=parse_blanks(self.blank),
+            null_strings=tuple(self.null_strings),
+            clear_tokens=tuple(self.clear_tokens),
+            list_separator=self.list_separator,
+            decimal_marks=parse_decimal_marks(self.decimal_marks, comma=self.decimal_comma),
+            date_formats=parse_date_formats(self.date_formats),
+            default_region=check_region(self.default_region),
+            currency=currency_code(self.currency),
+        )
+
+
+def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise UsageError if the value is not among the choices."""
+    if value not in choices:
+        raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}", hint=suggestion(value, choices))
+
+
+SAMPLES = 20
+"""Number of existing records read to learn the form of composite values."""
+
+
+def store_of(context: BulkContext) -> JobStore:
+    """Return the store of bulk jobs on this machine."""
+    return JobStore(context.state, context.clock)
+
+
+def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecords | None = None) -> ImportTarget:
+    """Return the object with its current attributes, read without a cache. Hand the attributes to the mirror.
+
+    Raises NotFoundError and read errors.
+    """
+    tell = context.listener.progress.note
+    if mirror is None:
+        attributes = context.directory.attributes(object_name, refresh=True)
+        object_id = context.directory.object_id(object_name)
+        return ImportTarget(object_name, object_id, context.origin, attributes, context.service, tell=tell)
+    asked = int(context.clock.now() * MICROS)
+    object_id, every = context.directory.every_attribute(object_name)
+    mirror.has_read(object_id, every, asked)
+    return ImportTarget(object_name, object_id, context.origin, active_ones(every), context.service, at_hand=mirror, tell=tell)
+
+
+def newest_page(context: BulkContext, target: ImportTarget) -> NewestPage | None:
+    """Read the newest page; None if the API key may not read it."""
+    from crmctl.read.records import NewestPage
+
+    try:
+        return NewestPage.read(context.crm, target.object_id, context.clock)
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def sample_records(context: BulkContext, target: ImportTarget) -> tuple[dict[str, Any], ...]:
+    """Return a few existing records, whose composite values serve as a model; none if the API key may not read them."""
+    if target.newest is not None:
+        return tuple(record.data for record in target.newest.page.items[:SAMPLES])
+    if not any(attribute.type in COMPOSITE_TYPES for attribute in target.attributes):
+        return ()
+    try:
+        page = context.crm.list_records(target.object_id, limit=SAMPLES)
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        return ()
+    return tuple(record.data for record in page.items)
+
+
+def check_places(failed: Path | None, *files: str | Path | None) -> None:
+    """Raise UsageError if the copy of failed rows cannot be written. Call this before the first request."""
+    regular = [Path(file) for file in files if file is not None and not is_stream(str(file))]
+    if failed is not None:
+        check_place(failed, regular[0] if regular else None)
+
+
+def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
+    """Return the mirrored records; None if the user does not want the mirror or there is none."""
+    check_choice("--mirror", wish, ("auto", "never", "only"))
+    is_there = wish == "only" or mirror_path(context.state, context.profile, context.origin).exists()
+    if wish == "never" or not is_there:
+        return None
+    from crmctl.plan.mirrored_records import MirroredRecords
+
+    return MirroredRecords(context, wish)
+
+
+def last_turn(context: BulkContext, target: ImportTarget) -> str | None:
+    """Return the value that `takes_turn` yields if no import by key has run since."""
+    from crmctl.write.jobs import ObjectLock
+
+    return ObjectLock(store_of(context), target.object_id, target.object).last_turn()
+
+
+@contextmanager
+def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> Iterator[str]:
+    """Let only one import by key at a time write to an object. Raises PendingError after `patience` seconds."""
+    if not by_key:
+        yield ""
+        return
+    from crmctl.write.jobs import ObjectLock
+
+    lock = ObjectLock(store_of(context), target.object_id, target.object, patience)
+    with lock.hold(context.clock, context.listener.note) as before:
+        yield before
+
+
+def note_if_empty(context: BulkContext, file: str, rows: int) -> None:
+    """Tell the user about a file without rows. It is not an error: a nightly run may have nothing to do."""
+    if not rows:
+        context.listener.note(f"{'stdin' if file == '-' else file} holds no rows: nothing to import")
+
+
+def referring_attributes(context: BulkContext, object_id: str) -> dict[str, list[Attribute]]:
+    """Return the reference attributes that may name records of an object, by the id of the object that has them."""
+    found: dict[str, list[Attribute]] = {}
+    for one in context.service.list_objects():
+        for attribute in context.directory.attributes(one.id, refresh=True):
+            is_mine = attribute.target_object_id is None or attribute.target_object_id.lower() == object_id.lower()
+            if attribute.type == AttributeType.REFERENCE and is_mine and attribute.is_active is not False:
+                found.setdefault(one.id, []).append(attribute)
+    return found

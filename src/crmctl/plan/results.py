@@ -1,0 +1,334 @@
+"""The outcome of an import: summary, findings, reports."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from xml.sax.saxutils import escape, quoteattr
+
+from crmctl.bulk_context import Finding, Severity
+from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
+from crmctl.write.database import RESULT_FILES, RowState
+from crmctl.write.jobs import Summary
+
+KEPT = 100
+"""Maximum number of findings kept in memory; the file of failed rows holds all of them."""
+
+UNKNOWN_OPTION = "unknown_option"
+
+
+class FindingLog:
+    """Collect the findings of one check and pass each to `report`. `count`: number of findings; `kept`: the first 100."""
+
+    def __init__(self, report: Callable[[Finding], None] = lambda _: None) -> None:
+        self._report = report
+        self.count = 0
+        self.kept: list[Finding] = []
+        self._options: dict[tuple[str | None, str | None], tuple[Finding, int]] = {}
+
+    def __call__(self, finding: Finding) -> None:
+        self.count += 1
+        if finding.code == UNKNOWN_OPTION:
+            option = (finding.column, finding.value)
+            first, rows = self._options.get(option, (finding, 0))
+            if rows or len(self._options) < KEPT:
+                self._options[option] = (first, rows + 1)
+        if len(self.kept) < KEPT:
+            self.kept.append(finding)
+        self._report(finding)
+
+    @property
+    def unknown_options(self) -> list[dict[str, Any]]:
+        """Return unknown options, the most frequent first: column, value, number of rows, first line and a suggestion."""
+        found = sorted(self._options.values(), key=lambda pair: -pair[1])
+        return [
+            {"column": first.column, "value": first.value, "rows": rows, "line": first.first_line, "hint": first.hint}
+            for first, rows in found
+        ]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form: `findings`, and `unknownOptions` if there are any."""
+        found: dict[str, Any] = {"findings": [finding.to_document() for finding in self.kept]}
+        if self.unknown_options:
+            found["unknownOptions"] = self.unknown_options
+        return found
+
+
+DUPLICATE_KEYS = "duplicate_keys"
+NAMED = 20
+"""Maximum number of rows in the message about keys that another client used too."""
+
+LISTED = 100
+"""Maximum number of such rows in the details of the error."""
+
+DOUBTFUL_WAYS = "looks for them once more; with --assume-lost it sends them again, with --assume-applied they count as written"
+IN_WORDS = {"failed": "failed", "rejected": "invalid", "inDoubt": "in doubt", "unsent": "not sent"}
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """Outcome of a run. `error`: the error or interrupt that ended it early; `notes` are for the user; `resumable`: work remains.
+
+    `duplicates`: number of rows that exist more than once. `rivals`: rows whose key another client's record has too, with the records.
+    `refusals`: the first two different messages of the service about failed rows, in input order.
+    """
+
+    summary: Summary
+    exit_code: ExitCode
+    error: CrmctlError | None = None
+    notes: tuple[str, ...] = ()
+    resumable: bool = False
+    duplicates: int = 0
+    rivals: Sequence[dict[str, Any]] = ()
+    refusals: Sequence[str] = ()
+
+    @property
+    def hint(self) -> str | None:
+        """The command that resumes the job."""
+        return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """Outcome of an import, new or resumed.
+
+    `input`: the file as the user named it. `error`: why some rows were not written exactly once, or None. `rivals`: the error about rows
+    whose key another client's new record has too. `notes`: more information for the user.
+    """
+
+    input: str
+    summary: Summary
+    findings: FindingLog = field(default_factory=FindingLog)
+    error: CrmctlError | None = None
+    rivals: CrmctlError | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def job(self) -> str | None:
+        return self.summary.job
+
+    def raise_for_error(self) -> None:
+        """Raise the error of the outcome, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+
+def result_of(result: JobResult, file: str, findings: FindingLog | None = None) -> ImportResult:
+    """Turn the result of a job into the result of an import."""
+    rivals = _rivals(result.rivals) if result.rivals else None
+    return ImportResult(file, result.summary, findings or FindingLog(), _error_of(result, rivals), rivals, result.notes)
+
+
+def example_summary() -> dict[str, Any]:
+    """Return the JSON form of an empty summary."""
+    files = {name: Path(name) for name in RESULT_FILES}
+    return Summary("", "", "", dict.fromkeys(RowState, 0), 0, 0.0, files).to_document()
+
+
+def _error_of(result: JobResult, rivals: PartialError | None) -> CrmctlError | None:
+    if result.error is not None:
+        result.error.hint = result.hint or result.error.hint
+        return result.error
+    document = result.summary.to_document()
+    if result.exit_code is ExitCode.REJECTED:
+        return _refused(document, result.refusals) if document["failed"] else rejected_rows(document["rejected"])
+    counts = {name: document[name] for name in IN_WORDS if document[name]}
+    twice = f"there more than once: {result.duplicates:,} row{'' if result.duplicates == 1 else 's'}" if result.duplicates else ""
+    repair = f"crmctl bulk repair {result.summary.job}"
+    extra = {"duplicates": result.duplicates} if twice else {}
+    if twice and not counts:
+        return PartialError(twice, hint=repair, details=extra)
+    if rivals is not None and not counts:
+        return rivals
+    if result.exit_code is ExitCode.PARTIAL:
+        said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in counts.items())
+        failed = document["files"]["failed"]
+        correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
+        hint = f"{result.hint} {DOUBTFUL_WAYS}" if result.hint and document["inDoubt"] and not document["unsent"] else result.hint
+        notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
+        why = _said(result.refusals) if document["failed"] else ""
+        besides = f"; {twice}: {repair} names them" if twice else ""
+        return PartialError(f"not every row was written: {said}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
+    return None
+
+
+def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
+    named = "; ".join(f"row {one['row']} ({one['key']}): {', '.join(one['ids'])}" for one in rivals[:NAMED])
+    more = f"; and {len(rivals) - NAMED:,} more" if len(rivals) > NAMED else ""
+    rows = "row has" if len(rivals) == 1 else "rows have"
+    return PartialError(
+        f"{len(rivals):,} {rows} a key that somebody else's new record has too: {named}{more}",
+        hint="merge the records, or delete one of each",
+        code=DUPLICATE_KEYS,
+        details={"duplicates": list(rivals[:LISTED])},
+    )
+
+
+def service_words(reasons: Iterable[str]) -> str:
+    """Return the end of a message with the first two different reasons of the service; empty without reasons."""
+    said = [*dict.fromkeys(reasons)][:2]
+    return f"; the service said: {'; '.join(said)}" if said else ""
+
+
+def _said(reasons: Sequence[str]) -> str:
+    """Return the service's reason if all rows share it, else the reason for the first row."""
+    if not reasons:
+        return ""
+    return f": {reasons[0]}" if len(reasons) == 1 else f", the first with: {reasons[0]}"
+
+
+def _refused(document: dict[str, Any], reasons: Sequence[str]) -> RejectedError:
+    count = document["failed"]
+    file = document["files"]["failed"]
+    rows = "the one row" if count == 1 else f"all {count:,} rows"
+    return RejectedError(
+        f"the service refused {rows} it was sent{_said(reasons)}; nothing was written",
+        hint=f"{file} holds the rows and the reasons; correct it and import it" if file else None,
+        code="refused_rows",
+        details={name: document[name] for name in ("failed", "rejected", "unsent") if document[name]},
+    )
+
+
+def rejected_rows(count: int) -> RejectedError:
+    """Return the error for an import with invalid rows."""
+    rows = "row is" if count == 1 else "rows are"
+    return RejectedError(
+        f"{count:,} {rows} invalid; nothing was sent",
+        hint="correct the file, or --on-error continue imports the valid rows",
+        code="invalid_rows",
+    )
+
+
+IN_MEMORY = 1 << 20
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class FindingReport:
+    """Collect every finding of a file on disk and produce the report at the end."""
+
+    def __init__(self, form: str, file: str) -> None:
+        self._file = "stdin" if file == "-" else file
+        self._write, self._whole = _FORMS[form]
+        self._spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed by __exit__
+        self.errors = self.warnings = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._spool.close()
+
+    def add(self, finding: Finding) -> None:
+        self.errors += finding.rejects
+        self.warnings += not finding.rejects
+        self._spool.write(self._write(self._file, finding))
+
+    def add_error(self, error: CrmctlError) -> None:
+        """Add the error that stopped the check."""
+        line = error.details.get("line") if isinstance(error.details, dict) else None
+        self.add(Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL, first_line=line))
+
+    def text(self, title: str, sentence: str) -> Iterator[str]:
+        """Yield the report in pieces. `title` names what was checked, `sentence` states the outcome."""
+        self._spool.seek(0)
+        head, foot = self._whole(self, title, sentence)
+        yield head
+        while piece := self._spool.read(IN_MEMORY):
+            yield piece
+        yield foot
+
+    @property
+    def file(self) -> str:
+        return self._file
+
+
+def _report_text(finding: Finding) -> str:
+    column = f"column {finding.column}: " if finding.column is not None else ""
+    value = f" (value {finding.value!r})" if finding.value is not None else ""
+    return f"{column}{finding.message}{value}" + (f"; {finding.hint}" if finding.hint else "")
+
+
+def _annotation(file: str, finding: Finding) -> str:
+    level = "error" if finding.rejects else "warning"
+    facts: dict[str, str | int] = {"file": file, "line": finding.first_line or 1}
+    if finding.last_line not in (None, finding.first_line):
+        facts["endLine"] = finding.last_line or 1
+    facts["title"] = finding.code
+    told = ",".join(f"{name}={_property(str(value))}" for name, value in facts.items())
+    return f"::{level} {told}::{_data(_report_text(finding))}\n"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _of_annotations(_report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
+    return "", f"::notice title={_property(title)}::{_data(sentence)}\n"
+
+
+def _case(file: str, finding: Finding) -> str:
+    line = finding.first_line or 1
+    name = f"line {line}" + (f", column {finding.column}" if finding.column is not None else "")
+    said = _xml(_report_text(finding))
+    inner = (
+        f"<failure type={_attribute(finding.code)} message={_attribute(said)}>{escape(_xml(f'{file}:{line}: {said}'))}</failure>"
+        if finding.rejects
+        else f"<system-out>{escape(said)}</system-out>"
+    )
+    return f'  <testcase classname={_attribute(file)} name={_attribute(name)} file={_attribute(file)} line="{line}">{inner}</testcase>\n'
+
+
+def _of_cases(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
+    count = report.errors + report.warnings + 1
+    head = (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n<testsuite name={_attribute(title)} tests="{count}" '
+        f'failures="{report.errors}" errors="0" skipped="0">\n'
+    )
+    last = f"  <testcase classname={_attribute(report.file)} name={_attribute(sentence)} file={_attribute(report.file)}/>\n"
+    return head, f"{last}</testsuite>\n</testsuites>\n"
+
+
+def _xml(text: str) -> str:
+    """Replace characters that XML does not allow."""
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_xml(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
+
+
+def _row(_file: str, finding: Finding) -> str:
+    line = str(finding.first_line or "") + (f"-{finding.last_line}" if finding.last_line not in (None, finding.first_line) else "")
+    what = finding.message + (f"; {finding.hint}" if finding.hint else "")
+    cells = ("error" if finding.rejects else "warning", line, finding.column or "", finding.value or "", what)
+    return f"| {' | '.join(map(_cell, cells))} |\n"
+
+
+def _cell(text: str) -> str:
+    """Escape text for Markdown and HTML."""
+    return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", " ".join(text.split()))
+
+
+def _of_rows(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
+    head = f"### {_cell(title)}\n\n{_cell(sentence)}\n"
+    if report.errors + report.warnings:
+        head += "\n| | line | column | value | what is wrong |\n| --- | ---: | --- | --- | --- |\n"
+    return head, ""
+
+
+_FORMS: Mapping[str, tuple[Callable[[str, Finding], str], Callable[[FindingReport, str, str], tuple[str, str]]]] = {
+    "github": (_annotation, _of_annotations),
+    "junit": (_case, _of_cases),
+    "markdown": (_row, _of_rows),
+}
+
+FORMS = tuple(_FORMS)

@@ -1,0 +1,378 @@
+"""List, resume and repair the jobs of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk_context import BulkContext
+from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
+from crmctl.files.mapping import attribute_digests, schema_digest
+from crmctl.files.sources import COPY_NAME, STDIN
+from crmctl.match.references import FILE_NAME as REFERENCES
+from crmctl.match.references import ReferenceMap
+from crmctl.models.resources import BULK_LIMIT, Attribute, Record
+from crmctl.plan import audit
+from crmctl.plan.feed import FILE_NAME as KEPT
+from crmctl.plan.feed import KeptValues
+from crmctl.plan.import_plan import FILE_NAME as MERGED
+from crmctl.plan.import_plan import ImportPlan, MergedRows, PlannedInput, file_digest, open_input
+from crmctl.plan.import_run import rows_of
+from crmctl.plan.job_hooks import Approve, DeleteHooks, EditHooks, JobHooks, UpdateHooks, agree, kept_text
+from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
+from crmctl.plan.job_start import ImportJob
+from crmctl.plan.merge_steps import MODE
+from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
+from crmctl.plan.result_files import lacks_files, write_results
+from crmctl.plan.results import ImportResult, result_of
+from crmctl.read.read_back import Reader
+from crmctl.write.database import JobKind, JobState
+from crmctl.write.deletion import Editing
+from crmctl.write.jobs import DamagedJob, JobInfo, JobStore, refuse_running
+from crmctl.write.journal import Header, Journal
+from crmctl.write.steps import still_there
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(RunRequest):
+    """A job to resume: the named one, with `last` the newest resumable one, else the only resumable one.
+
+    `allow_older`: resume a job even if a newer job by the same key has finished.
+    """
+
+    job: str | None = None
+    last: bool = False
+    allow_older: bool = False
+
+
+@dataclass(frozen=True)
+class ResumePreview:
+    """Remaining work of a job. `requests` is a minimum."""
+
+    job: JobInfo
+
+    @property
+    def requests(self) -> int:
+        return -(-int(self.job.to_document()["unsent"]) // BULK_LIMIT)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is always present."""
+        return {"dryRun": True, **self.job.to_document(), "requests": self.requests}
+
+
+def preview_resume(context: BulkContext, request: ResumeRequest) -> ResumePreview:
+    """Return the remaining work of a job. Raises the errors of `choose_job`."""
+    check_places(request.failed_copy)
+    return ResumePreview(choose_job(store_of(context), request.job, last=request.last))
+
+
+def resume(
+    context: BulkContext, request: ResumeRequest, begins: Callable[[], None] = lambda: None, approve: Approve = agree
+) -> ImportResult:
+    """Resume a job. If it has finished, return its result again and write missing or requested result files.
+
+    Call `begins` if work remains, and `approve` with the changes of an update the user has not confirmed yet. Raises UsageError for a job
+    that cannot be resumed, and the errors of an import.
+    """
+    check_places(request.failed_copy)
+    store = store_of(context)
+    store.prepare()
+    job = choose_job(store, request.job, last=request.last)
+    finished = finished_result(store, job)
+    if finished is not None and request.failed_copy is None and not lacks_files(finished.summary):
+        return result_of(finished, job.header.input)
+    if finished is None and not request.allow_older:
+        _refuse_older(store, job)
+    begins()
+    check_service(job.header, context.origin)
+    target = resolve_target(context, job.header.object_id)
+    ready = reopen(store, job, context.origin, target.attributes)
+    options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(context, job.header, approve))
+    target = replace(target, object=job.header.object)
+    with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
+        text = kept_text(ready.journal)
+        result = run_to_result(context, ready, options)
+    if isinstance(result.error, RejectedError) and text is not None:
+        result.error.hint = f"{text}; crmctl bulk jobs {job.id} --remove forgets the job"
+    return result
+
+
+def _refuse_older(store: JobStore, job: JobInfo) -> None:
+    """Raise UsageError if a newer job by the same key has finished, because old values would overwrite new ones."""
+    header = job.header
+    for other in store.list() if header.keys else ():
+        newer = other.header
+        same = (newer.origin, newer.object_id, newer.keys) == (header.origin, header.object_id, header.keys)
+        if same and newer.created_at > header.created_at and other.state is JobState.FINISHED:
+            raise UsageError(
+                f"job {job.id} is older than job {other.id}, which has finished: its rows would overwrite newer values",
+                hint=f"crmctl bulk undo {job.id} ends it; crmctl bulk resume {job.id} --allow-older sends its rows all the same",
+                code="older_job",
+            )
+
+
+def hooks_of(context: BulkContext, header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
+    """Return a function that creates the hooks for this kind of job."""
+    if header.shown is not None:
+        editing = Editing(context.service, header.object, Record.parse(header.shown))
+        return lambda job: EditHooks(job, editing)
+    if header.kind == JobKind.UPDATE:
+        return lambda job: UpdateHooks(job, approve)
+    return DeleteHooks if header.kind == JobKind.DELETE else JobHooks
+
+
+def reopen_finished(context: BulkContext, reference: str) -> ImportJob:
+    """Open a job to read it, not to resume it. Raises UsageError if the job is running or its input has changed."""
+    store = store_of(context)
+    info = store.find(reference)
+    refuse_running(info)
+    check_service(info.header, context.origin)
+    target = resolve_target(context, info.header.object_id)
+    try:
+        return reopen(store, info, context.origin, target.attributes)
+    except CrmctlError as error:
+        error.hint = error.hint or "the rows of a job are recognised by its input: put the file back as it was"
+        raise
+
+
+def choose_job(store: JobStore, reference: str | None, *, last: bool = False) -> JobInfo:
+    """Return the job to resume: the named one, with `last` the newest resumable job (or the newest job), else the only resumable one.
+
+    Raises UsageError if there is no such job or, with a list, if there are several. Raises NotFoundError for an unknown name.
+    """
+    if reference is not None:
+        return store.find(reference)
+    jobs = store.list()
+    resumable = [job for job in jobs if job.is_resumable] or (jobs[:1] if last else [])
+    if not resumable:
+        raise UsageError("there is no job to resume", hint="crmctl bulk jobs lists all jobs", code="nothing_to_resume")
+    if len(resumable) > 1 and not last:
+        listed = "; ".join(f"{job.id} ({job.header.input} into {job.header.object})" for job in resumable)
+        raise UsageError(
+            f"several jobs can be resumed: {listed}",
+            hint="name one, or --last for the newest",
+            code="ambiguous_job",
+            details={"jobs": [job.to_document() for job in resumable]},
+        )
+    return resumable[0]
+
+
+def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attribute]) -> ImportJob:
+    """Reopen a job after checking that service, input, attributes and mapping are unchanged.
+
+    `attributes`: the object's current attributes. Raises UsageError that names the change.
+    """
+    header = job.header
+    check_service(header, origin)
+    if header.kind != JobKind.DELETE:
+        attributes = _attributes_of(header, attributes)
+    source = reopen_input(header, attributes, job.folder)
+    with ExitStack() as unless_open:
+        unless_open.enter_context(closing(source))
+        reopened = ImportJob(store.open(job), source)
+        unless_open.pop_all()
+    return reopened
+
+
+def _attributes_of(header: Header, attributes: Sequence[Attribute]) -> Sequence[Attribute]:
+    """Return the current state of the attributes the job began with. Raises UsageError if one of them was deleted or changed."""
+    now = attribute_digests(attributes)
+    gone = [slug for slug in header.attributes if slug not in now]
+    other = [slug for slug, digest in header.attributes.items() if slug in now and now[slug] != digest]
+    if gone:
+        what = f"{header.object} has no attribute {', '.join(gone)} any more"
+        raise _changed(header, what, f"create it again as it was, with crmctl attributes create {header.object}, then repeat this command")
+    if other or (not header.attributes and schema_digest(attributes) != header.schema):
+        what = f"attribute{'s' if len(other) > 1 else ''} {', '.join(other)}" if other else "the attributes"
+        raise _changed(header, f"{what} of {header.object} changed", "change it back, then repeat this command")
+    return [attribute for attribute in attributes if attribute.slug in header.attributes] if header.attributes else attributes
+
+
+def check_service(header: Header, origin: str) -> None:
+    """Raise UsageError if the job belongs to another service."""
+    if header.origin != origin:
+        raise _changed(header, f"it belongs to {header.origin}, and this profile to {origin}", "crmctl auth switch PROFILE, or --profile")
+
+
+def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) -> PlannedInput:
+    """Open the input of a job again, with the files from the job's folder.
+
+    Raises UsageError if the input is missing, has changed or maps differently.
+    """
+    path = Path(header.path)
+    is_copy = path == folder.absolute() / COPY_NAME
+    came_from = "stdin" if header.input == STDIN else header.input
+    try:
+        sha256, size = file_digest(path, str(path))
+    except UsageError as error:
+        if is_copy:
+            raise _changed(header, f"its rows came from {came_from}, and the copy of them is gone", _forget(header)) from error
+        raise _changed(header, error.message, f"put the file back where it was; or {_forget(header)}") from error
+    if is_copy and (sha256, size) != (header.sha256, header.size):
+        raise _changed(header, f"its rows came from {came_from}, and the copy of them, {path}, is damaged", _forget(header))
+    if (sha256, size) != (header.sha256, header.size):
+        raise _changed(
+            header, f"the file {header.input} has changed", f"import the new content with crmctl bulk import {header.object} FILE"
+        )
+    try:
+        plan = ImportPlan.from_document(header.plan)
+        planned = open_input(plan, path, header.input, attributes)
+    except CrmctlError as error:
+        raise _changed(header, f"its mapping does not fit any more: {error.message}") from error
+    if planned.mapping.digest != header.mapping:
+        raise _changed(header, "its columns map to other attributes than before")
+    if plan.references:
+        if not (folder / REFERENCES).is_file():
+            raise _changed(header, f"{folder / REFERENCES}, which says what its rows refer to, is gone", _forget(header))
+        planned = replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
+    if planned.may_merge and "currency" in header.plan["values"]:
+        if not (folder / MERGED).is_file():
+            raise _changed(header, f"{folder / MERGED}, which holds the values its rows are merged into, is gone", _forget(header))
+        planned = replace(planned, merged=MergedRows(folder))
+    if plan.feed is not None:
+        if not (folder / KEPT).is_file():
+            raise _changed(header, f"{folder / KEPT}, which says what its rows leave out, is gone", _forget(header))
+        planned = replace(planned, kept=KeptValues(folder))
+    return planned
+
+
+def _forget(header: Header) -> str:
+    return f"crmctl bulk jobs {header.job} --remove forgets the job"
+
+
+def _changed(header: Header, what: str, hint: str | None = None) -> UsageError:
+    return UsageError(f"job {header.job} cannot go on: {what}", hint=hint, code="job_changed")
+
+
+@dataclass(frozen=True)
+class JobList:
+    """`jobs`, the newest first, and `damaged` jobs whose journal cannot be read."""
+
+    jobs: Sequence[JobInfo]
+    damaged: Sequence[DamagedJob]
+
+
+def list_jobs(context: BulkContext) -> JobList:
+    store = store_of(context)
+    return JobList(store.list(), store.damaged())
+
+
+def find_job(context: BulkContext, reference: str) -> JobInfo:
+    """Find a job by its id, the start or end of the id, or `last`.
+
+    Raises NotFoundError, and UsageError for several matches or a damaged job.
+    """
+    return store_of(context).find(reference)
+
+
+def merge_job(context: BulkContext, reference: str | None, *, last: bool = False) -> JobInfo | None:
+    """Return the chosen job if it is a merge job, else None. Raises the errors of `choose_job`."""
+    store = store_of(context)
+    job = store.find(reference) if reference is not None else choose_job(store, None, last=last)
+    return job if job.header.mode == MODE else None
+
+
+def remove_job(context: BulkContext, reference: str, *, keep: bool = False) -> str:
+    """Delete a job's journal and result files after confirmation. With `keep`, delete nothing. Return the job's id."""
+    store = store_of(context)
+    found = store.find_any(reference)
+    lost = "; it can still be resumed" if isinstance(found, JobInfo) and found.is_resumable and found.has_sent else ""
+    context.listener.confirm(f"Remove the journal and the result files of job {found.id}{lost}")
+    if not keep:
+        store.remove(found)
+    return found.id
+
+
+@dataclass(frozen=True)
+class RepairRequest:
+    """A repair of `job` (its id or part of it). crmctl asks before it deletes or clears anything; with `dry_run` it does neither."""
+
+    job: str
+    delete_duplicates: bool = False
+    clear_marker: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """Outcome of a repair.
+
+    `deleted`: number of deleted duplicates; `cleared`: number of cleared markers. `left`: rows that still exist more than once; `way`: the
+    advice for them.
+    """
+
+    job: str
+    found: audit.Audit
+    deleted: int = 0
+    cleared: int = 0
+    left: int = 0
+    way: str = ""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is always present."""
+        found = self.found
+        return {
+            "job": self.job, "checked": found.checked, "unreadable": found.unreadable, "final": found.final,
+            "duplicates": found.to_document(), "deleted": self.deleted, "cleared": self.cleared,
+        }  # fmt: skip
+
+    @property
+    def error(self) -> PartialError | None:
+        """The error for rows that exist more than once or could not be read back."""
+        if self.left:
+            said = f"there more than once: {self.left:,} row{'' if self.left == 1 else 's'}"
+            return PartialError(said, hint=self.way, details=self.found.to_document())
+        if unread := self.found.unreadable:
+            said = f"{unread:,} row{'' if unread == 1 else 's'} in doubt could not be read back"
+            return PartialError(said, hint=f"crmctl bulk repair {self.job} looks again", code="unreadable_list")
+        return None
+
+
+def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
+    """Read back the rows that were in doubt and journal the findings.
+
+    Raises read errors, and UsageError if the job is running or unknown, or its input has changed.
+    """
+    job = reopen_finished(context, request.job)
+    deleted = cleared = 0
+    with closing(job.journal) as journal, closing(job.input), journal.hold():
+        reader, again = Reader(context.service, journal.header.object_id), rows_of(journal, job.input.payloads)
+        found = audit.audit(journal, reader, again)
+        way = f"crmctl bulk repair {job.id} --delete-duplicates"
+        if found.duplicates:
+            as_written = audit.review(journal, reader, again)
+            found = replace(found, duplicates=audit.known_duplicates(journal))
+            if request.delete_duplicates and found.duplicates:
+                deleted = _delete(context, journal, as_written, dry_run=request.dry_run)
+            if not as_written or not audit.is_provable(journal.header) or deleted:
+                way = f"somebody changed them since, or made them: look at them, and crmctl bulk delete {journal.header.object} --ids FILE"
+        left = len(audit.known_duplicates(journal))
+        if request.clear_marker:
+            context.listener.confirm(f"Clear the markers of job {job.id}")
+            if not request.dry_run:
+                cleared = audit.clear_markers(journal, context.service, reader)
+        write_results(journal, job.input.source)
+    return RepairResult(job.id, found, deleted, cleared, left, way)
+
+
+def _delete(context: BulkContext, journal: Journal, as_written: Collection[str], *, dry_run: bool) -> int:
+    audit.refuse_unproven(journal)
+    if not as_written:
+        return 0
+    count = len(as_written)
+    context.listener.confirm(f"Delete {count:,} record{'' if count == 1 else 's'} that {'is' if count == 1 else 'are'} there a second time")
+    if dry_run:
+        return 0
+    left, object_id, deleted = iter(as_written), journal.header.object_id, 0
+    while chunk := list(islice(left, BULK_LIMIT)):
+        gone = context.service.bulk_delete(object_id, chunk)
+        kept = still_there(context.service, object_id, chunk, gone)
+        for index, record_id in enumerate(chunk):
+            if index not in kept:
+                journal.forget_duplicate(record_id)
+        deleted += len(chunk) - len(kept)
+    return deleted

@@ -1,0 +1,396 @@
+"""Decide the action of each row in an import by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from crmctl.bulk_context import Finding, Progress, Severity, shorten
+from crmctl.client.directory import Lister
+from crmctl.errors import RejectedError, ServiceError
+from crmctl.files.mapping import Mode
+from crmctl.files.validation import Payload
+from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
+from crmctl.match.record_match import Recognition
+from crmctl.models import jsontext
+from crmctl.models.resources import BULK_LIMIT, Attribute
+from crmctl.plan.feed import Feed, KeptValues
+from crmctl.plan.import_plan import MergedRows, PlannedInput, before_image, finding_of_merge
+from crmctl.plan.three_way import Merge
+from crmctl.read.read_back import Baseline, Reader
+from crmctl.read.records import PAGE_STEP, fetch, reading_cost
+from crmctl.read.stable_pages import SeenIds
+from crmctl.values.composites import Merger
+from crmctl.write.database import RowState
+from crmctl.write.jobs import FEED_COUNTS
+from crmctl.write.journal import Journal
+
+if TYPE_CHECKING:
+    from crmctl.match.key_lookups import Lookup
+
+
+CHUNK_ROWS = 500
+NAMED_IDS = 5
+AMBIGUOUS = "ambiguous_key"
+CONFLICT = "conflict"
+"""Code of a row rejected because another client changed a value that the row would change."""
+
+NO_RECORD = "no_record"
+"""Code of a row skipped because there is no record to update."""
+
+NO_ID = "the row has no id, so there is nothing to update"
+AS_OF = "keys as of"
+"""Journal key: time of the newest lookup of keys."""
+
+SINCE = "keys first as of"
+"""Journal key: time of the first lookup of keys."""
+
+
+class DuplicateKeys(StrEnum):
+    """Rule for rows that share a key: reject all but the first, or use only the first or the last."""
+
+    ERROR = "error"
+    FIRST = "first"
+    LAST = "last"
+
+
+class RowAction(StrEnum):
+    CREATE = "create"
+    UPDATE = "update"
+    UNCHANGED = "unchanged"
+    SKIP = "skip"
+    REJECT = "reject"
+
+
+class Resolution(NamedTuple):
+    """Decision for a row.
+
+    `record_id`: its record, if it has one. `before`: the values an update overwrites. `whole`: complete values built from the row's parts.
+    `finding`: why it is rejected; `reason`: why it is skipped. A skipped row with a warning has both.
+    """
+
+    ordinal: int
+    action: RowAction
+    record_id: str | None = None
+    finding: Finding | None = None
+    reason: str | None = None
+    before: dict[str, Any] | None = None
+    whole: dict[str, Any] | None = None
+    merge: Merge | None = None
+    """For a feed: the values left out of the row, and why."""
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """Find the records of rows and decide their actions."""
+
+    object_id: str
+    rule: KeyRule
+    attributes: Sequence[Attribute]
+    duplicates: DuplicateKeys = DuplicateKeys.ERROR
+    later: Callable[[int], Collection[str]] = lambda _: ()
+    """Return the attributes of a row that a later request sets. Its record cannot match the row before that."""
+    merger: Merger = field(default_factory=Merger)
+    merged: MergedRows | None = None
+    creates: bool = True
+    """Whether a row without a record creates one."""
+    feed: Feed | None = None
+    kept: KeptValues | None = None
+
+    def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
+        from crmctl.match.key_lookups import Lookup
+
+        if progress is None:
+            return Lookup(lister, self.object_id, stop)
+        return Lookup(lister, self.object_id, stop, progress.advance, progress.note)
+
+    def outcomes(self, index: KeyIndex) -> Iterator[tuple[Wanted, Resolution]]:
+        """Yield each row of a filled index with its decision, in input order."""
+        known = {attribute.slug: attribute for attribute in self.attributes}
+        for row in index.rows():
+            outcome = self._outcome(row, index, known)
+            if outcome.merge is not None:
+                row = _reduced(row, outcome.merge)
+            yield row if outcome.whole is None else row._replace(data=row.data | outcome.whole), outcome
+
+    def resolve(self, journal: Journal, index: KeyIndex, lookup: Lookup, report: Callable[[Finding], None]) -> bool:
+        """Journal the decisions for a filled index and pass findings to `report`. Return whether any row was rejected."""
+        rejected = False
+        outcomes = (outcome for _, outcome in self.outcomes(index))
+        while chunk := list(islice(outcomes, CHUNK_ROWS)):
+            rejected = self.write_down(journal, chunk, report) or rejected
+        if self.kept is not None:
+            journal.remember(FEED_COUNTS, self.kept.counts)
+        journal.remember(AS_OF, lookup.as_of)
+        if journal.recall(SINCE) is None:
+            journal.remember(SINCE, lookup.as_of)
+        return rejected
+
+    def write_down(self, journal: Journal, outcomes: Sequence[Resolution], report: Callable[[Finding], None]) -> bool:
+        """Store decisions in the journal and kept values in the job's folder. Return whether any row was rejected."""
+        if self.feed is not None and self.kept is not None:
+            rows = [(one.ordinal, one.key or "", one.merge) for one in outcomes if one.merge is not None]
+            self.feed.write_down(journal, self.kept, rows)
+        return write_down(journal, outcomes, report, self.merged)
+
+    def refresh(self, journal: Journal, index: KeyIndex, lookup: Lookup, unsettled: Iterable[Payload]) -> None:
+        """Decide unsettled rows again before a job resumes. If another client created a row's record since, update that record."""
+        index.want_all(payload for payload in unsettled if journal.target(payload.ordinal) is None)
+        if not index.key_count:
+            return
+        lookup.as_of = journal.recall(AS_OF) or 0
+        lookup.refresh(index.see)
+        self.resolve(journal, index, lookup, lambda _: None)
+
+    def _outcome(self, row: Wanted, index: KeyIndex, known: dict[str, Attribute]) -> Resolution:
+        if row.key is None:
+            return self._reject(row, Finding("blank_key", "the key is blank", hint="fill it, or leave the row out"))
+        first = index.first(row.key)
+        if self.duplicates is DuplicateKeys.LAST:
+            if (last := index.last(row.key)).ordinal != row.ordinal:
+                return Resolution(row.ordinal, RowAction.SKIP, reason=f"line {last.line} has the same {self.rule.label}")
+        elif first.ordinal != row.ordinal:
+            message = f"line {first.line} has the same {self.rule.label}"
+            if self.duplicates is DuplicateKeys.FIRST:
+                return Resolution(row.ordinal, RowAction.SKIP, reason=message)
+            return self._reject(row, Finding("duplicate_key", message, hint="keep one of the rows, or --on-duplicate-key first|last"))
+        found = index.found(row.key)
+        if len(found) > 1:
+            ids = ", ".join(record_id for record_id, _ in found[:NAMED_IDS]) + (", ..." if len(found) > NAMED_IDS else "")
+            message = f"ambiguous: {len(found)} records have this {self.rule.label}: {ids}"
+            return self._reject(row, Finding(AMBIGUOUS, message, hint="merge or delete the duplicates, or give a further --key"))
+        merge = self.feed.merge(row, found[0][1] if found else None) if self.feed is not None else None
+        if merge is not None and merge.failed:
+            return self._conflict(row, merge)
+        outcome = self._with_record(row if merge is None else _reduced(row, merge), found, known)
+        return outcome._replace(merge=merge, key=row.key)
+
+    def _with_record(self, row: Wanted, found: Sequence[tuple[str, dict[str, Any]]], known: dict[str, Attribute]) -> Resolution:
+        try:
+            whole = self.merger.merge_all(row.parts, found[0][1] if found else {}) if row.parts else None
+        except RejectedError as error:
+            return Resolution(row.ordinal, RowAction.REJECT, finding=finding_of_merge(error).at(row.ordinal, row.line, row.last_line))
+        if not found and not self.creates:
+            return self._leave_out(row)
+        if not found:
+            missing = self._missing(row.data)
+            if missing is None:
+                return Resolution(row.ordinal, RowAction.CREATE, whole=whole)
+            message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
+            return self._reject(row, Finding("required_missing", message, hint=f"fill the cell, or give --set {missing}=VALUE"), missing)
+        record_id, current = found[0]
+        data, later = row.data | (whole or {}), self.later(row.ordinal)
+        if is_unchanged(data, current, known) and not later:
+            return Resolution(row.ordinal, RowAction.UNCHANGED, record_id, whole=whole)
+        return Resolution(row.ordinal, RowAction.UPDATE, record_id, before=before_image(data, current, later), whole=whole)
+
+    def _reject(self, row: Wanted, why: Finding, column: str | None = None) -> Resolution:
+        finding = why.at(row.ordinal, row.line, row.last_line)
+        value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
+        return Resolution(row.ordinal, RowAction.REJECT, finding=finding.on(column or self.rule.label, "" if column else value))
+
+    def _conflict(self, row: Wanted, merge: Merge) -> Resolution:
+        one = merge.failed[0]
+        why = "both have changed since the last import" if one.base_known else "the value of the last import is unknown"
+        message = f"conflict: the record says {shorten(_said(one.record))!r}, and {why}"
+        hint = f"--on-conflict {one.unit.partition('.')[0]}=keep or take decides"
+        finding = Finding(CONFLICT, message, hint=hint).at(row.ordinal, row.line, row.last_line).on(one.unit, _said(one.file))
+        return Resolution(row.ordinal, RowAction.REJECT, finding=finding, merge=Merge(chosen=merge.chosen), key=row.key)
+
+    def _leave_out(self, row: Wanted) -> Resolution:
+        message = f"no record has this {self.rule.label}"
+        finding = Finding(NO_RECORD, f"skipped: {message}", hint="--mode upsert creates it", severity=Severity.WARNING)
+        value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
+        named = finding.at(row.ordinal, row.line, row.last_line).on(self.rule.label, value)
+        return Resolution(row.ordinal, RowAction.SKIP, finding=named, reason=message)
+
+    def _missing(self, data: dict[str, Any]) -> str | None:
+        required = (attribute.slug for attribute in self.attributes if attribute.is_required and attribute.is_active is not False)
+        return next((slug for slug in required if data.get(slug) in (None, "", [], {})), None)
+
+
+def _reduced(row: Wanted, merge: Merge) -> Wanted:
+    if not merge.left_out:
+        return row
+    data, parts = merge.reduced(row.data, row.parts)
+    return row._replace(data=data, parts=parts)
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else jsontext.dumps(value)
+
+
+def resolver_of(planned: PlannedInput, object_id: str, feed: Feed | None = None) -> Resolver | None:
+    """Return the resolver for an input; None for an import without keys."""
+    mapping = planned.mapping
+    if not mapping.keys:
+        return None
+    later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
+    rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
+    creates = mapping.mode is not Mode.UPDATE
+    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, planned.merged, creates, feed, planned.kept)
+
+
+def write_down(
+    journal: Journal, outcomes: Iterable[Resolution], report: Callable[[Finding], None], merged: MergedRows | None = None
+) -> bool:
+    """Store decisions in the journal, and complete values in `merged`. Return whether any row was rejected."""
+    targets: list[tuple[int, str]] = []
+    images: list[tuple[int, dict[str, Any]]] = []
+    final: list[tuple[int, RowState, str | None, str | None]] = []
+    rejected = False
+    wholes: list[tuple[int, dict[str, Any] | None]] = []
+    for ordinal, action, record_id, finding, reason, before, whole, *_ in outcomes:
+        wholes += [(ordinal, whole if action is RowAction.UPDATE else None)] if whole is not None else []
+        if action is RowAction.UPDATE and record_id is not None:
+            targets.append((ordinal, record_id))
+            images += [] if before is None else [(ordinal, before)]
+        elif action is RowAction.UNCHANGED:
+            final.append((ordinal, RowState.UNCHANGED, record_id, None))
+        elif action is RowAction.SKIP:
+            if finding is not None:
+                report(finding)
+            final.append((ordinal, RowState.SKIPPED, None, reason))
+        elif finding is not None:
+            report(finding)
+            final.append((ordinal, RowState.REJECTED, None, f"{finding.column}: {finding.message}"))
+            rejected = True
+    if journal.header.before_images != "no":
+        journal.keep_before(images)
+    if merged is not None and wholes:
+        merged.keep(wholes, journal)
+    journal.set_targets(targets)
+    journal.conclude(final)
+    return rejected
+
+
+RIVALS_UNKNOWN = "rivals unknown"
+"""Journal key: why crmctl cannot tell whether another client used a key meanwhile."""
+
+MOST_READS = 200
+"""Maximum number of requests to read the records of refused updates."""
+
+
+@dataclass(frozen=True)
+class KeyConflicts:
+    """Check an import by key again after every row was sent. `payloads` reads its rows again."""
+
+    resolver: Resolver
+    journal: Journal
+    reader: Reader
+    payloads: Callable[..., Iterable[Payload]]
+
+    def free_refused(self) -> int:
+        """Release refused rows whose key another client used for a new record, or whose record another client deleted.
+
+        Each of them now updates the existing record or creates one. Return their number. Raises read errors.
+        """
+        if not self.journal.counts()[RowState.FAILED]:
+            return 0
+        with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as there:
+            for row, target in self._rows(RowState.FAILED, in_full=True):
+                index.want(row.ordinal, row.data, row.parts)
+                if target is not None:
+                    updated.add(target.lower())
+            if not index.key_count:
+                return 0
+            self._look(index)
+            if len(updated) <= MOST_READS or reading_cost(self.reader, self.reader.object_id, len(updated)).requests <= MOST_READS:
+                for page in fetch(self.reader, updated):
+                    for record in page:
+                        there.add(record.id.lower())
+            else:
+                for chunk in updated.chunks(CHUNK_ROWS):
+                    for record_id in chunk:
+                        there.add(record_id)
+            freed = 0
+            outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, there))
+            while chosen := list(islice(outcomes, CHUNK_ROWS)):
+                self.journal.release(outcome.ordinal for outcome in chosen)
+                self.resolver.write_down(self.journal, chosen, lambda _: None)
+                freed += len(chosen)
+            return freed
+
+    def find_rivals(self) -> None:
+        """Journal rows whose key another client used for a new record at the same time, and store the ids of other created rows.
+
+        Raises read errors, and ServiceError if the service cannot list new records.
+        """
+        created = self.journal.counts()[RowState.CREATED]
+        if not looking_afterwards(self.resolver, created) or (_is_kept_unique(self.resolver) and not self._are_too_many()):
+            return
+        with KeyIndex(self.resolver.rule) as index:
+            for row, target in self._rows(RowState.CREATED):
+                if target is None:
+                    index.want(row.ordinal, row.data)
+            self._look(index)
+            found = self._found(index)
+            while chunk := list(islice(found, CHUNK_ROWS)):
+                self.journal.name_rows({row.ordinal: records[0][0] for row, records in chunk if _is_its_own(row, records)})
+                shared = [(row, records) for row, records in chunk if len(records) > 1]
+                self.journal.record_rivals((row.ordinal, one[0], self._spelling(row)) for row, records in shared for one in records)
+
+    def _are_too_many(self) -> bool:
+        """Whether there are more records than before plus those this import created. If so, the service does not enforce its unique key."""
+        before = Baseline.from_document(self.journal.recall("baseline"))
+        now = self.reader.list_records(self.reader.object_id, limit=1).total
+        return (
+            before is not None and None not in (before.total, now) and int(now or 0) > int(before.total or 0) + self.journal.records_made()
+        )
+
+    @staticmethod
+    def _found(index: KeyIndex) -> Iterator[tuple[Wanted, list[tuple[str, dict[str, Any]]]]]:
+        """Yield every row with the records that have its key."""
+        return ((row, index.found(row.key)) for row in index.rows() if row.key is not None)
+
+    def _rows(self, state: RowState, *, in_full: bool = False) -> Iterator[tuple[Payload, str | None]]:
+        """Yield the rows in a state, each with the id of the record it updates."""
+        payloads = iter(self.payloads(in_full=True) if in_full else self.payloads())
+        while chunk := list(islice(payloads, CHUNK_ROWS)):
+            known = self.journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+            for row in chunk:
+                if (entry := known.get(row.ordinal)) is not None and entry.state is state:
+                    yield row, self.journal.target(row.ordinal)
+
+    def _look(self, index: KeyIndex) -> None:
+        """Show the index every record that is new since the import first looked up its keys."""
+        lookup = self.resolver.lookup(self.reader, lambda: False)
+        lookup.as_of = self.journal.recall(SINCE) or 0
+        if not lookup.refresh(index.see):
+            raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
+
+    def _has_changed(self, outcome: Resolution, there: SeenIds) -> bool:
+        """Whether a refused row would now get another action."""
+        target = self.journal.target(outcome.ordinal)
+        if target is None:
+            # A refused row may still have a record that could not be linked.
+            if self.journal.rows(outcome.ordinal, outcome.ordinal)[outcome.ordinal].record_id is not None:
+                return False
+            return outcome.action in (RowAction.UPDATE, RowAction.UNCHANGED)
+        follows = {RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED} | (set() if self.resolver.creates else {RowAction.SKIP})
+        return target.lower() not in there and outcome.action in follows
+
+    def _spelling(self, row: Wanted) -> str:
+        return ", ".join(str(row.data.get(slug)) for slug in self.resolver.rule.slugs)
+
+
+def looking_afterwards(resolver: Resolver, created: int) -> int:
+    """Estimate the requests needed to check whether another client used the keys of that many new records."""
+    if _is_kept_unique(resolver):
+        return int(created > BULK_LIMIT)  # one request for a count; records created in a single request are not checked
+    return 0 if not created else -(-created // PAGE_STEP) + (created % PAGE_STEP == 0)
+
+
+def _is_kept_unique(resolver: Resolver) -> bool:
+    """Whether the service declares part of the key unique, so that it should refuse a second record."""
+    return any(attribute.is_unique for attribute in resolver.rule.attributes)
+
+
+def _is_its_own(row: Wanted, records: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+    """Whether only one record has the row's key and it holds the row's values."""
+    content = Recognition(frozenset(row.data), unique=False)
+    return len(records) == 1 and content.key(row.data) == content.key(records[0][1])

@@ -1,0 +1,376 @@
+"""Undo a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any
+
+from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
+from crmctl.client.crm import Crm
+from crmctl.errors import CrmctlError, PartialError, UsageError
+from crmctl.files.validation import Entry
+from crmctl.match.key_lookups import FEW
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
+from crmctl.plan.audit import CreatedId, name_records
+from crmctl.plan.dry_run import current_limit
+from crmctl.plan.feed import FeedPlan, feed_of
+from crmctl.plan.import_run import chunks, deliver, rows_of
+from crmctl.plan.job_start import ImportJob
+from crmctl.plan.results import service_words
+from crmctl.plan.resume import reopen_finished
+from crmctl.plan.undo_deletions import Recreation, recreate_deleted
+from crmctl.plan.undo_updates import Parents, Updates, UpdateStatus, written_rows
+from crmctl.read.read_back import Reader
+from crmctl.read.records import fetch
+from crmctl.read.stable_pages import SeenIds
+from crmctl.write.database import JobKind, JobState, RowState
+from crmctl.write.deletion import DeletedObject, DeleteSummary, delete_records
+from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
+from crmctl.write.journal import Journal
+from crmctl.write.steps import StepOutcome, take_steps
+
+LISTED = 1000
+"""Maximum number of rows of each kind in a report; the counts are exact."""
+
+CHUNK_ROWS = 500
+
+LEFT = {
+    "failed": "refused by the service",
+    "conflicts": "changed by somebody since, kept",
+    "duplicates": "there a second time, kept: they may be somebody else's",
+    "unknown": "not found, or not to be told from others",
+    "gone": "deleted by somebody since",
+    "updatesKept": "updates: what the records held before was not kept, so they stay",
+    "parentsKept": "records that rows refer to: changed since, or still referred to, kept",
+    "inDoubt": "in doubt: whether they were written cannot be told",
+}
+"""Descriptions of changes that an undo leaves in place, by key of the JSON form."""
+
+
+@dataclass
+class Listed:
+    """Rows of one kind. All are counted, the first ones listed."""
+
+    count: int = 0
+    rows: list[Any] = field(default_factory=list)
+
+    def add(self, row: Any) -> None:
+        self.count += 1
+        if len(self.rows) < LISTED:
+            self.rows.append(row)
+
+
+@dataclass
+class Undo:
+    """Preview or outcome of an undo.
+
+    Records: `found` to delete; `restorable` to restore; `back` already restored; `done` undone by earlier runs; `further` duplicates of the
+    rows' records. `edited` and `changed`: created and updated records that another client changed since; `gone`: updated records that
+    another client deleted.
+
+    Rows: `unknown` created a record that crmctl cannot find; `kept` updated a record without a before image; `unsent` belong to an
+    unfinished job and are abandoned. `seconds`: the estimated duration.
+    """
+
+    job: str
+    object: str
+    found: int = 0
+    restorable: int = 0
+    back: int = 0
+    done: int = 0
+    kept: int = 0
+    in_doubt: int = 0
+    unsent: int = 0
+    seconds: float = 0.0
+    carried_out: bool = False
+    edited: Listed = field(default_factory=Listed)
+    changed: Listed = field(default_factory=Listed)
+    further: Listed = field(default_factory=Listed)
+    unknown: Listed = field(default_factory=Listed)
+    gone: Listed = field(default_factory=Listed)
+    deleted: DeleteSummary | None = None
+    restored: StepOutcome | None = None
+    parents: Parents | None = None
+
+    @property
+    def work(self) -> int:
+        """The number of records that the undo changes."""
+        return self.found + self.restorable + (self.parents.found if self.parents is not None else 0)
+
+    @property
+    def error(self) -> CrmctlError | None:
+        """The error that ended the undo early."""
+        errors = (run.error for run in (self.restored, self.deleted, self.parents) if run is not None)
+        return next((error for error in errors if error is not None), None)
+
+    @property
+    def outcome(self) -> CrmctlError | None:
+        """The error that says why part of the job remains; None before the undo and after a complete one."""
+        if not self.carried_out:
+            return None
+        if self.error is not None:
+            self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
+            return self.error
+        if not self.left:
+            return None
+        hint = "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if self.kept else None
+        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in self.left.items())
+        reasons = [*(self.restored or StepOutcome()).failed.values(), *(self.deleted or DeleteSummary(self.object)).refusals]
+        return PartialError(f"not everything the job did was undone: {said}{service_words(reasons)}", hint=hint, details=self.left)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Counts of what remains of the job, by reason."""
+        document = self.to_document()
+        return {name: document[name] for name in LEFT if document[name]}
+
+    @property
+    def requests(self) -> int:
+        """The number of requests the undo took, or will take if it has not run."""
+        if not self.carried_out:
+            parents = self.parents.found if self.parents is not None else 0
+            looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
+            return -(-self.found // BULK_LIMIT) - (-self.restorable // BULK_LIMIT) + looks
+        return sum(run.requests for run in (self.parents, self.deleted, self.restored) if run is not None)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is always present."""
+        deleted, restored = self.deleted or DeleteSummary(self.object), self.restored or StepOutcome()
+        failed = deleted.failed + deleted.in_doubt + deleted.unsent + len(restored.failed) + restored.in_doubt + restored.unsent
+        refused = [{"row": row, "error": reason} for row, reason in sorted(restored.failed.items())]
+        return {
+            "job": self.job,
+            "object": self.object,
+            "found": self.found,
+            "deleted": deleted.deleted,
+            "restorable": self.restorable,
+            "restored": restored.done,
+            "undoneBefore": self.done + self.back,
+            "failed": failed,
+            "conflicts": self.edited.count + self.changed.count,
+            "duplicates": self.further.count,
+            "unknown": self.unknown.count,
+            "gone": self.gone.count,
+            "updatesKept": self.kept,
+            "parents": self.parents.found if self.parents else 0,
+            "parentsDeleted": self.parents.deleted if self.parents else 0,
+            "parentsKept": len(self.parents.edited) + len(self.parents.used) + self.parents.failed if self.parents else 0,
+            "inDoubt": self.in_doubt,
+            "abandoned": self.unsent,
+            "requests": self.requests,
+            "estimatedSeconds": round(self.seconds, 1),
+            "rows": {
+                "conflicts": [*self.edited.rows, *self.changed.rows][:LISTED],
+                "duplicates": self.further.rows,
+                "unknown": self.unknown.rows,
+                "gone": self.gone.rows,
+                "parents": [*self.parents.edited, *self.parents.used][:LISTED] if self.parents else [],
+                "failed": refused[:LISTED],
+            },
+        }
+
+
+@dataclass(frozen=True)
+class UndoRequest:
+    """An undo of `job` (its id or part of it). `estimates`: also estimate the duration, which costs one request.
+
+    `include_changed`: also undo records that changed since.
+    """
+
+    job: str
+    dry_run: bool = False
+    estimates: bool = True
+    include_changed: bool = False
+
+
+def undo(context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation], None]) -> Undo | Recreation:
+    """Find what a job changed, pass it to `approve`, and undo it. `approve` raises to cancel. A dry run only finds the changes.
+
+    The result says what remains and why. Raises UsageError if the job wrote nothing, is running or has a changed input, and read
+    errors.
+    """
+    job = reopen_finished(context, request.job)
+    if job.journal.header.kind == JobKind.DELETE:
+        return recreate_deleted(context, job, approve, dry_run=request.dry_run, estimates=request.estimates)
+    service, clock = context.service, context.clock
+    references = job.input.references
+    unlinked = references.is_unlinked if references is not None else lambda _: False
+    attributes = context.directory.attributes(job.journal.header.object_id)
+    with closing(job.journal) as journal, closing(job.input), journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
+        parents = Parents(job, attributes, clock)
+        parents.find(service)
+        written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed)
+        plan = plan_undo(written, Reader(service, journal.header.object_id), context.listener.progress.note)
+        if request.estimates:
+            plan.seconds = current_limit(context).time_for(plan.requests)
+        if not request.dry_run:
+            approve(plan)
+        if not request.dry_run and journal.state is JobState.OPEN:
+            abandon(context, job)
+        elif not request.dry_run:
+            with feed_of(journal, FeedPlan.from_document(journal.header.plan.get("feed")), attributes) as feed:
+                if feed is not None:
+                    feed.bases.begin_undo(journal.header.job)
+                carry_out(written, plan, service, context.listener.progress)
+            return plan
+    # Rows in doubt are settled now and the user has agreed: collect the work of the job again.
+    return plan if request.dry_run else undo(context, replace(request, estimates=False), lambda _: None)
+
+
+def abandon(context: BulkContext, job: ImportJob) -> None:
+    """End an unfinished job: abandon its unsent rows and settle its rows in doubt. Raises the error that prevents it."""
+    journal = job.journal
+    journal.recover()
+    rows = rows_of(journal, job.input.to_send)
+    for chunk in chunks(rows()):
+        taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
+        journal.abandon(entry.ordinal for entry in chunk if entry.ordinal not in taken)
+    with watch_interrupts(context.listener.progress.note) as interrupt:
+        options = DeliveryOptions(settle_only=True)
+        run = SendContext(context.service, journal, options, context.clock, context.listener.progress, interrupt=interrupt)
+        error, _ = deliver(run, SentRows(rows))
+    if error is not None:
+        raise error
+    journal.set_state(JobState.FINISHED)
+
+
+@dataclass(frozen=True)
+class WrittenRecords:
+    """Records written by a job, as an undo collects them.
+
+    `ids`: records to delete; `updates`: records to restore; `parents`: parents found earlier. `again` reads all valid rows again.
+    `include_changed`: also delete or restore records that changed since.
+    """
+
+    journal: Journal
+    again: Callable[[], Iterable[Entry]]
+    ids: SeenIds
+    updates: Updates
+    parents: Parents | None = None
+    include_changed: bool = False
+
+
+def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], None] = lambda _: None) -> Undo:
+    """Find the current state of the records the job created and updated. `tell` gets a message before many requests.
+
+    Write nothing to the service; store new ids in the journal. Raises read errors, and UsageError if the job wrote nothing.
+    """
+    journal, updates, parents = written.journal, written.updates, written.parents
+    counts = journal.counts()
+    undo = Undo(
+        journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], unsent=counts[RowState.UNSENT],
+        done=journal.undone_count,
+    )  # fmt: skip
+    undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
+    if counts[RowState.CREATED] or counts[RowState.FAILED]:
+        _price(-(-counts[RowState.CREATED] // PAGE_LIMIT) + 1, tell)
+        _find_created(written, reader, undo)
+    if counts[RowState.UPDATED] or counts[RowState.FAILED]:
+        updates.gather(journal, written.again)
+        updates.read(reader, lambda cost: _price(cost.requests, tell))
+    undo.found = len(written.ids)
+    undo.kept = updates.lost
+    _tell(undo, written)
+    if not (counts[RowState.CREATED] or counts[RowState.UPDATED] or undo.work or undo.done or undo.left):
+        raise UsageError(f"job {undo.job} wrote nothing", code="nothing_to_undo")
+    return undo
+
+
+def _price(requests: int, tell: Callable[[str], None]) -> None:
+    if requests > FEW:
+        tell(f"reading back what the job wrote: about {requests:,} requests")
+
+
+def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progress) -> None:
+    """Restore and delete the collected records. After an interrupt, call it again: it skips records already undone.
+
+    Raises read errors before it writes anything.
+    """
+    journal, updates, clock = written.journal, written.updates, written.journal.clock
+    header = journal.header
+    undo.carried_out = True
+    if undo.restorable:
+        updates.look_again(Reader(service, header.object_id))
+        _tell(undo, written)
+    journal.note("undo", f"{undo.restorable} records to put back, {undo.found} to delete")
+    journal.mark_undone(updates.ids_back())
+    if undo.restorable:
+        progress.start("putting back", undo.restorable, BULK_LIMIT)
+        steps = updates.to_put_back(header.object_id, include_changed=written.include_changed)
+        undo.restored = take_steps(service, clock, progress, steps, undo.restorable, journal.mark_undone)
+    if undo.found and undo.error is None:
+        target = DeletedObject(service, header.object, header.object_id, remember=journal.mark_undone)
+        undo.deleted = delete_records(target, written.ids, clock, progress)
+    if undo.parents is not None and undo.error is None:
+        undo.parents.delete(service, progress)
+    if not undo.left and undo.error is None:
+        journal.set_state(JobState.UNDONE)
+
+
+def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
+    journal = written.journal
+    rows = name_records(journal, reader, written.again)
+    with SeenIds() as missing, SeenIds() as named:
+        places: dict[str, int] = {}
+        while chunk := list(islice(rows, CHUNK_ROWS)):
+            for row in chunk:
+                if row.edited and row.id is not None and written.include_changed:
+                    row = row._replace(edited=False, seen=True)
+                _sort_in(row, written.ids, undo, named, marked=journal.header.marker is not None)
+                if row.id is not None and not row.seen and missing.add(row.id.lower()):
+                    places[row.id.lower()] = row.ordinal
+            journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})
+        for record in chain.from_iterable(fetch(reader, missing)):
+            # The record exists, but holds other values than the job wrote.
+            ordinal = places.pop(record.id.lower())
+            if written.include_changed:
+                written.ids.add(record.id)
+            else:
+                undo.edited.add({"row": ordinal, "id": record.id})
+        journal.mark_undone(places)
+        undo.done += len(places)
+        _find_further(journal, reader, undo, lambda record_id: record_id in written.ids or record_id in named)
+
+
+def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callable[[str], bool]) -> None:
+    """Add known duplicates that still exist. Rows already undone no longer lead to them."""
+    rows = {one.lower(): row for row, extra in journal.duplicates().items() for one in extra if not is_told(one.lower())}
+    with SeenIds() as ids:
+        for record_id in rows:
+            ids.add(record_id)
+        for record in chain.from_iterable(fetch(reader, ids)):
+            undo.further.add({"row": rows[record.id.lower()], "id": record.id})
+
+
+def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds, *, marked: bool) -> None:
+    """Sort a created row into records to delete, conflicts or unknown rows."""
+    if row.id is None:
+        undo.unknown.add(row.ordinal)
+        return
+    if row.edited:
+        undo.edited.add({"row": row.ordinal, "id": row.id})
+    elif row.seen:
+        ids.add(row.id)
+    for record_id, edited in row.extra.items():
+        # A marker proves that the job created the record; a record with the same key may come from another client.
+        if marked and not edited:
+            ids.add(record_id)
+        else:
+            (undo.edited if edited else undo.further).add({"row": row.ordinal, "id": record_id})
+            named.add(record_id.lower())
+
+
+def _tell(undo: Undo, written: WrittenRecords) -> None:
+    """Update the report from the updated records."""
+    updates = written.updates
+    undo.restorable, undo.back = updates.count(UpdateStatus.WROTE), updates.count(UpdateStatus.BACK)
+    undo.changed, undo.gone = Listed(), Listed()
+    if written.include_changed:
+        undo.restorable += updates.count(UpdateStatus.CHANGED)
+    for conflict in updates.conflicts() if not written.include_changed else ():
+        undo.changed.add({"row": conflict.ordinal, "id": conflict.id, "attributes": list(conflict.attributes)})
+    for gone in updates.gone():
+        undo.gone.add({"row": gone.ordinal, "id": gone.id})

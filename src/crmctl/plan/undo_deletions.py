@@ -1,0 +1,410 @@
+"""Undo deletions: recreate records and point references at their new ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk_context import BulkContext, watch_interrupts
+from crmctl.client.crm import Crm
+from crmctl.client.directory import ReadService
+from crmctl.client.session import encode_json
+from crmctl.errors import CrmctlError, DeniedError, NotFoundError, PartialError, RejectedError, UsageError
+from crmctl.files.validation import Entry
+from crmctl.files.whole_files import whole_file
+from crmctl.match.record_match import canonical
+from crmctl.match.references import ReferenceQuestions, as_sent, asks, moved_references, replace_ids
+from crmctl.models import jsontext
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.plan.audit import capture_ids
+from crmctl.plan.dry_run import current_limit
+from crmctl.plan.import_run import chunks
+from crmctl.plan.job_hooks import KeptRecords
+from crmctl.plan.job_start import ImportJob
+from crmctl.plan.relations import phase_context, send_phase
+from crmctl.plan.requests import referring_attributes
+from crmctl.plan.results import service_words
+from crmctl.read.read_back import Reader
+from crmctl.read.records import PAGE_STEP, CountedReads, ScanStatistics, all_activities, fetch, scan, swap_links
+from crmctl.read.stable_pages import Listing, SeenIds
+from crmctl.write.database import JobState, RowState
+from crmctl.write.in_flight import DeliveryOptions, SendContext
+from crmctl.write.journal import FILE_NAME, Journal
+
+FOLDER, LINKS_FOLDER = "undo", "undo-links"
+LIST_NAME, IDS_NAME = "recreate.jsonl", "recreated.csv"
+CHUNK_ROWS = 500
+
+
+@dataclass(frozen=True)
+class DeletedRecords:
+    """Records that a job deleted, in a file written once into the job's folder. They are the rows of the phase that recreates them."""
+
+    job: ImportJob
+    attributes: Sequence[Attribute]
+
+    @property
+    def path(self) -> Path:
+        return self.job.journal.folder / LIST_NAME
+
+    def find(self, reader: Reader) -> int:
+        """Return how many records to recreate. Raises UsageError without a backup, and read errors."""
+        journal = self.job.journal
+        if not self.path.exists():
+            backup = KeptRecords.of(journal)
+            with SeenIds() as gone:
+                self._gather(reader, gone)
+                if backup is None and len(gone):
+                    raise UsageError(f"job {journal.header.job} kept no copy of what it deleted", code="no_backup")
+                with whole_file(self.path, mode=0o600) as file:
+                    for record in backup.records() if backup is not None else ():
+                        if record.id.lower() in gone:
+                            file.write(f"{jsontext.dumps(record.wire)}\n")
+        return sum(1 for _ in self.records())
+
+    def _gather(self, reader: Reader, gone: SeenIds) -> None:
+        """Collect the ids of records proven to be deleted. Read back the rows in doubt."""
+        journal = self.job.journal
+        rows = (row for row in self.job.input.payloads() if row.id is not None)
+        with SeenIds() as doubtful, SeenIds() as there:
+            while chunk := list(islice(rows, CHUNK_ROWS)):
+                known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+                for row in chunk:
+                    state = known[row.ordinal].state if row.ordinal in known else RowState.UNSENT
+                    if state in (RowState.UPDATED, RowState.IN_DOUBT):
+                        (gone if state is RowState.UPDATED else doubtful).add(str(row.id).lower())
+            for page in fetch(reader, doubtful) if len(doubtful) else ():
+                for record in page:
+                    there.add(record.id.lower())
+            for ids in doubtful.chunks(CHUNK_ROWS):
+                for one in ids:
+                    if one not in there:
+                        gone.add(one)
+
+    def records(self) -> Iterator[Record]:
+        with self.path.open(encoding="utf-8") as file:
+            yield from (Record.parse(jsontext.loads(line)) for line in file)
+
+    @cached_property
+    def _ids(self) -> frozenset[str]:
+        return frozenset(record.id.lower() for record in self.records())
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield the records to create, without references to other deleted records."""
+        for number, record in enumerate(self.records(), 1):
+            yield Entry(number, encode_json({"data": self._split(record)[0]}))
+
+    def links(self, new: Mapping[str, str]) -> Iterator[Entry]:
+        """Yield the references between deleted records, with new ids."""
+        linked = ((record, links) for record in self.records() if (links := self._split(record)[1]) and record.id.lower() in new)
+        for number, (record, links) in enumerate(linked, 1):
+            data = {slug: replace_ids(value, new) for slug, value in links.items()}
+            yield Entry(number, encode_json({"data": data, "id": new[record.id.lower()]}), new[record.id.lower()])
+
+    def _split(self, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+        data: dict[str, Any] = {}
+        links: dict[str, Any] = {}
+        for attribute in self.attributes:
+            value = as_sent(attribute, record.data.get(attribute.slug))
+            if attribute.is_active is False or canonical(value) is None:
+                continue
+            values = value if isinstance(value, list) else [value]
+            is_link = attribute.type == AttributeType.REFERENCE and any(str(one).lower() in self._ids for one in values)
+            (links if is_link else data)[attribute.slug] = value
+        return data, links
+
+
+@dataclass
+class Recreated:
+    """Outcome of the recreation.
+
+    `failed`: rows the service refused, and why. `unknown`: recreated records whose new id crmctl cannot find. `activities` and `references`
+    of other records were linked again; `unlinked` activities and `unreferenced` references could not be.
+    """
+
+    created: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    unknown: int = 0
+    activities: int = 0
+    unlinked: int = 0
+    references: int = 0
+    unreferenced: int = 0
+    requests: int = 0
+    error: CrmctlError | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def recreate(deleted: DeletedRecords, run: SendContext, count: int) -> tuple[Recreated, dict[str, str]]:
+    """Create the records, find their ids and link them to each other. Return new ids by old id. After an interrupt, call it again."""
+    done, new = Recreated(), {}
+    header = run.journal.header
+    unique = next((one.slug for one in deleted.attributes if one.is_unique and not one.is_list), None)
+    run.journal.set_state(JobState.FINISHED)  # rows not sent yet keep their state
+    with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
+        done.error = send_phase(phase, count, deleted.entries, f"records of {header.object}")
+        rows = phase.journal.rows(1, count)
+        done.created = sum(row.state is RowState.CREATED for row in rows.values())
+        done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
+        if done.error is None:
+            reader = Reader(run.service, header.object_id, lambda: run.interrupt.requested)
+            done.unknown = capture_ids(phase.journal, reader, deleted.entries)
+            phase.journal.add_effort(reader.requests, 0.0)
+            named = phase.journal.rows(1, count)
+            pairs = zip(deleted.records(), range(1, count + 1), strict=True)
+            new = {old.id.lower(): str(row.record_id) for old, n in pairs if (row := named.get(n)) is not None and row.record_id}
+            _keep_ids(run.journal, new)
+    if done.error is None and (linked := sum(1 for _ in deleted.links(new))):
+        with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
+            done.error = send_phase(phase, linked, lambda: deleted.links(new), "references")
+    done.requests = _requests(run.journal)
+    return done, new
+
+
+def _keep_ids(journal: Journal, new: Mapping[str, str]) -> None:
+    with whole_file(journal.folder / IDS_NAME, mode=0o600) as file:
+        file.write("old,new\n")
+        file.writelines(f"{old},{one}\n" for old, one in new.items())
+    journal.mark_undone(new)
+
+
+def _requests(journal: Journal) -> int:
+    total = 0
+    for path in journal.folder.glob(f"{FOLDER}*/{FILE_NAME}"):
+        with closing(Journal(path.parent, journal.clock)) as phase:
+            total += phase.effort()[0]
+    return total
+
+
+NAMED = 5
+Referring = Mapping[str, Sequence[Attribute]]
+"""Reference attributes by the id of the object that has them."""
+
+
+def reading_price(service: ReadService, referring: Referring, count: int) -> int:
+    """Estimate the requests needed to find all references to that many records. The estimate costs one request per object.
+
+    Skip objects that the API key may not read. Raises all other read errors.
+    """
+    requests = 0
+    for object_id, attributes in referring.items():
+        with suppress(DeniedError):
+            total = service.list_records(object_id, sort="updated_at", order="desc", limit=1).total or 0
+            slugs = [one.slug for one in attributes]
+            requests += 1 + (len(slugs) * (count + 1) if asks(slugs, range(count), 0, total) else -(-total // PAGE_STEP) + 1)
+    return requests
+
+
+def link_referrers(service: Crm, referring: Referring, new: Mapping[str, str], done: Recreated) -> None:
+    """Point references to old ids at the new ids.
+
+    Count records that the service refuses, and add a note if the API key lacks the scope. Raises all other errors.
+    """
+    reads = CountedReads(service)
+    try:
+        for object_id, attributes in referring.items() if new else ():
+            changed = ({"id": record.id, "data": data} for record, data in _referrers(reads, object_id, attributes, new))
+            for chunk in chunks(list(changed), BULK_LIMIT):  # find all records before the first write, because writes reorder the lists
+                done.requests += 1
+                failed = service.bulk_write(object_id, chunk, mode="upsert").failed
+                done.references += len(chunk) - len(failed)
+                named = done.unreferenced
+                done.unreferenced += len(failed)
+                for one in failed[: max(0, NAMED - named)]:
+                    done.notes.append(f"record {chunk[one.index]['id']} still refers to a record that is gone: {one.error}")
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        done.notes.append(f"references of other records stay as they are: {error.message}")
+    finally:
+        done.requests += reads.requests
+
+
+def _referrers(
+    reads: CountedReads, object_id: str, attributes: Sequence[Attribute], new: Mapping[str, str]
+) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Yield each record that refers to an old id, with its new references."""
+    with SeenIds() as seen:
+        for record in _candidates(reads, object_id, attributes, list(new)):
+            data = moved_references({one.slug: record.data.get(one.slug) for one in attributes}, new)
+            if data and record.id.lower() not in seen:
+                seen.add(record.id.lower())
+                yield record, data
+
+
+def _candidates(reads: CountedReads, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
+    """Yield the records that may name an old id: with filters if they work and are cheaper, else all records."""
+    newest = reads.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+    slugs, named = [one.slug for one in attributes], _Named()
+    if asks(slugs, old, 0, newest.total) and ReferenceQuestions(reads, object_id, newest).ask(slugs, old, named.see):
+        yield from named.records
+        return
+    with SeenIds() as seen:
+        yield from chain.from_iterable(scan(reads, Listing(object_id), seen, ScanStatistics()))
+
+
+class _Named:
+    """Collect records from answers."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def see(self, records: Iterable[Record], /) -> None:
+        self.records += records
+
+
+def relink_price(service: ReadService) -> int:
+    """Return how many requests it takes to read all activities. The estimate costs one request."""
+    try:
+        page = service.list_activities(limit=1)
+    except DeniedError:
+        return 0
+    return max(1, -(-(page.total or len(page.items)) // PAGE_LIMIT))
+
+
+def link_activities(service: Crm, new: Mapping[str, str], done: Recreated) -> None:
+    """Point links and participants of activities at the new ids. Read all activities, because no filter finds participants.
+
+    Count activities that the service refuses, and add a note if the API key lacks the scope. Raises all other errors. After an interrupt,
+    call it again.
+    """
+    if not new:
+        return
+    try:
+        named = {one.id: links for page in all_activities(service) for one in page if (links := swap_links(one.wire, new))}
+        for activity_id, links in named.items():
+            try:
+                service.update_activity(activity_id, links)
+                done.activities += 1
+            except (RejectedError, NotFoundError):
+                done.unlinked += 1
+    except DeniedError as error:
+        if error.status != 403:
+            raise
+        done.notes.append(f"links of activities stay as they are: {error.message}")
+
+
+LEFT = {
+    "failed": "refused by the service",
+    "unknown": "there, and not to be told from others",
+    "unlinked": "activities not linked again",
+    "unreferenced": "other records still refer to the old ids",
+}
+"""Descriptions of records and links that were not restored, by key of the JSON form."""
+
+
+@dataclass
+class Recreation:
+    """Preview or outcome of undoing a deletion.
+
+    `found`: records to create; `done`: records that earlier runs created. `finding`: requests to find the new ids and the references to
+    the old ones.
+    """
+
+    job: str
+    object: str
+    found: int = 0
+    done: int = 0
+    seconds: float = 0.0
+    finding: int = 0
+    ids: Path | None = None
+    result: Recreated | None = None
+
+    @property
+    def work(self) -> int:
+        return self.found
+
+    @property
+    def carried_out(self) -> bool:
+        return self.result is not None
+
+    @property
+    def requests(self) -> int:
+        """The number of requests the undo took, or an estimate if it has not run."""
+        return -(-self.found // BULK_LIMIT) + self.finding if self.result is None else self.result.requests
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Counts of what was not restored, by reason."""
+        result = self.result or Recreated()
+        found = {"failed": len(result.failed), "unknown": result.unknown}
+        found |= {"unlinked": result.unlinked, "unreferenced": result.unreferenced}
+        return {name: count for name, count in found.items() if count}
+
+    @property
+    def outcome(self) -> CrmctlError | None:
+        """The error that says why part of the deletion remains; None before the undo and after a complete one."""
+        if self.result is None:
+            return None
+        if self.result.error is not None:
+            self.result.error.hint = self.result.error.hint or f"crmctl bulk undo {self.job} goes on with it"
+            return self.result.error
+        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in self.left.items()) + service_words(self.result.failed.values())
+        return PartialError(f"not everything the job deleted is there again: {said}", details=self.left) if self.left else None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is always present."""
+        result = self.result or Recreated()
+        return {
+            "job": self.job,
+            "object": self.object,
+            "found": self.found,
+            "created": result.created,
+            "undoneBefore": self.done,
+            "failed": len(result.failed),
+            "unknown": result.unknown,
+            "activities": result.activities,
+            "unlinked": result.unlinked,
+            "references": result.references,
+            "unreferenced": result.unreferenced,
+            "requests": self.requests,
+            "estimatedSeconds": round(self.seconds, 1),
+            "ids": str(self.ids) if self.ids is not None else None,
+            "rows": {"failed": [{"row": row, "error": why} for row, why in sorted(result.failed.items())]},
+        }
+
+
+def recreate_deleted(
+    context: BulkContext, job: ImportJob, approve: Callable[[Recreation], None], *, dry_run: bool, estimates: bool
+) -> Recreation:
+    """Find the records a job deleted, pass them to `approve`, and recreate them. `approve` raises to cancel.
+
+    A dry run only finds the records. The result says what was not restored and why. Raises UsageError if the job deleted nothing or has no
+    backup, and read errors.
+    """
+    header = job.journal.header
+    attributes = context.directory.attributes(header.object_id, refresh=True)
+    with closing(job.journal) as journal, closing(job.input), journal.hold(), watch_interrupts(context.listener.progress.note) as interrupt:
+        deleted, plan = DeletedRecords(job, attributes), Recreation(header.job, header.object)
+        count = deleted.find(Reader(context.service, header.object_id))
+        if not count:
+            raise UsageError(f"job {header.job} deleted nothing", code="nothing_to_undo")
+        plan.done = count if journal.state is JobState.UNDONE else 0
+        plan.found = count - plan.done
+        referring = referring_attributes(context, header.object_id) if plan.found else {}
+        if plan.found:
+            reading = reading_price(context.service, referring, count) + relink_price(context.service)
+            plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
+        plan.seconds = current_limit(context).time_for(plan.requests) if estimates else 0.0
+        if dry_run or not plan.found:
+            plan.result = None if dry_run else Recreated()
+            return plan
+        approve(plan)
+        run = SendContext(context.service, journal, DeliveryOptions(), context.clock, context.listener.progress, interrupt=interrupt)
+        plan.result, new = recreate(deleted, run, count)
+        if plan.result.error is None:
+            try:
+                link_referrers(context.service, referring, new, plan.result)
+                link_activities(context.service, new, plan.result)
+            except CrmctlError as error:
+                plan.result.error = error
+        for note in plan.result.notes:
+            context.listener.note(note)
+        plan.ids = journal.folder / IDS_NAME if new else None
+        if plan.outcome is None:
+            journal.set_state(JobState.UNDONE)
+    return plan

@@ -1,0 +1,348 @@
+"""Undo updates: compare each record with what the job wrote, and restore it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crmctl.bulk_context import Progress
+from crmctl.client.crm import Crm
+from crmctl.client.session import encode_json
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, RejectedError
+from crmctl.files.validation import Entry
+from crmctl.files.whole_files import Spill
+from crmctl.match.key_lookups import FEW, Lookup
+from crmctl.match.keys import is_unchanged
+from crmctl.match.record_match import canonical, key_form
+from crmctl.match.references import ParentGroup, as_sent
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.plan import relations
+from crmctl.plan.audit import is_edited
+from crmctl.plan.import_run import rows_of
+from crmctl.plan.job_start import ImportJob
+from crmctl.plan.relations import FOLDER
+from crmctl.read.read_back import Reader
+from crmctl.read.records import AwaitedRecords, Cost, fetch
+from crmctl.read.stable_pages import SeenIds
+from crmctl.values.attribute_types import Trait, types_with
+from crmctl.values.filters import Condition
+from crmctl.values.moments import micros_of
+from crmctl.values.operators import Operator
+from crmctl.write.database import RowState
+from crmctl.write.deletion import DeletedObject, delete_records
+from crmctl.write.journal import FILE_NAME, Journal, RowEntry
+from crmctl.write.steps import Step, StepKind
+
+REWRITTEN = types_with(Trait.REWRITTEN)
+
+
+class UpdateStatus(StrEnum):
+    """State of an updated record: as the job `wrote` it, `back` to its old values, or `changed` since by another client."""
+
+    WROTE = "wrote"
+    BACK = "back"
+    CHANGED = "changed"
+
+
+def standing(
+    sent: Mapping[str, Any], before: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]
+) -> tuple[UpdateStatus, list[str]]:
+    """Return the status of a record, and its attributes that changed since. `before` holds the overwritten values."""
+    earlier = {slug: before.get(slug, value) for slug, value in sent.items()}
+    if all(current.get(slug) == earlier[slug] for slug in before):
+        return UpdateStatus.BACK, []
+    changed = [slug for slug, value in sent.items() if not alike(attributes.get(slug), value, current.get(slug))]
+    if not changed:
+        return UpdateStatus.WROTE, []
+    if all(alike(attributes.get(slug), value, current.get(slug)) for slug, value in earlier.items()):
+        return UpdateStatus.BACK, []
+    return UpdateStatus.CHANGED, changed
+
+
+def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
+    """Whether a service that stored the written value may return the current one."""
+    if is_unchanged({"it": written}, {"it": current}, {"it": attribute} if attribute is not None else {}):
+        return True
+    if attribute is None or attribute.type not in REWRITTEN:
+        return False
+    if canonical(written) == canonical(current):
+        return True
+    form = key_form(attribute.type, written)
+    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
+
+
+CHUNK_ROWS = 500
+
+_TABLE = """
+CREATE TABLE one (
+    id TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, given TEXT NOT NULL, sent TEXT NOT NULL, before TEXT NOT NULL, standing TEXT,
+    changed TEXT NOT NULL DEFAULT '[]'
+) WITHOUT ROWID;
+CREATE INDEX one_standing ON one (standing, ordinal);
+"""
+
+
+class UndoConflict(NamedTuple):
+    """A row whose record another client changed since, with the changed attributes."""
+
+    ordinal: int
+    id: str
+    attributes: Sequence[str]
+
+
+class Updates(Spill):
+    """Updated rows of a job and the status of their records.
+
+    `lost`: number of rows without a before image. `unlinked`: whether a failed row was written and only could not be linked.
+    """
+
+    TABLES = _TABLE
+
+    def __init__(self, attributes: Sequence[Attribute], unlinked: Callable[[int], bool] = lambda _: False) -> None:
+        super().__init__()
+        self._attributes: Mapping[str, Attribute] = {attribute.slug: attribute for attribute in attributes}
+        self._unlinked = unlinked
+        self.lost = 0
+        self._as_of = 0
+
+    def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
+        """Take the updated rows of the job that are not undone yet."""
+        entries = iter(again())
+        while chunk := list(islice(entries, CHUNK_ROWS)):
+            first, last = chunk[0].ordinal, chunk[-1].ordinal
+            known, images = journal.rows(first, last), journal.before(first, last)
+            for entry in chunk:
+                row = known.get(entry.ordinal)
+                if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or journal.is_undone(entry.id):
+                    continue
+                if (before := images.get(entry.ordinal)) is None:
+                    self.lost += 1
+                else:
+                    sent = entry.data
+                    overwritten = jsontext.dumps({slug: value for slug, value in before.items() if slug in sent})
+                    values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(sent), overwritten)
+                    self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)
+
+    def _is_written(self, row: RowEntry, ordinal: int) -> bool:
+        return row.state is RowState.UPDATED or (row.state is RowState.FAILED and self._unlinked(ordinal))
+
+    def read(self, reader: Reader, tell: Callable[[Cost], None] = lambda _: None) -> None:
+        """Read every record, after passing the cost to `tell`. Raises read errors."""
+        with SeenIds() as ids:
+            for (record_id,) in self._db.execute("SELECT id FROM one ORDER BY ordinal"):
+                ids.add(record_id)
+            if not len(ids):
+                return
+            newest = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=1).items
+            self._as_of = max((micros_of(record.updated_at) or 0 for record in newest), default=0)
+            for page in fetch(reader, ids, tell):
+                self.see(page)
+
+    def look_again(self, reader: Reader) -> None:
+        """Read the records that changed since `read`, while crmctl waited for the user."""
+        lookup = Lookup(reader, reader.object_id, as_of=self._as_of)
+        lookup.refresh(self.see)
+
+    def see(self, records: Iterable[Record]) -> None:
+        for record in records:
+            found = self._db.execute("SELECT sent, before FROM one WHERE id = ?", (record.id.lower(),)).fetchone()
+            if found is not None:
+                sent, before = map(jsontext.loads, found)
+                stands, changed = standing(sent, before, record.data, self._attributes)
+                values = (stands, jsontext.dumps(changed), record.id.lower())
+                self._db.execute("UPDATE one SET standing = ?, changed = ? WHERE id = ?", values)
+
+    def count(self, stands: UpdateStatus | None) -> int:
+        """Return how many records have a status; None counts deleted ones."""
+        return int(self._db.execute("SELECT COUNT(*) FROM one WHERE standing IS ?", (stands,)).fetchone()[0])
+
+    def conflicts(self) -> Iterator[UndoConflict]:
+        rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (UpdateStatus.CHANGED,))
+        return (UndoConflict(ordinal, record_id, jsontext.loads(changed)) for ordinal, record_id, changed in rows)
+
+    def gone(self) -> Iterator[UndoConflict]:
+        """Yield rows whose record was deleted since."""
+        rows = self._db.execute("SELECT ordinal, given FROM one WHERE standing IS NULL ORDER BY ordinal")
+        return (UndoConflict(ordinal, record_id, ()) for ordinal, record_id in rows)
+
+    def ids_back(self) -> Iterator[str]:
+        """Yield the ids of records that already hold their old values."""
+        return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (UpdateStatus.BACK,)))
+
+    def to_put_back(self, object_id: str, *, include_changed: bool = False) -> Iterator[Step]:
+        """Yield the steps that restore the old values; with `include_changed` also of records that changed since."""
+        states = (UpdateStatus.WROTE, UpdateStatus.CHANGED if include_changed else UpdateStatus.WROTE)
+        rows = self._db.execute("SELECT ordinal, given, before FROM one WHERE standing IN (?, ?) ORDER BY ordinal", states)
+        for ordinal, record_id, before in rows:
+            data: dict[str, Any] = {slug: as_sent(self._attributes.get(slug), value) for slug, value in jsontext.loads(before).items()}
+            yield Step(StepKind.UPDATE, object_id, record_id, after=data, number=ordinal)
+
+
+def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) -> None:
+    """Fail unsent rows whose record changed since the job began and holds neither the old values nor the row's.
+
+    Rows without a before image are not compared. Raises read errors.
+    """
+    journal = job.journal
+    attributes = {attribute.slug: attribute for attribute in job.input.shown_attributes}
+    entries = rows_of(journal, job.input.to_send)()
+    while chunk := list(islice(entries, COMPARED_ROWS)):
+        first, last = chunk[0].ordinal, chunk[-1].ordinal
+        taken, images = journal.taken(first, last), journal.before(first, last)
+        unsent = {str(entry.id).lower(): entry for entry in chunk if entry.id and entry.ordinal not in taken and entry.ordinal in images}
+        if not unsent:
+            continue
+        with SeenIds() as ids:
+            for record_id in unsent:
+                ids.add(record_id)
+            pages = fetch(reader, ids, lambda cost: _announce(cost, tell))
+            records = (record for page in pages for record in page if record.id.lower() in unsent)
+            for record in records:
+                entry = unsent[record.id.lower()]
+                changed = standing(entry.data, images[entry.ordinal], record.data, attributes)[1]
+                if changed:
+                    why = f"not sent: {', '.join(changed)} changed since the job began"
+                    journal.conclude([(entry.ordinal, RowState.FAILED, record.id, why)])
+
+
+COMPARED_ROWS = 10_000
+
+
+def _announce(cost: Cost, tell: Callable[[str], None]) -> None:
+    if cost.requests > FEW:
+        tell(f"comparing the rows that are left with their records: about {cost.requests:,} requests")
+
+
+def written_rows(job: ImportJob, clock: Clock) -> Callable[[], Iterator[Entry]]:
+    """Return a function that reads all valid rows again, each with every value that was written."""
+    again, references = rows_of(job.journal, job.input.to_send), job.input.references
+    folder = job.journal.folder / relations.LINKS_FOLDER
+    if references is None or not (folder / FILE_NAME).exists():
+        return again
+
+    def linked() -> Iterator[Entry]:
+        with closing(Journal(folder, clock)) as phase:
+            pending = relations.second_writes(references, job.journal)
+            link = next(pending, None)
+            for entry in again():
+                while link is not None and link.ordinal < entry.ordinal:
+                    link = next(pending, None)
+                yield _merged(entry, link, phase) if link is not None and link.ordinal == entry.ordinal else entry
+
+    return linked
+
+
+def _merged(entry: Entry, link: Entry, phase: Journal) -> Entry:
+    row = phase.rows(link.ordinal, link.ordinal).get(link.ordinal)
+    if row is None or row.state is not RowState.UPDATED:
+        return entry
+    data = {**entry.data, **link.data}
+    return entry._replace(encoded=encode_json({"data": data, "id": entry.id} if entry.id else {"data": data}))
+
+
+FILTER_WORKS = "filter works"
+"""Journal key of a phase: the service can filter by references."""
+
+TRIED = 3
+"""Number of parents used to test the filter."""
+
+
+@dataclass
+class _Group:
+    """Parents of one object: the ids to delete and the folder of their journal."""
+
+    parents: ParentGroup
+    folder: Path
+    ids: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Parents:
+    """All parents of a job.
+
+    `found`: number of unchanged parents; `edited`: parents that another client changed. `used`: parents that a record refers to, or may
+    refer to. `failed`: number of parents that could not be deleted.
+    """
+
+    job: ImportJob
+    attributes: Sequence[Attribute]
+    clock: Clock
+    edited: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)
+    deleted: int = 0
+    failed: int = 0
+    requests: int = 0
+    error: CrmctlError | None = None
+    _groups: list[_Group] = field(default_factory=list)
+
+    @property
+    def found(self) -> int:
+        return sum(len(group.ids) for group in self._groups)
+
+    def find(self, service: Crm) -> None:
+        """Find the current state of the parents the job created. Raises read errors."""
+        references, folder = self.job.input.references, self.job.journal.folder
+        for number, parents in enumerate(references.groups() if references is not None else (), 1):
+            group = _Group(parents, folder / f"{FOLDER}-{number}")
+            if (group.folder / FILE_NAME).exists():
+                with closing(Journal(group.folder, self.clock)) as phase:
+                    self._look(service, group, phase)
+                self._groups.append(group)
+
+    def delete(self, service: Crm, progress: Progress) -> None:
+        """Delete the parents that no record refers to. Store an error that ended it early in `error`."""
+        for group in self._groups:
+            with closing(Journal(group.folder, self.clock)) as phase, SeenIds() as ids:
+                try:
+                    for record_id in group.ids:
+                        if phase.recall(FILTER_WORKS) and not self._is_used(service, group, record_id):
+                            ids.add(record_id)
+                        else:
+                            self.used.append(record_id)
+                except CrmctlError as failure:
+                    self.error = failure
+                    return
+                reference = group.parents.reference
+                target = DeletedObject(service, reference.object, reference.object_id, remember=phase.mark_undone)
+                done = delete_records(target, ids, self.clock, progress)
+                self.deleted += done.deleted + done.not_found
+                self.requests += done.requests
+                self.failed += done.failed + done.in_doubt + done.unsent
+                self.error = self.error or done.error
+
+    def _look(self, service: Crm, group: _Group, phase: Journal) -> None:
+        references = self.job.input.references
+        assert references is not None
+        with AwaitedRecords() as awaited:
+            for number, data, record_id in references.parents(group.parents):
+                row = phase.rows(number, number).get(number)
+                if record_id is not None and row is not None and row.state is RowState.CREATED and not phase.is_undone(record_id):
+                    awaited.add(record_id, data)
+            for page in awaited.pages(Reader(service, group.parents.reference.object_id)):
+                for made, record in page:
+                    edited = is_edited(record, jsontext.dumps(made), None)
+                    (self.edited if edited else group.ids).append(record.id)
+        if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):
+            phase.remember(FILTER_WORKS, True)
+
+    def _is_used(self, service: Crm, group: _Group, record_id: str) -> bool:
+        """Whether a record of the imported object refers to this parent. Raises read errors."""
+        target = group.parents.reference.object_id
+        slugs = [each.slug for each in self.attributes if each.type == AttributeType.REFERENCE and each.target_object_id in (None, target)]
+        for slug in slugs:
+            self.requests += 1
+            condition = Condition(slug, Operator.EQUALS, record_id)
+            try:
+                page = service.list_records(self.job.journal.header.object_id, filters=[condition], limit=1)
+            except RejectedError:
+                return False  # a refused filter counts like one that finds nothing
+            if any(record_id.lower() in jsontext.dumps(record.data.get(slug)).lower() for record in page.items):
+                return True
+        return False

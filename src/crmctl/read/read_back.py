@@ -1,0 +1,297 @@
+"""Read records back to see whether rows exist, with a filter or newest first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar, Unpack
+
+from crmctl.client.answers import ListQuery, Page
+from crmctl.client.directory import Getter
+from crmctl.errors import InterruptedByUser
+from crmctl.files.payloads import Marker
+from crmctl.files.validation import Entry
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import PAGE_LIMIT, Record
+from crmctl.read.stable_pages import SMALLEST_PAGE
+from crmctl.values.filters import Condition
+from crmctl.values.moments import seconds_of
+from crmctl.values.operators import Operator
+
+MOST_PAGES = 400
+"""Most requests of one read-back. If it needs more, it stops and cannot prove absence."""
+
+
+MOST_REPEATS = 3
+"""Number of equal pages at growing offsets that show that the service ignores the offset."""
+
+REMEMBERED = 10_000
+"""Number of recent records kept to join pages."""
+
+TICK_SECONDS = 0.2
+
+
+T = TypeVar("T")
+
+
+class Unusable(Exception):
+    """The service lacks a feature that this strategy needs."""
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """Records that may belong to the job, oldest first.
+
+    `complete`: no visible record was missed. `newest`: the newest creation time read. `total`: the service's record count, if known.
+    """
+
+    records: Sequence[Record]
+    complete: bool
+    newest: float | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The newest records before the first row was sent. They and all older records do not belong to the job.
+
+    `oldest`: their oldest creation time, None if they are not sorted by time. `total`: the record count. `is_whole`: they were all records.
+    """
+
+    newest: float | None = None
+    ids: frozenset[str] = frozenset()
+    oldest: float | None = None
+    total: int | None = None
+    is_whole: bool = False
+
+    @classmethod
+    def of(cls, page: Page[Record]) -> Baseline:
+        moments = [moment for record in page.items if (moment := moment_of(record)) is not None]
+        by_time = len(moments) == len(page.items) and moments == sorted(moments, reverse=True)
+        is_whole = len(page.items) >= page.total if page.total is not None else len(page.items) < SMALLEST_PAGE
+        ids = frozenset(record.id for record in page.items)
+        return cls(max(moments, default=None), ids, moments[-1] if moments and by_time else None, page.total, is_whole)
+
+    @classmethod
+    def of_changed(cls, page: Page[Record]) -> Baseline | None:
+        """Return a baseline from the page of records changed last, None if it is not sorted by time.
+
+        A younger record that is not on the page is new.
+        """
+        seconds = [moment for record in page.items if (moment := seconds_of(record.updated_at)) is not None]
+        if len(seconds) < len(page.items) or seconds != sorted(seconds, reverse=True):
+            return None
+        whole = cls.of(page)
+        return cls(max(seconds, default=None), whole.ids, min(seconds, default=None), page.total, whole.is_whole)
+
+    @classmethod
+    def from_document(cls, document: Any) -> Baseline | None:
+        if not document:
+            return None
+        oldest = document.get("oldest", document["newest"])
+        return cls(document["newest"], frozenset(document["ids"]), oldest, document.get("total"), document.get("isWhole", False))
+
+    def to_document(self) -> Json:
+        return {"newest": self.newest, "ids": sorted(self.ids), "oldest": self.oldest, "total": self.total, "isWhole": self.is_whole}
+
+    @property
+    def earliest(self) -> float | None:
+        """Time before which no record is certainly new; None if there is no such time."""
+        return None if self.is_whole else self.oldest
+
+    def is_new(self, record: Record) -> bool:
+        """Whether a record was certainly created after the baseline. A new record stamped by a slow clock may look old."""
+        if record.id in self.ids:
+            return False
+        moment = moment_of(record)
+        return self.is_whole or (self.oldest is not None and moment is not None and moment > self.oldest)
+
+
+@dataclass
+class Reader:
+    """The read calls of one job, with a count of requests. It stops waiting for an answer once `stop` returns true."""
+
+    lister: Getter
+    object_id: str
+    stop: Callable[[], bool] = lambda: False
+    requests: int = 0
+
+    def page(self, offset: int = 0, *, filters: Sequence[Condition] = ()) -> Page[Record]:
+        """Return a page of 100 records. Raises the errors of the call, and InterruptedByUser."""
+        return self.list_records(self.object_id, filters=filters, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
+
+    def record(self, record_id: str) -> Record:
+        """Return one record. Raises the errors of the call, and InterruptedByUser."""
+        return self._wait_for(lambda: self.lister.get_record(self.object_id, record_id))
+
+    def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
+        """Return a page in any order. Raises the errors of the call, and InterruptedByUser."""
+        return self._wait_for(lambda: self.lister.list_records(object_id, **query))
+
+    def _wait_for(self, call: Callable[[], T]) -> T:
+        self.requests += 1
+        outcome: Future[T] = Future()
+
+        def ask() -> None:
+            try:
+                answer = call()
+            except BaseException as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(answer)
+
+        # Use a separate thread, so that a hanging request cannot keep an interrupted program alive.
+        threading.Thread(target=ask, daemon=True).start()
+        while True:
+            try:
+                return outcome.result(TICK_SECONDS)
+            except TimeoutError:
+                if outcome.done():
+                    raise
+                if self.stop():
+                    raise InterruptedByUser("interrupted") from None
+
+
+Enough = Callable[[Sequence[Record], int | None], bool]
+"""Returns whether the records read so far, newest first, and the total answer the question."""
+
+
+@dataclass(frozen=True)
+class ByPrefix:
+    """Reads with a filter on the prefix of markers."""
+
+    marker: Marker
+    operator: Operator
+
+    @property
+    def name(self) -> str:
+        return f"{self.marker.slug} {self.operator}"
+
+    def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> ReadResult:
+        records: dict[str, Record] = {}
+        complete = True
+        for prefix in self.marker.prefixes([entry.ordinal for entry in entries]):
+            walk = self._walk(reader, prefix)
+            records.update((record.id, record) for record in reversed(walk.rows))
+            complete = complete and walk.is_over
+        return ReadResult(list(records.values()), complete)
+
+    def probe(self, reader: Reader) -> None:
+        if self._walk(reader, self.marker.prefix(0)).rows:
+            raise Unusable(f"{self.name}: the service finds what is not there")
+
+    def total(self, reader: Reader) -> int | None:
+        """Return the service's count of the job's records. Raises Unusable."""
+        prefix = f"{self.marker.job}."
+        page = reader.page(filters=[Condition(self.marker.slug, self.operator, prefix)])
+        self._check(page, prefix)
+        return page.total
+
+    def _check(self, page: Page[Record], prefix: str) -> None:
+        if not all(str(row.data.get(self.marker.slug)).casefold().startswith(prefix) for row in page.items):
+            raise Unusable(f"{self.name}: the service does not heed this filter")
+
+    def _walk(self, reader: Reader, prefix: str) -> Walk:
+        walk = Walk()
+        while not (walk.is_over or walk.is_stuck) and walk.pages < MOST_PAGES:
+            page = reader.page(walk.offset, filters=[Condition(self.marker.slug, self.operator, prefix)])
+            self._check(page, prefix)
+            walk.add(page)
+        return walk
+
+
+@dataclass(frozen=True)
+class NewestFirst:
+    """Reads all records, newest first, back to a given time. Records in `baseline` existed before."""
+
+    baseline: Baseline | None
+    name: str = "newest first"
+
+    def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> ReadResult:
+        walk = Walk()
+        total = None
+        while walk.pages < MOST_PAGES:
+            page = reader.page(walk.offset)
+            total = page.total
+            news = walk.add(page)
+            if walk.is_over or walk.is_stuck or walk.reached(since) or enough(self._candidates(news, since), total):
+                break
+        newest = moment_of(walk.rows[0]) if walk.rows else None
+        return ReadResult(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest, total)
+
+    def probe(self, reader: Reader) -> None:
+        """Does nothing: this strategy needs no check."""
+
+    def _candidates(self, rows: Sequence[Record], since: float | None) -> list[Record]:
+        old = self.baseline.ids if self.baseline is not None else frozenset()
+        return [row for row in rows if row.id not in old and (since is None or is_after(row, since))]
+
+
+ReadStrategy = ByPrefix | NewestFirst
+
+
+@dataclass
+class Walk:
+    """Walks through pages that move down while other clients create records.
+
+    A page that does not begin with a known record restarts the walk.
+    """
+
+    rows: list[Record] = field(default_factory=list)
+    offset: int = 0
+    pages: int = 0
+    is_over: bool = False
+    _seen: dict[str, None] = field(default_factory=dict)
+    _oldest: float | None = None
+    _in_order: bool = True
+    _page: Sequence[str] = ()
+    _repeats: int = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether pages repeat the previous page."""
+        return self._repeats >= MOST_REPEATS
+
+    def add(self, page: Page[Record]) -> Sequence[Record]:
+        """Add the page at `offset`; return its new records."""
+        self.pages += 1
+        items = page.items
+        ids = [row.id for row in items]
+        self._repeats = self._repeats + 1 if items and self.offset and ids == self._page else 0
+        self._page = ids
+        if self.offset and (not items or items[0].id not in self._seen):
+            self.rows, self._seen, self.offset, self._oldest, self._in_order = [], {}, 0, None, True
+            return ()
+        new = [row for row in items if row.id not in self._seen]
+        for row in new:
+            moment = moment_of(row)
+            self._in_order = self._in_order and moment is not None and (self._oldest is None or moment <= self._oldest)
+            self._oldest = moment
+        self.rows += new
+        self._seen.update(dict.fromkeys(row.id for row in new))
+        for old in list(islice(self._seen, max(0, len(self._seen) - REMEMBERED))):
+            del self._seen[old]
+        end = self.offset + len(items)
+        # A short page may not be the last; a page without new records was pushed down.
+        self.is_over = (len(items) < 2 and not new) or (len(items) < PAGE_LIMIT and page.total is not None and end >= page.total)
+        # An overlap of one record shows that none was skipped.
+        self.offset = max(0, end - 1)
+        return new
+
+    def reached(self, since: float | None) -> bool:
+        """Whether everything from `since` on was read. False if the service does not sort by time."""
+        return since is not None and self._in_order and self._oldest is not None and self._oldest < since
+
+
+def is_after(record: Record, since: float) -> bool:
+    """Whether a record may have been created at this moment or later. True for a record without a readable time."""
+    moment = moment_of(record)
+    return moment is None or moment >= since
+
+
+def moment_of(record: Record) -> float | None:
+    """Return a record's creation time in Unix seconds of the service's clock; None if unreadable."""
+    return seconds_of(record.created_at)

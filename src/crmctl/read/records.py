@@ -1,0 +1,423 @@
+"""Read all records of an object, the newest records, or records by id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, Self, Unpack
+
+from crmctl.bulk_context import Progress
+from crmctl.client.answers import ListQuery, Page, iterate
+from crmctl.client.directory import Lister, ReadService
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
+from crmctl.files.whole_files import Spill
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import PAGE_LIMIT, Activity, Record
+from crmctl.read.read_back import Reader
+from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Position, SeenIds, Unsorted
+
+__all__ = ["ScanStatistics", "Sweep", "scan"]
+
+
+@dataclass
+class ScanStatistics(PassStatistics):
+    """Statistics of a scan. `repeated` counts records that came more than once."""
+
+    repeated: int = 0
+
+
+@dataclass
+class SweepState:
+    """The progress of a sweep.
+
+    `closing`: position of the pass from the newest record. `by_time`: pages are sorted by time. `rows` counts records.
+    """
+
+    position: Position
+    closing: Position | None = None
+    by_time: bool = True
+    rows: int = 0
+
+    def to_document(self) -> Json:
+        closing = self.closing.to_document() if self.closing else None
+        return {"position": self.position.to_document(), "closing": closing, "by_time": self.by_time, "rows": self.rows}
+
+    @classmethod
+    def from_document(cls, document: Json) -> Self:
+        closing = Position.from_document(document["closing"]) if document["closing"] else None
+        return cls(Position.from_document(document["position"]), closing, document["by_time"], document["rows"])
+
+
+class Sweep:
+    """One full read. While the caller holds a page of `pages`, `state` is the place to resume after it."""
+
+    def __init__(
+        self,
+        lister: Lister,
+        wanted: Listing,
+        statistics: PassStatistics,
+        state: SweepState | None = None,
+    ) -> None:
+        self.state = state or SweepState(Position())
+        self._lister = lister
+        self._wanted = wanted
+        self._statistics = statistics
+
+    def pages(self) -> Iterator[list[Record]]:
+        """Yield every page. Records repeat where pages overlap, and some may be deleted already.
+
+        Raises ServiceError `no_progress` if the service ignores `offset`, and `offset_capped` if it lists only a limited depth.
+        """
+        failure: CrmctlError | None = None
+        if self.state.closing is None:
+            try:
+                yield from self._forwards()
+            except (NoProgress, RejectedError) as error:
+                if self.state.position.key is None or not self.state.by_time:
+                    raise
+                failure = error
+        # A list cut at some depth looks complete: check that the newest records join the ones read.
+        if self.state.by_time and (failure or self.state.closing or self.state.rows >= PAGE_LIMIT):
+            yield from self._backwards(failure)
+
+    def _forwards(self) -> Iterator[list[Record]]:
+        try:
+            yield from self._run(AnchoredPass(self._lister, self._listing(), self._statistics, self.state.position))
+        except Unsorted:
+            if not self.state.by_time:
+                raise
+            # This list is not sorted by time: read it as one group.
+            self.state = SweepState(Position(), by_time=False)
+            yield from self._run(AnchoredPass(self._lister, self._listing(), self._statistics, self.state.position))
+
+    def _backwards(self, failure: CrmctlError | None) -> Iterator[list[Record]]:
+        mark = self.state.position
+        if mark.key is None:
+            return
+        self.state.closing = self.state.closing or Position(rebases=False)
+        listing = replace(self._wanted, descending=True, until=mark.key + 1)
+        closing = AnchoredPass(self._lister, listing, self._statistics, self.state.closing)
+        try:
+            yield from self._run(closing)
+        except (NoProgress, RejectedError) as error:
+            raise _capped(failure or error) from error
+        if not closing.is_beyond and closing.position.key is not None:
+            raise _capped(failure)
+
+    def _run(self, reading: AnchoredPass) -> Iterator[list[Record]]:
+        for rows in reading.pages():
+            self.state.rows += len(rows)
+            yield rows
+
+    def _listing(self) -> Listing:
+        return replace(self._wanted, by_time=self.state.by_time)
+
+
+def scan(lister: Lister, wanted: Listing, seen: SeenIds, statistics: ScanStatistics) -> Iterator[list[Record]]:
+    """Yield every matching record that exists from start to end of the scan, each once.
+
+    Adds ids to `seen`. Raises the errors of a sweep.
+    """
+    for rows in Sweep(lister, wanted, statistics).pages():
+        new = [row for row in rows if seen.add(row.id)]
+        statistics.repeated += len(rows) - len(new)
+        if new:
+            yield new
+
+
+def _capped(failure: CrmctlError | None) -> ServiceError:
+    if not isinstance(failure, RejectedError):
+        return failure if isinstance(failure, NoProgress) else NoProgress()
+    return ServiceError(
+        f"the service does not list all of its records, from neither end: {failure.message}",
+        code="offset_capped",
+        hint="--filter reads a part that it does list",
+    )
+
+
+PAGE_STEP = PAGE_LIMIT - 1
+"""New records per page: neighbouring pages overlap by one."""
+
+FEW = 3
+"""Up to this many records are read one by one, without a request for the total."""
+
+
+class Cost(NamedTuple):
+    """Approximate number of requests to read some records, and whether crmctl reads the whole object."""
+
+    requests: int
+    as_a_whole: bool
+
+
+def reading_cost(lister: Lister, object_id: str, count: int) -> Cost:
+    """Return the cheaper way to read `count` records. Sends at most one request. Raises the errors of the call."""
+    if count <= FEW:
+        return Cost(count, as_a_whole=False)
+    page = lister.list_records(object_id, sort="created_at", order="asc", limit=1, offset=PAGE_STEP * count)
+    total = page.total if page.total is not None else PAGE_STEP * (count + bool(page.items))
+    pages = -(-total // PAGE_STEP)
+    return Cost(min(count, pages), as_a_whole=pages < count)
+
+
+def fetch(reader: Reader, wanted: SeenIds, tell: Callable[[Cost], None] = lambda _: None) -> Iterator[list[Record]]:
+    """Yield the records of these ids (in lower case), in pages. Skips ids without a record.
+
+    `tell` receives the cost first. A record is missing only if a request for it says so, or if two full reads lack it. Raises the errors of
+    reading.
+    """
+    with SeenIds() as found:
+        cost = reading_cost(reader, reader.object_id, len(wanted)) if len(wanted) else Cost(0, as_a_whole=False)
+        tell(cost._replace(requests=cost.requests + 2) if cost.as_a_whole else cost)  # a full read looks at both ends
+        rounds = 2 if cost.as_a_whole else 0
+        for _ in range(rounds):
+            before = reader.requests
+            yield from _among_all(reader, wanted, found)
+            if len(wanted) - len(found) <= reader.requests - before:
+                break
+        else:
+            if rounds:
+                return
+        for chunk in wanted.chunks(PAGE_LIMIT):
+            yield from ([record] for record_id in chunk if record_id not in found and (record := _one(reader, record_id)) is not None)
+
+
+class AwaitedRecords(Spill):
+    """Records to read, each with a JSON value stored for it."""
+
+    TABLES = "CREATE TABLE awaited (id TEXT PRIMARY KEY, kept TEXT NOT NULL) WITHOUT ROWID"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids = SeenIds()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ids.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, record_id: str, kept: Any) -> None:
+        """Store a value for an id, unless the id already has one."""
+        if self._ids.add(record_id.lower()):
+            self._db.execute("INSERT INTO awaited VALUES (?, ?)", (record_id.lower(), jsontext.dumps(kept)))
+
+    def pages(self, reader: Reader) -> Iterator[list[tuple[Any, Record]]]:
+        """Yield every existing record with its value, in the order of `fetch`."""
+        for page in fetch(reader, self._ids):
+            yield [(self._kept(record), record) for record in page]
+
+    def _kept(self, record: Record) -> Any:
+        return jsontext.loads(self._db.execute("SELECT kept FROM awaited WHERE id = ?", (record.id.lower(),)).fetchone()[0])
+
+
+def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list[Record]]:
+
+    with SeenIds() as seen:
+        for page in scan(reader, Listing(reader.object_id), seen, ScanStatistics()):
+            if mine := [record for record in page if (record_id := record.id.lower()) in wanted and found.add(record_id)]:
+                yield mine
+
+
+def _one(reader: Reader, record_id: str) -> Record | None:
+    try:
+        return reader.record(record_id)
+    except NotFoundError:
+        return None
+
+
+CHUNK_ROWS = 500
+
+
+class KnownRecords(Spill):
+    """Records by id in order of arrival, and ids whose records may be missing."""
+
+    TABLES = "CREATE TABLE record (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, document TEXT)"
+
+    def want(self, ids: Iterable[str]) -> None:
+        """Add ids whose records will be read later."""
+        self._db.executemany("INSERT OR IGNORE INTO record (id) VALUES (?)", ((record_id.lower(),) for record_id in ids))
+
+    def add(self, records: Iterable[Record]) -> None:
+        rows = ((record.id.lower(), jsontext.dumps(record.wire)) for record in records)
+        self._db.executemany(
+            "INSERT INTO record (id, document) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET document = excluded.document", rows
+        )
+
+    def get(self, record_id: str) -> Record | None:
+        """Return the record of an id, ignoring case; None if it is missing."""
+        found = self._db.execute("SELECT document FROM record WHERE id = ?", (record_id.lower(),)).fetchone()
+        return Record.parse(jsontext.loads(found[0])) if found is not None and found[0] is not None else None
+
+    def __len__(self) -> int:
+        """Return the number of ids."""
+        return self._number("SELECT COUNT(*) FROM record")
+
+    @property
+    def found(self) -> int:
+        """Number of ids with a record."""
+        return self._number("SELECT COUNT(*) FROM record WHERE document IS NOT NULL")
+
+    def ids(self) -> Iterator[str]:
+        """Yield every id, with or without a record."""
+        return (record_id for record_id, _ in self._rows())
+
+    def missing(self) -> Iterator[str]:
+        return (record_id for record_id, document in self._rows() if document is None)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (Record.parse(jsontext.loads(document)) for _, document in self._rows() if document is not None)
+
+    def _rows(self) -> Iterator[Sequence[str]]:
+        last = 0
+        query = "SELECT no, id, document FROM record WHERE no > ? ORDER BY no LIMIT ?"
+        while rows := self._db.execute(query, (last, CHUNK_ROWS)).fetchall():
+            last = rows[-1][0]
+            yield from (row[1:] for row in rows)
+
+    def _number(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0])
+
+
+def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> KnownRecords:
+    """Read the existing records of these ids. Raises the errors of reading."""
+    known = KnownRecords()
+    with SeenIds() as ids:
+        for record_id in wanted:
+            ids.add(record_id.lower())
+        progress.start("reading", len(ids))
+        try:
+            for chunk in ids.chunks(CHUNK_ROWS):
+                known.want(chunk)
+            for page in fetch(reader, ids):
+                known.add(page)
+                progress.advance(len(page))
+        except BaseException:
+            known.close()
+            raise
+        finally:
+            progress.finish()
+    return known
+
+
+PASSES = 3
+"""Most reads of the list if other clients change it meanwhile."""
+
+LINKS = ("linkedRecords", "participants")
+
+PERSON = "person"
+
+
+def all_activities(lister: ReadService) -> Iterator[list[Activity]]:
+    """Yield every activity, in pages. If the list changed meanwhile, read it again, so activities may repeat."""
+    for _ in range(PASSES):
+        shifts: list[bool] = []
+        pages = iterate(lambda limit, offset: lister.list_activities(limit=limit, offset=offset), on_shift=partial(shifts.append, True))
+        yield from (page.items for page in pages)
+        if not shifts:
+            return
+
+
+def named_records(activity: Activity) -> set[str]:
+    """Return the ids, in lower case, of all records that an activity names."""
+    return set(_ids(activity.wire))
+
+
+def _ids(wire: Json) -> Iterator[str]:
+    for link in wire.get("linkedRecords") or ():
+        if isinstance(link, dict) and isinstance(link.get("recordId"), str):
+            yield link["recordId"].lower()
+    for participant in wire.get("participants") or ():
+        if isinstance(participant, dict) and participant.get("type") == PERSON and isinstance(participant.get("id"), str):
+            yield participant["id"].lower()
+
+
+def swap_links(activity: Mapping[str, Any], away: Mapping[str, str]) -> Json:
+    """Return the activity's link lists that change when the ids in `away` are replaced."""
+    change = {}
+    for name in LINKS:
+        there = activity.get(name) or []
+        moved = _each_once([_swapped(link, away) for link in there])
+        if moved != _each_once(there):
+            change[name] = moved
+    return change
+
+
+def _swapped(link: Any, away: Mapping[str, str]) -> Any:
+    if not isinstance(link, Mapping):
+        return link
+    key = "recordId" if "recordId" in link else "id" if link.get("type") == PERSON else None
+    there = link.get(key) if key else None
+    return {**link, str(key): away[there.lower()]} if isinstance(there, str) and there.lower() in away else link
+
+
+def _each_once(links: Sequence[Any]) -> list[Any]:
+    return list({jsontext.dumps(link, sort_keys=True): link for link in links}.values())
+
+
+def count_links(lister: ReadService) -> Counter[str]:
+    """Return the number of activities that name each record, by id in lower case."""
+    seen: set[str] = set()
+    links: Counter[str] = Counter()
+    for page in all_activities(lister):
+        for activity in page:
+            if activity.id not in seen:
+                seen.add(activity.id)
+                links.update(named_records(activity))
+    return links
+
+
+STILL_NEW = 10.0
+"""Seconds for which a page counts as current."""
+
+
+@dataclass(frozen=True)
+class NewestPage:
+    """A page and the time it was read."""
+
+    page: Page[Record]
+    read_at: float
+
+    @classmethod
+    def read(cls, lister: Lister, object_id: str, clock: Clock) -> NewestPage:
+        """Read the page of records changed last. Raises the errors of the call."""
+        read_at = clock.monotonic()
+        return cls(lister.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT), read_at)
+
+    def if_new(self, clock: Clock) -> Page[Record] | None:
+        return self.page if clock.monotonic() - self.read_at <= STILL_NEW else None
+
+
+class CountedReads:
+    """Counts the requests of `service`.
+
+    `shown` removes values that the user may not see. `total` and `date` come from the last page.
+    """
+
+    def __init__(self, service: ReadService, shown: Callable[[Record], Record] = lambda record: record) -> None:
+        self.requests = 0
+        self.total: int | None = None
+        self.date: str | None = None
+        self._service = service
+        self._shown = shown
+
+    def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
+        self.requests += 1
+        page = self._service.list_records(object_id, **query)
+        self.total, self.date = page.total, page.date
+        return replace(page, items=[self._shown(record) for record in page.items])
+
+    def get_record(self, object_id: str, record_id: str) -> Record:
+        self.requests += 1
+        return self._shown(self._service.get_record(object_id, record_id))
+
+    def list_activities(
+        self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
+    ) -> Page[Activity]:
+        self.requests += 1
+        return self._service.list_activities(record_id=record_id, object_id=object_id, limit=limit, offset=offset)

@@ -1,0 +1,216 @@
+"""The schema document, and how it is read from a service."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from crmctl.errors import NotFoundError, RejectedError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Attribute, AttributeType, Object
+from crmctl.values import yaml_text
+
+if TYPE_CHECKING:
+    from crmctl.client.crm import Crm
+
+VERSION = 1
+TARGET = "allowed_object"
+"""In the file's `config` of a reference: the slug of the target object."""
+
+
+_HINT = "crmctl schema pull -o yaml shows the form"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, strict=True)
+
+
+class AttributeSpec(_Part):
+    """The wanted state of one attribute. Missing flags are false."""
+
+    slug: str = Field(min_length=1)
+    name: str | None = None
+    type: str
+    is_required: bool = False
+    is_unique: bool = False
+    is_list: bool = False
+    config: Json | None = None
+
+    @model_validator(mode="after")
+    def _has_its_config(self) -> AttributeSpec:
+        config = self.config or {}
+        if self.type == AttributeType.SELECT and not isinstance(config.get("options"), list):
+            raise ValueError("a select needs config.options, a list")
+        if self.type == AttributeType.REFERENCE and not isinstance(config.get(TARGET), str):
+            raise ValueError(f"a reference needs config.{TARGET}, the slug of an object")
+        return self
+
+    @property
+    def target(self) -> str | None:
+        return (self.config or {}).get(TARGET)
+
+
+class ObjectSpec(_Part):
+    """The wanted state of one object. `type` is informative: standard objects cannot be created."""
+
+    slug: str = Field(min_length=1)
+    type: str | None = None
+    singular_name: str | None = None
+    plural_name: str | None = None
+    description: str | None = None
+    attributes: list[AttributeSpec] = []
+
+    @field_validator("attributes")
+    @classmethod
+    def _once_each(cls, attributes: list[AttributeSpec]) -> list[AttributeSpec]:
+        return _unique(attributes)
+
+
+class SchemaDocument(_Part):
+    version: int = VERSION
+    objects: list[ObjectSpec]
+
+    @field_validator("version")
+    @classmethod
+    def _known(cls, version: int) -> int:
+        if version != VERSION:
+            raise ValueError(f"this crmctl reads version {VERSION}")
+        return version
+
+    @field_validator("objects")
+    @classmethod
+    def _once_each(cls, objects: list[ObjectSpec]) -> list[ObjectSpec]:
+        return _unique(objects)
+
+    def wire(self) -> Json:
+        """Return the JSON form without empty keys."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+def _unique(parts: list[Any]) -> list[Any]:
+    slugs = [part.slug for part in parts]
+    if twice := sorted({slug for slug in slugs if slugs.count(slug) > 1}):
+        raise ValueError(f"given twice: {', '.join(twice)}")
+    return parts
+
+
+def read_schema(content: bytes, name: str) -> SchemaDocument:
+    """Parse a file's bytes, JSON or YAML. Raises UsageError if it is neither, RejectedError if it is not a schema."""
+    try:
+        text = content.decode("utf-8-sig")
+        value = jsontext.loads(text) if text.lstrip().startswith("{") else yaml_text.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{name} is neither JSON nor YAML: {reason(error)}", hint=_HINT) from error
+    if not isinstance(value, Mapping):
+        raise RejectedError(f"{name} holds no schema: it must be an object with `objects`", hint=_HINT)
+    try:
+        return SchemaDocument.model_validate(dict(value))
+    except ValidationError as error:
+        problems = [{"place": _place(value, one["loc"]), "problem": _said(one["type"], one["msg"])} for one in error.errors()]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        said = f"{name}: {problems[0]['place']}: {problems[0]['problem']}{more}"
+        raise RejectedError(said, hint=_HINT, code="invalid_schema", details=problems) from error
+
+
+_PROBLEMS = {
+    "missing": "is missing",
+    "extra_forbidden": "is no key that belongs there",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("dict_type", "model_type", "mapping_type", "model_attributes_type"), "must be an object"),
+}
+
+
+def _said(kind: str, text: str) -> str:
+    return _PROBLEMS.get(kind) or text.removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def _place(value: Any, path: Sequence[str | int]) -> str:
+    """Return the place in the file for a message: objects.people.attributes.email.type, with slugs instead of numbers."""
+    words = []
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            value = None
+        slug = value.get("slug") if isinstance(value, Mapping) and isinstance(step, int) else None
+        words.append(slug if isinstance(slug, str) else str(step))
+    return ".".join(words) or "the document"
+
+
+@dataclass(frozen=True)
+class Present:
+    """The objects of a service by slug, and the attributes by slug of those that were read."""
+
+    objects: Mapping[str, Object]
+    attributes: Mapping[str, Mapping[str, Attribute]] = field(default_factory=dict)
+
+    @property
+    def slugs(self) -> dict[str, str]:
+        """Object slugs by id."""
+        return {found.id.lower(): slug for slug, found in self.objects.items()}
+
+
+def read_service(service: Crm, wanted: Collection[str] | None = None) -> Present:
+    """Read the service's objects, and the attributes of those in `wanted` or of all: one request for the list and one per object."""
+    objects = {crm_object.slug or crm_object.id: crm_object for crm_object in service.list_objects()}
+    asked = [slug for slug in objects if wanted is None or slug in wanted]
+    return Present(
+        objects, {slug: {attribute.slug: attribute for attribute in service.list_attributes(objects[slug].id)} for slug in asked}
+    )
+
+
+def to_document(present: Present, wanted: Sequence[str] = ()) -> SchemaDocument:
+    """Return the schema of the objects in `wanted` (slugs or ids), or of all. Raises NotFoundError for an unknown object."""
+    chosen = [_slug_of(present, text) for text in wanted] or list(present.objects)
+    return SchemaDocument(objects=[_object(present, slug) for slug in dict.fromkeys(chosen)])
+
+
+def _slug_of(present: Present, text: str) -> str:
+    slug = text if text in present.objects else present.slugs.get(text.lower())
+    if slug is None:
+        raise NotFoundError(f"there is no object {text!r}", hint=f"objects: {', '.join(sorted(present.objects))}")
+    return slug
+
+
+def _object(present: Present, slug: str) -> ObjectSpec:
+    found = present.objects[slug]
+    return ObjectSpec(
+        slug=slug,
+        type=found.type,
+        singular_name=found.singular_name,
+        plural_name=found.plural_name,
+        description=found.description,
+        attributes=[_attribute(attribute, present.slugs) for attribute in present.attributes[slug].values()],
+    )
+
+
+def _attribute(attribute: Attribute, slugs: Mapping[str, str]) -> AttributeSpec:
+    return AttributeSpec(
+        slug=attribute.slug,
+        name=attribute.name,
+        type=attribute.type or "text",
+        is_required=bool(attribute.is_required),
+        is_unique=bool(attribute.is_unique),
+        is_list=bool(attribute.is_list),
+        config=portable_config(attribute, slugs),
+    )
+
+
+def portable_config(attribute: Attribute, slugs: Mapping[str, str]) -> Json | None:
+    """Return an attribute's `config` with the slug of its target instead of the id; an unlisted object keeps its id."""
+    config = dict(attribute.config or {})
+    if target := config.pop("allowed_object_id", None):
+        config[TARGET] = slugs.get(str(target).lower(), str(target))
+    if "options" in config:
+        config["options"] = attribute.options
+    return config or None

@@ -1,0 +1,271 @@
+"""Reading and changing members, keys, sessions and logs, and the overview page."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.scopes import SCOPES
+from crmctl.service.console.cells import ListCell
+from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery, actor_name
+from crmctl.service.console.pages import MOST_OBJECTS, Pages
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, browser_name, make_password_link
+from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
+from crmctl.service.roles import MEANINGS, MemberRole, role_of
+from crmctl.service.store import deliveries, keys, logs, members, records, reports, webhooks, workflow_runs, workflows
+from crmctl.service.store.keys import ApiKey, parse_expiry
+from crmctl.service.store.logs import RequestFilter
+from crmctl.service.store.record_pages import LOOKED
+from crmctl.service.store.tx import Tx
+from crmctl.service.workflows.run_executor import switch
+
+SUBJECTS = ("object", "attribute", "member", "key", "endpoint", "report", "workflow")
+MOST_FAILING = 10
+"""Endpoints, reports and workflows named on the overview; the lists have the others."""
+
+
+def list_members(tx: Tx, visit: Visit, _asked: NounQuery) -> list[Json]:
+    access = members.access_of_members(tx, now=visit.now())
+    return [member | {"access": access.get(member["id"], "")} for member in members.list_members(tx)]
+
+
+def changeable_member(tx: Tx, visit: Visit) -> Json:
+    """Return the member of the path. Raises Forbidden if only an owner may change it."""
+    member = members.get_member(tx, visit.id("id"))
+    if role_of(member["role"]) is MemberRole.OWNER and not visit.may(MemberRole.OWNER):
+        raise Forbidden("only an owner changes an owner")
+    access = members.access_of_members(tx, now=visit.now()).get(member["id"], "")
+    return member | {"access": access, "role": role_of(member["role"]).label}
+
+
+def role_options(visit: Visit) -> dict[str, tuple[str, str]]:
+    return {role.label: (role.label.capitalize(), meaning) for role, meaning in MEANINGS.items() if visit.may(role)}
+
+
+def invite(tx: Tx, visit: Visit) -> Outcome:
+    role, email = _role(visit), visit.text("email")
+    member = members.create_member(tx, name=visit.text("name"), email=email, role=role.label, **visit.stamp())
+    return password_link(tx, visit, member)
+
+
+def change_member(tx: Tx, visit: Visit, member: Json) -> Outcome:
+    role = _role(visit)
+    if role is not MemberRole.OWNER:
+        owners = [other["id"] for other in members.list_members(tx) if role_of(other["role"]) is MemberRole.OWNER]
+        if owners == [member["id"]]:
+            raise Conflict("the organization needs an owner; make another member an owner first", {"field": "role"})
+    members.update_member(tx, member["id"], name=visit.text("name"), role=role.label, image=member["user"]["image"])
+    return Redirect("/members", "saved")
+
+
+def _role(visit: Visit) -> MemberRole:
+    """Return the role of the form. Raises BadRequest without one, Forbidden for a role above the visitor's own."""
+    role = next((role for role in MEANINGS if role.label == visit.text("role")), None)
+    if role is None:
+        raise BadRequest("choose a role", {"field": "role"})
+    if not visit.may(role):
+        raise Forbidden("only an owner makes an owner")
+    return role
+
+
+def password_link(tx: Tx, visit: Visit, member: Json) -> Outcome:
+    link = make_password_link(tx, visit.context.settings.address, member["id"], now=visit.now())
+    return ConsolePage("member_link.html", {"section": "members", "member": member, "link": link.url})
+
+
+def lock(tx: Tx, _visit: Visit, member: Json) -> None:
+    members.drop_password(tx, member["id"])
+    members.end_sessions_of(tx, member["id"])
+
+
+def _scope_groups() -> dict[str, list[tuple[str, str]]]:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for scope, meaning in SCOPES.items():
+        groups.setdefault(scope.partition(":")[0], []).append((scope, meaning))
+    return groups
+
+
+ACCESS = BoxChoice(
+    everything="full",
+    only="scopes",
+    box="scope",
+    one="scope",
+    all="full access",
+    groups=_scope_groups(),
+    labels=(
+        ("Full access", "Every scope."),
+        ("Only these scopes", "Reading needs the read scope of a resource, changing it the write scope."),
+    ),
+)
+
+
+def list_keys(tx: Tx, visit: Visit, _asked: NounQuery) -> list[Json]:
+    return [_key(key, visit.now()) for key in reversed(keys.list_keys(tx))]
+
+
+def get_key(tx: Tx, visit: Visit) -> Json:
+    key = next((key for key in keys.list_keys(tx) if key.id == visit.id("id")), None)
+    if key is None:
+        raise NotFound(f"there is no key with the id {visit.id('id')}")
+    return _key(key, visit.now())
+
+
+def _key(key: ApiKey, now: float) -> Json:
+    state = "revoked" if key.revoked_at is not None else "expired" if key.is_expired(now) else "active"
+    return key.wire() | {"state": state}
+
+
+def access_cell(key: Json) -> ListCell:
+    scopes = key["scopes"]
+    return ListCell("Full access") if scopes is None else ListCell(f"{len(scopes)} of {len(SCOPES)} scopes", more=scopes)
+
+
+def create_key(tx: Tx, visit: Visit) -> Outcome:
+    key_id, now, expires = visit.form_id(), visit.now(), visit.text("expires")
+    if any(key.id == key_id for key in keys.list_keys(tx)):
+        return Redirect("/keys", "created-before")
+    scopes = ACCESS.read(visit, "access")
+    key, value = keys.create_key(
+        tx,
+        name=visit.text("name"),
+        scopes=None if scopes is None else frozenset(scopes),
+        expires_at=parse_expiry(expires, now) if expires else None,
+        created_by=visit.session.member_id,
+        ids=lambda: key_id,
+        now=now,
+    )
+    values = {"section": "keys", "key": _key(key, now), "value": value, "address": visit.context.settings.address}
+    return ConsolePage("key_created.html", values, HTTPStatus.CREATED)
+
+
+def revoke_key(tx: Tx, visit: Visit, key: Json) -> None:
+    keys.revoke_key(tx, key["id"], now=visit.now())
+
+
+def sessions(tx: Tx, visit: Visit, member_id: str | None) -> list[Json]:
+    """Return the open sessions of one member, or of all. Each says which page its button leads back to."""
+    found = members.list_sessions(tx, member_id, now=visit.now())
+    origin = "own" if member_id else "all"
+    return [session | {"isOwn": session["id"] == visit.session.id, "from": origin} for session in found]
+
+
+def browser_cell(session: Json) -> ListCell:
+    return ListCell(browser_name(session["agent"]), note=session["area"] + (" · this one" if session["isOwn"] else ""))
+
+
+def end_session(tx: Tx, visit: Visit, session: Json) -> Outcome:
+    """End the visitor's own session; an administrator ends any."""
+    of_all = visit.may_administer
+    if not of_all and visit.session.member_id is None:
+        raise Forbidden("this session belongs to no member")
+    if not members.end_session(tx, session["id"], None if of_all else visit.session.member_id):
+        raise NotFound("this session has already ended")
+    return Redirect("/sessions" if of_all and visit.text("from") == "all" else "/account", "session-ended")
+
+
+def list_requests(tx: Tx, _visit: Visit, asked: NounQuery) -> NounPage:
+    key, request_id, status = asked.filters["key"], asked.filters["id"], asked.filters["status"]
+    is_complete = asked.is_complete or not (key or request_id)
+    since = None if is_complete else logs.moment_of_newest(tx, LOOKED)
+    conditions = RequestFilter(key or None, request_id or None, int(status) if status in ("400", "500") else None, since)
+    return NounPage(logs.list_requests(tx, conditions, asked.limit, asked.offset), LOOKED if since is not None else None)
+
+
+def key_options(tx: Tx) -> dict[str, str]:
+    return {key.id: key.name for key in keys.list_keys(tx)}
+
+
+def status_cell(request: Json) -> ListCell:
+    status = request["status"]
+    return ListCell(str(status or "none"), "chips", chips=((str(status or "none"), "green" if status and status < 400 else "red"),))
+
+
+def list_audit(tx: Tx, _visit: Visit, asked: NounQuery) -> list[Json]:
+    subject = asked.filters["about"]
+    return logs.list_entries(tx, asked.limit, asked.offset, action=subject if subject in SUBJECTS else None)
+
+
+def subject_cell(entry: Json) -> ListCell:
+    about = entry["about"]
+    name = about.get("name") or about.get("slug") or about.get("url") or entry["id"]
+    return ListCell(str(name), more=[jsontext.dumps(about)] if about else ())
+
+
+def actor_cell(entry: Json) -> ListCell:
+    return ListCell(actor_name(entry["by"]), note="API key" if entry["by"] and entry["by"]["type"] == "key" else "")
+
+
+def report_result(report: Json) -> ListCell:
+    run = report["last"]
+    if run is None:
+        return ListCell()
+    count = run["resultCount"]
+    text = f"{count:,} result{'' if count == 1 else 's'}"
+    return ListCell(text, path=f"/reports/{report['id']}/runs/{run['id']}", badge=run["status"], note=run.get("error") or "")
+
+
+def last_run(run: Json | None) -> ListCell:
+    return ListCell(run["createdAt"], "moment", badge=run["status"], note=run["error"] or "") if run else ListCell()
+
+
+def success(outcomes: Json) -> ListCell:
+    text = f"{outcomes['completed']} of {outcomes['ended']}" if outcomes["ended"] else ""
+    return ListCell(text, is_bad=bool(outcomes["failed"]))
+
+
+def switch_workflow(tx: Tx, visit: Visit, workflow: Json) -> Outcome:
+    enabled = visit.text("enabled") == "true"
+    switch(tx, workflow["id"], enabled, now=visit.now())
+    return Redirect(f"/workflows/{workflow['id']}", "enabled" if enabled else "disabled")
+
+
+def add_overview(pages: Pages) -> None:
+    @pages.get("")
+    def overview(tx: Tx, visit: Visit) -> ConsolePage:
+        now = visit.now()
+        endpoints = webhooks.list_endpoints(tx)
+        enabled = [endpoint for endpoint in endpoints if endpoint["enabled"]]
+        failing = [endpoint for endpoint in enabled if endpoint["health"] == "failing"]
+        disabled, broken = [endpoint for endpoint in endpoints if endpoint["disabledAt"]], _broken(tx)
+        counts = [deliveries.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
+        values = {
+            "section": "overview",
+            "organisation": members.get_organisation(tx),
+            "address": visit.context.settings.address,
+            "active_keys": sum(not key.is_expired(now) and key.revoked_at is None for key in keys.list_keys(tx)),
+            "endpoints": len(endpoints),
+            "enabled_endpoints": len(enabled),
+            "failing": failing[:MOST_FAILING],
+            "failing_endpoints": len(failing),
+            "never_succeeded": sum(endpoint["succeededAt"] is None for endpoint in failing),
+            "failed": sum(count[deliveries.FAILED] for count in counts),
+            "pending": sum(count[deliveries.PENDING] for count in counts),
+            "sessions": members.count_sessions(tx, now=now),
+            "given_up": disabled[:MOST_FAILING],
+            "broken": broken[:MOST_FAILING],
+            "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
+            "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
+            "totals": [(known, records.count_records(tx, known["id"])) for known in visit.objects[:MOST_OBJECTS]],
+        }
+        return ConsolePage("overview.html", values)
+
+
+def _broken(tx: Tx) -> list[Json]:
+    """Return reports whose last run failed, and enabled workflows whose last completed run failed: `{path, name, kind, at, error}`."""
+    broken = []
+    for workflow in workflows.list_workflows(tx):
+        last = workflow_runs.last_ended(tx, workflow["id"]) if workflow["enabled"] else None
+        if last and last["status"] == workflow_runs.FAILED:
+            broken.append(_attention("workflow", workflow, last, last["createdAt"]))
+    runs = reports.last_runs(tx)
+    for report in reports.list_reports(tx):
+        run = runs.get(report["id"])
+        if run and run["status"] == reports.FAILED:
+            broken.append(_attention("report", report, run, run["startedAt"]))
+    return broken
+
+
+def _attention(kind: str, thing: Json, run: Json, at: str) -> Json:
+    path = f"/{kind}s/{thing['id']}"
+    return {"path": path, "kind": kind.capitalize(), "at": at, "name": thing["name"], "error": run.get("error") or ""}

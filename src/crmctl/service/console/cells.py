@@ -1,0 +1,151 @@
+"""Values as pages show them: text, chips, amounts, times and links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from crmctl.models import jsontext
+from crmctl.models.resources import AttributeType
+from crmctl.service.console.visits import Visit, day, is_wire_time
+from crmctl.service.store import records
+from crmctl.service.store.tx import Tx
+from crmctl.values.value_readers import Invalid, canonical_uuid, read_address, read_name
+
+COLOURS = ("grey", "blue", "purple", "amber", "green", "red")
+SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥", "CNY": "CN¥", "INR": "₹", "KRW": "₩", "BRL": "R$", "ILS": "₪"}
+
+
+@dataclass(frozen=True)
+class ListCell:
+    """One value. `kind`: text, number, time (the day), moment (day and time), lines, code or chips.
+
+    `path` is a link in this area, `url` one elsewhere; `badge` stands before the text, `note` below it; `more` unfolds.
+    """
+
+    text: str = ""
+    kind: str = "text"
+    path: str = ""
+    url: str = ""
+    badge: str = ""
+    note: str = ""
+    links: Sequence[tuple[str, str]] = ()
+    more: Sequence[str] = ()
+    chips: Sequence[tuple[str, str]] = ()
+    is_bad: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind == "number"
+
+
+def cells_of(tx: Tx, shown: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], visit: Visit) -> list[list[ListCell]]:
+    """Return the values of these attributes for each record; references show the record's name."""
+    slugs = {known["id"]: known["slug"] for known in visit.objects}
+    labels: dict[str, dict[str, str]] = {}
+    for attribute in shown:
+        if target := reference_target(attribute):
+            ids = [value for row in rows if isinstance(value := row["data"].get(attribute["slug"]), str)]
+            labels.setdefault(target, {}).update(records.labels_of(tx, target, ids) if target in slugs else {})
+    return [[_cell(attribute, row["data"].get(attribute["slug"]), labels, slugs) for attribute in shown] for row in rows]
+
+
+def value_cell(attribute: Mapping[str, Any], value: Any) -> ListCell:
+    """One value of an attribute that is not a reference; `attribute` needs a type, and a config if it has options."""
+    kind = attribute["type"]
+    if kind in (AttributeType.SELECT, AttributeType.LIST) and value:
+        options = list((attribute.get("config") or {}).get("options", ()))
+        texts = [value_text(kind, element) for element in (value if isinstance(value, list) else [value])]
+        chips = tuple((text, COLOURS[options.index(text) % len(COLOURS)] if text in options else COLOURS[0]) for text in texts)
+        return ListCell(", ".join(texts), "chips", chips=chips)
+    if kind == AttributeType.DATE and isinstance(value, str) and is_wire_time(value):
+        return ListCell(value, "time")
+    return ListCell(value_text(kind, value), "number" if is_numeric(kind) else "text")
+
+
+def reference_target(attribute: Mapping[str, Any]) -> str | None:
+    """The id of the object that a single reference leads to."""
+    is_single = attribute["type"] == AttributeType.REFERENCE and not attribute["isList"]
+    return str(attribute["config"]["allowed_object_id"]) if is_single else None
+
+
+def labels_in(tx: Tx, attributes: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the records that the data refers to, by id. Deleted records and invalid ids have none."""
+    labels: dict[str, str] = {}
+    for attribute in attributes:
+        value, target = data.get(attribute["slug"]), reference_target(attribute)
+        if target and isinstance(value, str) and canonical_uuid(value):
+            labels |= records.labels_of(tx, target, [value])
+    return labels
+
+
+def _cell(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, Mapping[str, str]], slugs: Mapping[str, str]) -> ListCell:
+    target = reference_target(attribute)
+    if target is None or not isinstance(value, str):
+        return value_cell(attribute, value)
+    label = labels.get(target, {}).get(value)
+    return ListCell(f"…{value[-8:]} (deleted)") if label is None else ListCell(label, path=f"/records/{slugs[target]}/{value}")
+
+
+def value_text(kind: str, value: Any) -> str:
+    """Return a value, or a list of values, as text."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(value_text(kind, element) for element in value)
+    return _TEXTS.get(kind, _plain)(value)
+
+
+def is_numeric(kind: str) -> bool:
+    return kind in (AttributeType.NUMBER, AttributeType.CURRENCY)
+
+
+def grouped(value: Any) -> str:
+    """Return a number with thousands separators and all its digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return _plain(value)
+    exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    if abs(exact.adjusted()) > 30:
+        return jsontext.dumps(value)
+    return f"{exact:,f}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "Yes" if value else "No"
+    return value if isinstance(value, str) else jsontext.dumps(value)
+
+
+def _composite(read: Callable[[Any], str]) -> Callable[[Any], str]:
+    def text(value: Any) -> str:
+        try:
+            return read(value)
+        except Invalid:
+            return _plain(value)
+
+    return text
+
+
+def _money(value: Any) -> str:
+    """Return `€1,250.50`, or `CHF 0.01` for a currency without a symbol of its own."""
+    amount, currency = (value.get("amount"), value.get("currency")) if isinstance(value, Mapping) else (value, None)
+    figures = f"{amount:,.2f}" if isinstance(amount, float) and round(amount, 2) == amount else grouped(amount)
+    if not currency:
+        return figures
+    mark = SYMBOLS.get(currency, f"{currency} ")
+    return f"-{mark}{figures[1:]}" if figures.startswith("-") else f"{mark}{figures}"
+
+
+def _date(value: Any) -> str:
+    return day(value) if isinstance(value, str) and is_wire_time(value) else _plain(value)
+
+
+_TEXTS: dict[str, Callable[[Any], str]] = {
+    AttributeType.NAME: _composite(read_name),
+    AttributeType.ADDRESS: _composite(read_address),
+    AttributeType.CURRENCY: _money,
+    AttributeType.NUMBER: grouped,
+    AttributeType.DATE: _date,
+}

@@ -1,0 +1,445 @@
+"""Pages rendered from a noun's declaration: list, form, action confirmation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.service.console.cells import ListCell
+from crmctl.service.console.pages import NavigationLink, Pages
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
+from crmctl.service.definitions.definitions_file import format_document
+from crmctl.service.faults import BadRequest, Conflict, Fault
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import logs
+from crmctl.service.store.tx import Tx
+
+LONGEST_FILTER = 200
+
+
+@dataclass(frozen=True)
+class NounColumn:
+    """`value` returns a cell, or its text."""
+
+    title: str
+    value: Callable[[Json], ListCell | str]
+    is_number: bool = False
+
+    def cell(self, thing: Json) -> ListCell:
+        value = self.value(thing)
+        return value if isinstance(value, ListCell) else ListCell(value)
+
+
+@dataclass(frozen=True)
+class BoxChoice:
+    """Radio buttons with the values `everything` and `only`, and check boxes called `box`; `one` and `all` name them in errors."""
+
+    everything: str
+    only: str
+    box: str
+    one: str
+    all: str
+    groups: Mapping[str, Sequence[tuple[str, str]]]
+    labels: tuple[tuple[str, str], tuple[str, str]]
+
+    def read(self, visit: Visit, field: str) -> list[str] | None:
+        """Return the ticked boxes, None for everything. Raises BadRequest for both, or neither."""
+        chosen, ticked = set(visit.chosen(field)), visit.chosen(self.box)
+        if chosen == {self.everything} and not ticked:
+            return None
+        if chosen <= {self.only} and ticked:
+            return ticked
+        if self.everything in chosen:
+            raise BadRequest(f"both {self.all} and single ones are chosen; choose one or the other", {"field": field})
+        either = "" if chosen == {self.only} else f", or {self.all}"
+        raise BadRequest(f"choose at least one {self.one}{either}", {"field": field})
+
+    def shown(self, visit: Visit, field: str) -> str:
+        """Return the button to preselect in a form that comes back; it never grants more than the ticked boxes."""
+        if visit.chosen(self.box):
+            return self.only
+        answer = visit.text(field)
+        return answer if answer in (self.everything, self.only) else ""
+
+
+@dataclass(frozen=True)
+class NounField:
+    """`kind`: text, textarea, email, url, mono, date, datetime-local, select, radio, boxes. `on` limits it to `new` or `edit` forms."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    hint: str = ""
+    note: str = ""
+    is_required: bool = False
+    longest: int = 200
+    placeholder: str = ""
+    options: Callable[[Visit], Mapping[str, tuple[str, str]]] = lambda _visit: {}
+    boxes: BoxChoice | None = None
+    on: str = ""
+    is_fixed: bool = False
+
+    def is_on(self, *, new: bool) -> bool:
+        return self.on in ("", "new" if new else "edit")
+
+
+@dataclass(frozen=True)
+class NounForm:
+    """`stored` returns the current value of each field. `create` and `change` save and return where to go.
+
+    They raise BadRequest or Conflict. If `is_readable`, visitors who may not save see the page without the fields.
+    """
+
+    fields: Sequence[NounField]
+    stored: Callable[[Json], Json]
+    create: Callable[[Tx, Visit], Outcome] | None = None
+    change: Callable[[Tx, Visit, Json], Outcome] | None = None
+    new_title: str = ""
+    new_button: str = "Create"
+    edit_path: str = ""
+    """Below the thing's own path; empty where the form is the thing's page."""
+    edit_title: str = ""
+    needs: MemberRole = MemberRole.ADMIN
+    is_readable: bool = False
+    facts: Callable[[Tx, Visit, Json], Sequence[tuple[str, ListCell]]] = lambda _tx, _visit, _thing: ()
+
+
+@dataclass(frozen=True)
+class NounAction:
+    """One thing to do to a thing. With a `text` a page asks first; `label` is the button on the thing's page or row."""
+
+    name: str
+    label: Callable[[Json], str]
+    act: Callable[[Tx, Visit, Json], Outcome | Json | None]
+    """Return where to go, values for the thing's page, or None for the usual way."""
+    title: Callable[[Json], str] | None = None
+    text: Callable[[Tx, Json], str] | None = None
+    button: str = ""
+    notice: str = ""
+    needs: MemberRole = MemberRole.ADMIN
+    goes_to_list: bool = False
+    anchor: str = ""
+    is_primary: bool = False
+    fields: Callable[[Json], Mapping[str, str]] = lambda _thing: {}
+    is_offered: Callable[[Visit, Json], bool] = lambda _visit, _thing: True
+    is_slow: bool = False
+
+
+@dataclass(frozen=True)
+class NounFilter:
+    """`options` is None for a text field."""
+
+    name: str
+    label: str
+    options: Callable[[Tx], Mapping[str, str]] | None = None
+
+
+@dataclass(frozen=True)
+class NounPage:
+    """One page of things, one more than the page shows if there are more. `looked`: how many were searched if not all."""
+
+    things: Sequence[Json]
+    looked: int | None = None
+
+
+@dataclass(frozen=True)
+class NounQuery:
+    """The page and filters in the address of a list."""
+
+    limit: int
+    offset: int
+    filters: Mapping[str, str]
+    is_complete: bool = False
+
+
+@dataclass(frozen=True)
+class ConsoleNoun:
+    """A kind of thing the console manages: its list, form, actions, role and texts."""
+
+    path: str
+    plural: str
+    singular: str
+    columns: Sequence[NounColumn]
+    list: Callable[[Tx, Visit, NounQuery], NounPage | Sequence[Json]]
+    empty: str
+    group: str = ""
+    """Of the navigation; a noun without a group has no link there."""
+    link_text: str = ""
+    """In the navigation; the plural if empty."""
+    section: str = ""
+    needs: MemberRole = MemberRole.VIEWER
+    hint: Callable[[Visit], str] = lambda _visit: ""
+    per_page: int = 0
+    is_slow: bool = False
+    get: Callable[[Tx, Visit], Json] | None = None
+    name: Callable[[Json], str] = lambda thing: str(thing["name"])
+    opens: Callable[[Visit, Json], bool] = lambda _visit, _thing: True
+    state: Callable[[Json], str] = lambda _thing: ""
+    is_past: Callable[[Json], bool] = lambda _thing: False
+    filters: Sequence[NounFilter] = ()
+    form: NounForm | None = None
+    new: tuple[str, MemberRole] | None = None
+    """Text and role of the button that leads to `path`/new."""
+    actions: Sequence[NounAction] = ()
+    row_actions: Sequence[str] = ()
+    links: Sequence[tuple[str, str, MemberRole]] = ()
+    """Further buttons of the list: text, path, role."""
+    facts: Callable[[Visit], Mapping[str, str]] = lambda _visit: {}
+    """Shown below the list, under `facts_title`."""
+    facts_title: str = ""
+    base: str = ""
+    """Path of the thing this noun belongs to, with its parameters."""
+    trail: Callable[[Tx, Visit], Sequence[tuple[str, str]]] | None = None
+    show: Callable[[Tx, Visit, Json], Json] | None = None
+    """Return the template values of the thing's own page; without it the form is the thing's page."""
+    template: str = "thing.html"
+    header_actions: Sequence[str] = ()
+    children: ConsoleNoun | None = None
+    """Listed on the thing's page."""
+
+    @property
+    def active_section(self) -> str:
+        return self.section or self.path[1:]
+
+    def path_of(self, visit: Visit, thing: Json) -> str:
+        return f"{self.list_path(visit)}/{thing['id']}"
+
+    def list_path(self, visit: Visit) -> str:
+        return self.base.replace("{objectId:uuid}", str(visit.path.get("objectId") or visit.path.get("id"))) + self.path
+
+    def action(self, name: str) -> NounAction:
+        return next(action for action in self.actions if action.name == name)
+
+
+def add_noun(pages: Pages, noun: ConsoleNoun) -> None:
+    """Register the pages of a noun and its link in the navigation."""
+    if noun.group:
+        pages.navigation.append(NavigationLink(noun.group, noun.active_section, noun.path, noun.link_text or noun.plural, noun.needs))
+    if not noun.base:
+        pages.get(noun.path, needs=noun.needs, is_slow=noun.is_slow)(lambda tx, visit: _list_page(tx, visit, noun))
+    if noun.form:
+        _add_form(pages, noun, noun.form)
+    if noun.show:
+        pages.get(f"{noun.base}{noun.path}/{{id:uuid}}", needs=noun.needs)(lambda tx, visit: thing_page(tx, visit, noun))
+    for action in noun.actions:
+        _add_action(pages, noun, action)
+
+
+def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
+    page = visit.number("page", 1)
+    chosen = {each.name: visit.query.get(each.name, "").strip()[:LONGEST_FILTER] for each in noun.filters}
+    is_complete = visit.query.get("all") == "1"
+    limit = noun.per_page or 10_000
+    listing = noun.list(tx, visit, NounQuery(limit + 1, (page - 1) * limit, chosen, is_complete))
+    listing = listing if isinstance(listing, NounPage) else NounPage(listing)
+    query = {name: text for name, text in (chosen | {"all": "1" if is_complete else ""}).items() if text}
+    things = listing.things[:limit]
+    values = {
+        "section": noun.active_section,
+        "noun": noun,
+        "rows": table_rows(visit, noun, things),
+        "filters": [(each, dict(each.options(tx)) if each.options else None, chosen[each.name]) for each in noun.filters],
+        "query": f"{urlencode(query)}&" if query else "",
+        "page": page,
+        "has_older": len(listing.things) > limit,
+        "looked": listing.looked,
+        "trail_parts": noun.trail(tx, visit) if noun.trail else (),
+        "buttons": [each for each in noun.links if visit.may(each[2])],
+    }
+    return ConsolePage("list.html", values)
+
+
+def offered(visit: Visit, noun: ConsoleNoun, thing: Json, *names: str) -> list[NounAction]:
+    """Return the actions this visitor may take on the thing, in the order of the names, else of the declaration."""
+    actions = [noun.action(name) for name in names] if names else noun.actions
+    return [action for action in actions if visit.may(action.needs) and action.is_offered(visit, thing)]
+
+
+def _add_form(pages: Pages, noun: ConsoleNoun, form: NounForm) -> None:
+    list_path, thing_path = noun.base + noun.path, f"{noun.base}{noun.path}/{{id:uuid}}{form.edit_path}"
+    if create := form.create:
+
+        @pages.get(f"{list_path}/new", needs=form.needs)
+        def new_thing(tx: Tx, visit: Visit) -> ConsolePage:
+            return form_page(tx, visit, noun)
+
+        @pages.post(list_path, needs=form.needs)
+        def create_thing(tx: Tx, visit: Visit) -> Outcome:
+            try:
+                return create(tx, visit)
+            except (BadRequest, Conflict) as error:
+                return form_page(tx, visit, noun, None, error)
+
+    if (change := form.change) and (get := noun.get):
+
+        @pages.get(thing_path, needs=noun.needs if form.is_readable else form.needs)
+        def edit_thing(tx: Tx, visit: Visit) -> ConsolePage:
+            return form_page(tx, visit, noun, get(tx, visit))
+
+        @pages.post(thing_path, needs=form.needs)
+        def change_thing(tx: Tx, visit: Visit) -> Outcome:
+            thing = get(tx, visit)
+            try:
+                refuse_if_saved_meanwhile(tx, visit, form.stored(thing), thing["id"])
+                return change(tx, visit, thing)
+            except (BadRequest, Conflict) as error:
+                return form_page(tx, visit, noun, thing, error)
+
+
+def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None, error: Fault | None = None) -> ConsolePage:
+    """Return the form of a new thing or of this one; after an error with the values as the visitor typed them."""
+    form = noun.form
+    assert form is not None
+    stored = form.stored(thing) if thing else {}
+    fields = [field for field in form.fields if field.is_on(new=thing is None)]
+    texts: Json = {}
+    for field in fields:
+        if field.boxes:
+            kept = None if thing is None or error else (field.boxes.everything if stored[field.name] is None else field.boxes.only)
+            texts[field.name] = field.boxes.shown(visit, field.name) if kept is None else kept
+            texts[field.boxes.box] = visit.chosen(field.boxes.box) if kept is None else stored[field.name] or []
+        else:
+            read = visit.chosen if field.kind == "ticks" else visit.raw
+            is_typed = thing is None or (error is not None and not field.is_fixed)
+            texts[field.name] = read(field.name) if is_typed else stored[field.name]
+    path = noun.path_of(visit, thing) if thing else noun.list_path(visit)
+    trail = list(noun.trail(tx, visit)) if noun.trail else [(noun.path, noun.plural)]
+    values = {
+        "section": noun.active_section,
+        "noun": noun,
+        "form": form,
+        "thing": thing,
+        "title": (form.edit_title or noun.name(thing)) if thing else form.new_title,
+        "trail_parts": trail + ([(path, noun.name(thing))] if thing and form.edit_path else []),
+        "fields": [(field, field.options(visit), texts[field.name]) for field in fields],
+        "texts": texts,
+        "form_id": visit.form_id(),
+        "path": path,
+        "action": f"{path}{form.edit_path}" if thing else path,
+        "back": path if thing and form.edit_path else trail[-1][0],
+        "facts": form.facts(tx, visit, thing) if thing else (),
+        "actions": offered(visit, noun, thing) if thing and not form.edit_path else [],
+        "may_save": visit.may(form.needs),
+    }
+    return ConsolePage("form.html", values | form_values(stored if thing else None, error), form_status(error))
+
+
+def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None) -> ConsolePage:
+    """Return the page of the thing in the path; `more` values come from an action that ends on this page."""
+    assert noun.get is not None
+    assert noun.show is not None
+    thing = noun.get(tx, visit)
+    path = noun.path_of(visit, thing)
+    values = {
+        "section": noun.active_section,
+        "noun": noun,
+        "thing": thing,
+        "path": path,
+        "trail_parts": list(noun.trail(tx, visit)) if noun.trail else [(noun.path, noun.plural)],
+        "actions": offered(visit, noun, thing, *noun.header_actions),
+        "may_edit": noun.form is not None and bool(noun.form.edit_path) and visit.may(noun.form.needs),
+        "error": None,
+        "facts": (),
+        "children": noun.children,
+        "child_rows": table_rows(visit, noun.children, list_of(noun.children, tx, visit)) if noun.children else [],
+    }
+    values |= noun.show(tx, visit, thing) | (more or {})
+    return ConsolePage(noun.template, values, HTTPStatus.BAD_REQUEST if values["error"] else HTTPStatus.OK)
+
+
+def list_of(noun: ConsoleNoun, tx: Tx, visit: Visit) -> Sequence[Json]:
+    listing = noun.list(tx, visit, NounQuery(10_000, 0, {}))
+    return listing.things if isinstance(listing, NounPage) else listing
+
+
+def table_rows(visit: Visit, noun: ConsoleNoun, things: Sequence[Json]) -> list[tuple[Json, list[ListCell], list[NounAction]]]:
+    """Return each thing with its cells and the actions of its row."""
+    rows = []
+    for thing in things:
+        actions = [noun.action(name) for name in noun.row_actions]
+        rows.append((thing, [column.cell(thing) for column in noun.columns], [each for each in actions if each.is_offered(visit, thing)]))
+    return rows
+
+
+def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
+    path = f"{noun.base}{noun.path}/{{id:uuid}}/{action.name}"
+    get = noun.get
+    assert get is not None
+    if action.text is not None:
+
+        @pages.get(path, needs=action.needs, is_slow=action.is_slow)
+        def confirm(tx: Tx, visit: Visit) -> ConsolePage:
+            return confirmation(tx, visit, noun, action, get(tx, visit))
+
+    @pages.post(path, needs=action.needs)
+    def act(tx: Tx, visit: Visit) -> Outcome:
+        thing = get(tx, visit)
+        outcome = action.act(tx, visit, thing)
+        if isinstance(outcome, dict):
+            return thing_page(tx, visit, noun, outcome)
+        if outcome is not None:
+            return outcome
+        back = noun.trail(tx, visit)[-1][0] if noun.trail else noun.list_path(visit)
+        return Redirect(back if action.goes_to_list else noun.path_of(visit, thing), action.notice)
+
+
+def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, thing: Json) -> ConsolePage:
+    """Return the page that asks before the action."""
+    assert action.title is not None
+    assert action.text is not None
+    path = noun.path_of(visit, thing)
+    values = {
+        "section": noun.active_section,
+        "title": action.title(thing),
+        "text": action.text(tx, thing),
+        "action": f"{path}/{action.name}",
+        "button": action.button or action.title(thing),
+        "back": path if noun.form or noun.opens(visit, thing) else noun.list_path(visit),
+    }
+    return ConsolePage("confirm.html", values)
+
+
+class SavedMeanwhile(Conflict):
+    """Someone else changed the thing after this form was opened."""
+
+
+def refuse_if_saved_meanwhile(tx: Tx, visit: Visit, stored: Mapping[str, Any], subject: str) -> None:
+    """Raise SavedMeanwhile if `stored`, the values the form edits, changed after the form was opened. A form without a version passes."""
+    if visit.text("version") not in ("", _version(stored)):
+        entry = next(iter(logs.list_entries(tx, 1, subject=subject)), None)
+        saver = actor_name(entry["by"]) if entry else "someone else"
+        at = f" on {moment(entry['at'])} UTC" if entry else ""
+        raise SavedMeanwhile(f"{saver} saved this{at}; the saved values are below and your changes are kept; save again to replace them")
+
+
+def actor_name(actor: Mapping[str, Any] | None) -> str:
+    """Return the name of a member, key or workflow; the operator and the service have one name everywhere."""
+    if actor is None:
+        return "the service"
+    return str(actor.get("name") or {"operator": "Operator"}.get(actor["type"], f"a deleted {actor['type']}"))
+
+
+def form_values(stored: Mapping[str, Any] | None, error: Fault | None) -> Json:
+    """Return the template values about versions and errors; `stored` is None for a new thing."""
+    is_stale = stored is not None and isinstance(error, SavedMeanwhile)
+    return {
+        "version": _version(stored) if stored is not None else "",
+        "saved": format_document(dict(stored or {})) if is_stale else "",
+        "error": error.message if error else None,
+    }
+
+
+def form_status(error: Fault | None) -> HTTPStatus:
+    if isinstance(error, SavedMeanwhile):
+        return HTTPStatus.CONFLICT
+    return HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK
+
+
+def _version(stored: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(jsontext.dumps(dict(stored)).encode(), digest_size=12).hexdigest()

@@ -1,0 +1,586 @@
+"""Every noun of the console: columns, form fields, filters, actions, role, paths and texts. A new noun is one row of NOUNS."""
+
+from __future__ import annotations
+
+from crmctl.models.jsontext import Json
+from crmctl.models.scopes import SCOPES
+from crmctl.service.console import activities, administration, objects, webhooks
+from crmctl.service.console import reports as report_pages
+from crmctl.service.console import workflows as workflow_pages
+from crmctl.service.console.cells import ListCell
+from crmctl.service.console.noun_pages import ConsoleNoun, NounAction, NounColumn, NounField, NounFilter, NounForm
+from crmctl.service.console.visits import browser_name, counted_up_to, creator_name, day
+from crmctl.service.context import DAY
+from crmctl.service.roles import MEANINGS, MemberRole
+from crmctl.service.store import attributes, reports, workflow_runs, workflows
+from crmctl.service.store import objects as object_store
+
+NAME = NounField("name", "Name", is_required=True)
+DESCRIPTION = NounField("description", "Description", longest=10_000)
+SLUG = NounField(
+    "slug",
+    "Slug",
+    "mono",
+    longest=64,
+    on="new",
+    hint="The name that requests use; it never changes. If empty, it is derived from the name.",
+)
+
+
+def _name(thing: Json) -> ListCell:
+    return ListCell(thing["name"], note=thing.get("description") or "")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _switched(thing: Json) -> dict[str, str]:
+    return {"active": "false" if thing["isActive"] else "true"}
+
+
+def _enabled(thing: Json) -> dict[str, str]:
+    return {"enabled": "false" if thing["enabled"] else "true"}
+
+
+def _delete_title(name: str) -> str:
+    return f"Delete {name}"
+
+
+ACTIVITIES = ConsoleNoun(
+    path="/activities",
+    plural="Activities",
+    singular="activity",
+    group="Work",
+    columns=(
+        NounColumn("Title", lambda activity: ListCell(activity["title"], note=activity["summary"][:200])),
+        NounColumn("Linked to", lambda activity: ListCell("", links=activity["links"])),
+        NounColumn("By", lambda activity: creator_name(activity["createdBy"])),
+        NounColumn("Time", lambda activity: ListCell(activity["activityDate"], "moment")),
+    ),
+    list=activities.list_page,
+    per_page=25,
+    empty="No activities yet. An activity records a call, a meeting or a note about people, companies or deals.",
+    get=activities.get,
+    name=lambda activity: str(activity["title"]),
+    new=("New activity", MemberRole.MEMBER),
+    form=NounForm(
+        fields=(
+            NounField("title", "Title", is_required=True),
+            NounField("summary", "Summary", "textarea", longest=10_000),
+            NounField("date", "Time", "datetime-local", note="UTC; empty means now", on="new"),
+            NounField("date", "Time", "datetime-local", note="UTC", on="edit"),
+            NounField("object", "Object", "select", on="new", options=objects.slug_options),
+            NounField("record", "Record", on="new", hint="The name of the record this is about."),
+        ),
+        stored=lambda activity: {
+            "title": activity["title"],
+            "summary": activity["summary"],
+            "date": activity["activityDate"][:16],
+        },
+        create=activities.create,
+        change=activities.change,
+        new_title="New activity",
+        new_button="Add",
+        needs=MemberRole.MEMBER,
+        is_readable=True,
+        facts=activities.facts,
+    ),
+    actions=(
+        NounAction(
+            "delete",
+            label=lambda _activity: "Delete…",
+            title=lambda activity: _delete_title(activity["title"]),
+            text=lambda _tx, _activity: "It disappears from every linked record.",
+            button="Delete the activity",
+            act=activities.delete,
+            notice="activity-deleted",
+            needs=MemberRole.MEMBER,
+            goes_to_list=True,
+        ),
+    ),
+)
+
+REPORTS = ConsoleNoun(
+    path="/reports",
+    plural="Reports",
+    singular="report",
+    group="Automation",
+    columns=(
+        NounColumn("Name", _name),
+        NounColumn("Creator", lambda report: creator_name(report["creator"])),
+        NounColumn("Last run", lambda report: ListCell(report["lastRunAt"] or "", "moment")),
+        NounColumn("Result", administration.report_result),
+    ),
+    list=lambda tx, _visit, _asked: [
+        report | {"last": last}
+        for runs in [reports.last_runs(tx)]
+        for report in reports.list_reports(tx)
+        for last in [runs.get(report["id"])]
+    ],
+    empty="No reports yet. A report asks a question about records and keeps the results of its runs.",
+    get=lambda tx, visit: reports.get_report(tx, visit.id("id")),
+    new=("New report", MemberRole.ADMIN),
+    show=report_pages.page_values,
+    template="report.html",
+    actions=(
+        NounAction(
+            "delete",
+            label=lambda _report: "Delete…",
+            title=lambda report: _delete_title(report["name"]),
+            text=lambda tx, report: f"This also deletes {_counted(reports.count_runs(tx, report['id']), 'stored run')}. The records stay.",
+            button="Delete the report",
+            act=lambda tx, _visit, report: reports.delete_report(tx, report["id"]),
+            notice="report-deleted",
+            goes_to_list=True,
+        ),
+    ),
+)
+
+WORKFLOWS = ConsoleNoun(
+    path="/workflows",
+    plural="Workflows",
+    singular="workflow",
+    group="Automation",
+    columns=(
+        NounColumn("Name", _name),
+        NounColumn("State", lambda workflow: ListCell(badge="enabled" if workflow["enabled"] else "disabled")),
+        NounColumn("Trigger", lambda workflow: workflow["trigger"].replace("/", " ").capitalize()),
+        NounColumn("Object", lambda workflow: (workflow["object"]["pluralName"] or "deleted") if workflow["object"] else ""),
+        NounColumn("Last run", lambda workflow: administration.last_run(workflow["outcomes"]["last"])),
+        NounColumn("Succeeded", lambda workflow: administration.success(workflow["outcomes"]), is_number=True),
+    ),
+    list=lambda tx, _visit, _asked: [
+        workflow | {"outcomes": workflow_runs.recent_outcomes(tx, workflow["id"])} for workflow in workflows.list_workflows(tx)
+    ],
+    empty="No workflows yet. A workflow acts when a record or an activity changes, on a schedule, or when you run it.",
+    get=lambda tx, visit: workflows.get_workflow(tx, visit.id("id")),
+    new=("New workflow", MemberRole.ADMIN),
+    state=lambda workflow: "enabled" if workflow["enabled"] else "disabled",
+    show=workflow_pages.page_values,
+    template="workflow.html",
+    header_actions=("enabled", "delete"),
+    actions=(
+        NounAction(
+            "enabled",
+            label=lambda workflow: "Disable" if workflow["enabled"] else "Enable",
+            fields=_enabled,
+            act=administration.switch_workflow,
+        ),
+        NounAction(
+            "delete",
+            label=lambda _workflow: "Delete…",
+            title=lambda workflow: _delete_title(workflow["name"]),
+            text=lambda _tx, _workflow: "This also deletes its runs and stops a run in progress. To pause it, disable it instead.",
+            button="Delete the workflow",
+            act=lambda tx, _visit, workflow: workflows.delete_workflow(tx, workflow["id"]),
+            notice="workflow-deleted",
+            goes_to_list=True,
+        ),
+        NounAction("run", label=lambda _workflow: "Run", act=workflow_pages.start_run, needs=MemberRole.MEMBER),
+    ),
+)
+
+ENDPOINTS = ConsoleNoun(
+    path="/webhooks",
+    plural="Webhook endpoints",
+    link_text="Webhooks",
+    singular="endpoint",
+    group="Automation",
+    needs=MemberRole.ADMIN,
+    columns=(
+        NounColumn("Address", lambda endpoint: ListCell(endpoint["url"], "code", note=endpoint["description"])),
+        NounColumn("State", webhooks.state_cell),
+        NounColumn("Events", lambda endpoint: webhooks.event_count(endpoint["eventTypes"])),
+        NounColumn("Last 24 hours", webhooks.day_cell),
+        NounColumn("Pending", lambda endpoint: counted_up_to(endpoint["counts"]["pending"], 10_000), is_number=True),
+        NounColumn(
+            "Failed",
+            lambda endpoint: ListCell(counted_up_to(endpoint["counts"]["failed"], 10_000), is_bad=bool(endpoint["counts"]["failed"])),
+            is_number=True,
+        ),
+    ),
+    list=webhooks.list_page,
+    empty="No endpoints yet. Add the address of a program that should receive events.",
+    get=webhooks.get,
+    name=lambda endpoint: str(endpoint["url"]),
+    new=("Add an endpoint", MemberRole.ADMIN),
+    state=lambda endpoint: "enabled" if endpoint["enabled"] else "disabled",
+    show=webhooks.page_values,
+    template="endpoint.html",
+    header_actions=("test", "enabled", "delete"),
+    form=NounForm(
+        fields=(
+            NounField(
+                "url",
+                "Address",
+                "url",
+                hint="Events are sent here as a signed POST. Use https. Only public addresses are allowed.",
+                is_required=True,
+                longest=2000,
+                placeholder="https://example.com/hooks",
+            ),
+            DESCRIPTION,
+            NounField("types", "Events", "boxes", boxes=webhooks.TYPES),
+        ),
+        stored=lambda endpoint: {"url": endpoint["url"], "description": endpoint["description"], "types": endpoint["eventTypes"]},
+        create=webhooks.create,
+        change=webhooks.change,
+        new_title="Add an endpoint",
+        new_button="Add the endpoint",
+        edit_path="/edit",
+        edit_title="Edit endpoint",
+    ),
+    actions=(
+        NounAction("test", label=lambda _endpoint: "Send a test", act=webhooks.send_test, is_primary=True),
+        NounAction(
+            "enabled",
+            label=lambda endpoint: "Disable" if endpoint["enabled"] else "Enable",
+            fields=_enabled,
+            act=webhooks.switch,
+        ),
+        NounAction(
+            "delete",
+            label=lambda _endpoint: "Delete…",
+            title=lambda endpoint: _delete_title(endpoint["url"]),
+            text=lambda _tx, _endpoint: (
+                "This also deletes its delivery history and cancels pending deliveries. To pause an endpoint, disable it instead."
+            ),
+            button="Delete the endpoint",
+            act=webhooks.delete,
+            notice="endpoint-deleted",
+            goes_to_list=True,
+        ),
+        NounAction("secret", label=lambda _endpoint: "Show the secret", act=webhooks.show_secret, anchor="secret"),
+        NounAction(
+            "rotate",
+            label=lambda _endpoint: "Rotate…",
+            title=lambda endpoint: f"Rotate the signing secret of {endpoint['url']}",
+            text=lambda _tx, _endpoint: (
+                "A new secret signs from now on. The old one also signs for another day, so that you can update the receiver."
+            ),
+            button="Rotate the secret",
+            act=webhooks.rotate,
+            notice="rotated",
+        ),
+    ),
+)
+
+ATTRIBUTES = ConsoleNoun(
+    base="/objects/{objectId:uuid}",
+    path="/attributes",
+    section="objects",
+    plural="Attributes",
+    singular="attribute",
+    columns=(
+        NounColumn("Attribute", lambda attribute: attribute["name"]),
+        NounColumn("Slug", lambda attribute: ListCell(attribute["slug"], "code")),
+        NounColumn("Type", lambda attribute: attribute["kind"]),
+        NounColumn("State", lambda attribute: ListCell(badge="active" if attribute["isActive"] else "inactive")),
+    ),
+    list=lambda tx, visit, _asked: objects.described_attributes(tx, str(visit.path.get("objectId") or visit.path["id"])),
+    new=("New attribute", MemberRole.ADMIN),
+    empty="No attributes yet.",
+    get=lambda tx, visit: attributes.get_attribute(tx, visit.id("objectId"), visit.id("id")),
+    state=lambda attribute: "active" if attribute["isActive"] else "inactive",
+    trail=objects.trail,
+    form=NounForm(
+        fields=(
+            NounField("name", "Name", is_required=True, hint="", on="new"),
+            NounField(
+                "name",
+                "Name",
+                is_required=True,
+                hint="Only the name can change.",
+                on="edit",
+            ),
+            NounField(
+                "type", "Type", "select", on="new", options=lambda _visit: {kind: (text, "") for kind, text in objects.TYPES.items()}
+            ),
+            NounField("options", "Options", "textarea", note="for a list of options", hint="One per line.", longest=20_000, on="new"),
+            NounField("target", "Linked records", "select", note="for a link to a record", on="new", options=objects.target_options),
+            NounField("flag", "Rules", "ticks", on="new", options=lambda _visit: objects.RULES),
+            SLUG,
+        ),
+        stored=lambda attribute: {"name": attribute["name"]},
+        create=objects.create_attribute,
+        change=objects.rename_attribute,
+        new_title="New attribute",
+        new_button="Create the attribute",
+        is_readable=True,
+        facts=objects.attribute_facts,
+    ),
+    actions=(
+        NounAction(
+            "active",
+            label=lambda attribute: "Deactivate" if attribute["isActive"] else "Activate",
+            fields=_switched,
+            act=objects.switch_attribute,
+        ),
+        NounAction(
+            "delete",
+            label=lambda _attribute: "Delete…",
+            title=lambda attribute: _delete_title(attribute["name"]),
+            text=objects.attribute_deletion_text,
+            button="Delete the attribute",
+            act=lambda tx, visit, attribute: attributes.delete_attribute(tx, visit.id("objectId"), attribute["id"]),
+            notice="attribute-deleted",
+            goes_to_list=True,
+            is_slow=True,
+        ),
+    ),
+)
+
+OBJECTS = ConsoleNoun(
+    path="/objects",
+    plural="Objects",
+    singular="object",
+    group="Administration",
+    columns=(
+        NounColumn("Name", lambda known: ListCell(known["pluralName"], note=known["description"] or "")),
+        NounColumn("Slug", lambda known: ListCell(known["slug"], "code")),
+        NounColumn("Type", lambda known: known["type"]),
+        NounColumn("State", lambda known: ListCell(badge="active" if known["isActive"] else "inactive")),
+        NounColumn("Records", lambda known: ListCell(f"{known['total']:,}", path=f"/records/{known['slug']}"), is_number=True),
+    ),
+    list=objects.list_page,
+    empty="No objects yet.",
+    get=lambda tx, visit: object_store.get_object(tx, visit.id("id")),
+    state=lambda known: "active" if known["isActive"] else "inactive",
+    show=objects.page_values,
+    template="object.html",
+    children=ATTRIBUTES,
+    name=lambda known: str(known["pluralName"]),
+    new=("New object", MemberRole.ADMIN),
+    form=NounForm(
+        fields=(
+            NounField("plural", "Plural name", is_required=True, placeholder="Projects"),
+            NounField("singular", "Singular name", placeholder="Project", on="new"),
+            SLUG,
+            DESCRIPTION,
+        ),
+        stored=lambda known: {"plural": known["pluralName"], "description": known["description"]},
+        create=objects.create,
+        change=objects.change,
+        new_title="New object",
+        new_button="Create the object",
+        edit_path="/edit",
+        edit_title="Edit object",
+    ),
+    actions=(
+        NounAction(
+            "active",
+            label=lambda known: "Deactivate" if known["isActive"] else "Activate",
+            fields=_switched,
+            act=objects.switch,
+            is_offered=lambda _visit, known: not objects.is_standard(known),
+        ),
+        NounAction(
+            "delete",
+            label=lambda _known: "Delete…",
+            title=lambda known: _delete_title(known["pluralName"]),
+            text=objects.deletion_text,
+            button="Delete the object",
+            act=lambda tx, _visit, known: object_store.delete_object(tx, known["id"]),
+            notice="object-deleted",
+            goes_to_list=True,
+            is_offered=lambda _visit, known: not objects.is_standard(known),
+        ),
+    ),
+)
+
+MEMBERS = ConsoleNoun(
+    path="/members",
+    plural="Members",
+    singular="member",
+    group="Administration",
+    columns=(
+        NounColumn("Name", lambda member: ListCell(member["user"]["name"], note=member["user"]["email"])),
+        NounColumn("Role", lambda member: member["role"]),
+        NounColumn("Sign-in", lambda member: ListCell(badge=member["access"]) if member["access"] else ListCell("no access")),
+        NounColumn("Since", lambda member: ListCell(member["createdAt"], "time")),
+    ),
+    list=administration.list_members,
+    empty="No members yet.",
+    get=administration.changeable_member,
+    name=lambda member: str(member["user"]["name"]),
+    opens=lambda visit, member: visit.may_administer and (member["role"] != "owner" or visit.may(MemberRole.OWNER)),
+    state=lambda member: member["access"],
+    links=(("Sessions", "/sessions", MemberRole.ADMIN),),
+    new=("Invite a member", MemberRole.ADMIN),
+    facts_title="Roles",
+    facts=lambda _visit: {role.label: meaning for role, meaning in MEANINGS.items()},
+    form=NounForm(
+        fields=(
+            NAME,
+            NounField("email", "Email address", "email", is_required=True, longest=320, on="new"),
+            NounField("email", "Email address", "email", is_required=True, is_fixed=True, on="edit"),
+            NounField("role", "Role", "radio", is_required=True, options=administration.role_options),
+        ),
+        stored=lambda member: {"name": member["user"]["name"], "email": member["user"]["email"], "role": member["role"]},
+        create=administration.invite,
+        change=administration.change_member,
+        new_title="Invite a member",
+        new_button="Invite",
+    ),
+    actions=(
+        NounAction("link", label=lambda _member: "Create a password link", act=administration.password_link),
+        NounAction(
+            "lock",
+            label=lambda _member: "Remove access…",
+            title=lambda member: f"Remove access for {member['user']['name']} ({member['user']['email']})",
+            text=lambda _tx, _member: (
+                "This deletes the password, invalidates open links and ends every session. The member and everything they created stay. "
+                "A new link restores access."
+            ),
+            button="Remove access",
+            act=administration.lock,
+            notice="locked",
+            goes_to_list=True,
+            is_offered=lambda _visit, member: bool(member["access"]),
+        ),
+    ),
+)
+
+KEYS = ConsoleNoun(
+    path="/keys",
+    plural="API keys",
+    singular="API key",
+    group="Administration",
+    needs=MemberRole.ADMIN,
+    columns=(
+        NounColumn("Name", lambda key: key["name"]),
+        NounColumn("State", lambda key: ListCell(badge=key["state"])),
+        NounColumn(
+            "Access",
+            lambda key: (
+                "Full access" if key["scopes"] is None else ListCell(f"{len(key['scopes'])} of {len(SCOPES)} scopes", more=key["scopes"])
+            ),
+        ),
+        NounColumn("Created", lambda key: ListCell(key["createdAt"], "time")),
+        NounColumn("Expires", lambda key: ListCell(key["expiresAt"], "time") if key["expiresAt"] else "never"),
+    ),
+    list=administration.list_keys,
+    empty="No API keys yet.",
+    get=administration.get_key,
+    opens=lambda _visit, _key: False,
+    is_past=lambda key: key["state"] != "active",
+    new=("Create a key", MemberRole.ADMIN),
+    form=NounForm(
+        fields=(
+            NounField("name", "Name", is_required=True, hint="The purpose of the key, such as the program that uses it."),
+            NounField("access", "Access", "boxes", boxes=administration.ACCESS),
+            NounField("expires", "Expires", "date", hint="The key expires when this day begins, in UTC. Without a date it never does."),
+        ),
+        stored=lambda key: key,
+        create=administration.create_key,
+        new_title="Create a key",
+        new_button="Create the key",
+    ),
+    actions=(
+        NounAction(
+            "revoke",
+            label=lambda _key: "Revoke",
+            title=lambda key: f"Revoke {key['name']}",
+            text=lambda _tx, _key: "The next request with this key is refused, and its portal sessions end. This cannot be undone.",
+            button="Revoke the key",
+            act=administration.revoke_key,
+            notice="revoked",
+            goes_to_list=True,
+            is_offered=lambda _visit, key: key["state"] != "revoked",
+        ),
+    ),
+    row_actions=("revoke",),
+)
+
+SESSIONS = ConsoleNoun(
+    path="/sessions",
+    plural="Sessions",
+    singular="session",
+    section="members",
+    needs=MemberRole.ADMIN,
+    hint=lambda _visit: "Sessions of the console and the webhook portal. A session lasts eight hours; a new password ends all others.",
+    columns=(
+        NounColumn(
+            "Browser",
+            administration.browser_cell,
+        ),
+        NounColumn("Member", lambda session: session["name"] or ("Operator" if session["area"] == "console" else "API key")),
+        NounColumn("Address", lambda session: ListCell(session["address"], "code")),
+        NounColumn("Since", lambda session: ListCell(session["createdAt"], "moment")),
+        NounColumn("Until", lambda session: ListCell(session["expiresAt"], "moment")),
+    ),
+    list=lambda tx, visit, _asked: administration.sessions(tx, visit, None),
+    empty="No sessions.",
+    get=lambda _tx, visit: {"id": visit.id("id")},
+    name=lambda session: f"the session of {browser_name(session['agent'])} since {day(session['createdAt'])}",
+    opens=lambda _visit, _session: False,
+    links=(("Sign out everywhere…", "/sign-out-everywhere", MemberRole.OWNER),),
+    trail=lambda _tx, _visit: [("/members", "Members")],
+    actions=(
+        NounAction(
+            "end",
+            label=lambda _session: "End",
+            act=administration.end_session,
+            needs=MemberRole.VIEWER,
+            fields=lambda session: {"from": session["from"]},
+        ),
+    ),
+    row_actions=("end",),
+)
+
+REQUESTS = ConsoleNoun(
+    path="/requests",
+    plural="Request log",
+    singular="request",
+    group="Administration",
+    needs=MemberRole.ADMIN,
+    is_slow=True,
+    hint=lambda visit: (
+        f"Requests of the last {round(visit.context.settings.kept.requests / DAY)} days, newest first. "
+        "Keys, bodies and query strings are not stored."
+    ),
+    columns=(
+        NounColumn("Request", lambda request: ListCell(f"{request['method']} {request['path']}", "code", note=request["requestId"])),
+        NounColumn("Status", administration.status_cell),
+        NounColumn("Milliseconds", lambda request: f"{request['ms']:,.1f}", is_number=True),
+        NounColumn("Key", lambda request: (request["key"].get("name") or "deleted") if request["key"] else ""),
+        NounColumn("Time", lambda request: ListCell(request["at"], "moment")),
+        NounColumn("From", lambda request: ListCell(request["address"] or "", "code")),
+    ),
+    list=administration.list_requests,
+    per_page=50,
+    empty="No requests yet.",
+    opens=lambda _visit, _request: False,
+    filters=(
+        NounFilter("key", "Key", administration.key_options),
+        NounFilter("status", "Status", lambda _tx: {"400": "refused or failed", "500": "failed"}),
+        NounFilter("id", "Request id"),
+    ),
+)
+
+AUDIT = ConsoleNoun(
+    path="/audit",
+    plural="Audit log",
+    singular="entry",
+    group="Administration",
+    needs=MemberRole.ADMIN,
+    hint=lambda visit: (
+        f"Changes to schema, members, keys, webhooks, reports and workflows in {round(visit.context.settings.kept.audit / DAY)} days, "
+        "newest first. Changes to a record are on the record's page."
+    ),
+    columns=(
+        NounColumn("Change", lambda entry: entry["action"].replace(".", " ").replace("_", " ").capitalize()),
+        NounColumn("Target", administration.subject_cell),
+        NounColumn("By", administration.actor_cell),
+        NounColumn("Time", lambda entry: ListCell(entry["at"], "moment")),
+    ),
+    list=administration.list_audit,
+    per_page=50,
+    empty="No changes yet.",
+    opens=lambda _visit, _entry: False,
+    filters=(NounFilter("about", "Target", lambda _tx: {name: name.capitalize() for name in administration.SUBJECTS}),),
+)
+
+NOUNS = (ACTIVITIES, REPORTS, WORKFLOWS, ENDPOINTS, OBJECTS, ATTRIBUTES, MEMBERS, KEYS, SESSIONS, REQUESTS, AUDIT)
+PORTAL_NOUNS = (ENDPOINTS,)

@@ -1,0 +1,208 @@
+"""Reading and changing endpoints, and the pages of deliveries and replays."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import EVENT_TYPES
+from crmctl.service.background import target_guard
+from crmctl.service.console.cells import ListCell
+from crmctl.service.console.noun_pages import BoxChoice, NounQuery
+from crmctl.service.console.pages import Pages
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
+from crmctl.service.context import DAY
+from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.outbound.guard import ForbiddenTargetError
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store.deliveries import DayOfEndpoint
+from crmctl.service.store.tx import Tx, micros_of, to_micros, to_wire
+from crmctl.values.value_readers import Invalid, parse_instant
+
+PER_PAGE = 25
+STATES = (deliveries.PENDING, deliveries.SUCCEEDED, deliveries.FAILED)
+SOON_SECONDS = 20.0
+"""A try due within this time is worth waiting for: the page then looks again by itself."""
+
+
+def add_pages(pages: Pages) -> None:
+    """Register the pages of deliveries and replays."""
+
+    @pages.get("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}", needs=MemberRole.ADMIN)
+    def show_delivery(tx: Tx, visit: Visit) -> ConsolePage:
+        endpoint, delivery = _known_delivery(tx, visit)
+        is_under_way = _is_due_soon(delivery, visit.now()) and (endpoint["enabled"] or delivery["eventType"] == deliveries.TEST_EVENT)
+        values = {"section": "webhooks", "endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
+        return ConsolePage("delivery.html", values, refresh=1 if is_under_way else None)
+
+    @pages.post("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}/replay")
+    def replay(tx: Tx, visit: Visit) -> Redirect:
+        endpoint, delivery = _known_delivery(tx, visit)
+        again, is_new = deliveries.replay(tx, delivery["id"], **visit.stamp())
+        return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
+
+    @pages.get("/webhooks/{id:uuid}/replay", needs=MemberRole.ADMIN)
+    def choose_range(tx: Tx, visit: Visit) -> ConsolePage:
+        return _range_form(tx, visit)
+
+    @pages.post("/webhooks/{id:uuid}/replay")
+    def replay_range(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        try:
+            since, until = _instant(visit, "since", 0.0), _instant(visit, "until", visit.now())
+            if since >= until:
+                raise BadRequest("the range ends before it begins", {"field": "until"})
+        except BadRequest as error:
+            return _range_form(tx, visit, error.message)
+        only_failed = visit.text("which") != "all"
+        if visit.text("count"):
+            counted = deliveries.count_range(tx, visit.id("id"), since, until, only_failed=only_failed)
+            return _range_form(tx, visit, counted=counted)
+        count = deliveries.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
+        return Redirect(f"/webhooks/{visit.id('id')}", "replayed-range" if count else "replayed-none")
+
+
+def delivery_values(tx: Tx, visit: Visit, endpoint_id: str) -> Json:
+    """One page of an endpoint's deliveries, as the query asks: `state` and `page`."""
+    state = visit.query.get("state") if visit.query.get("state") in STATES else None
+    page = visit.number("page", 1)
+    found = deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE + 1, (page - 1) * PER_PAGE)
+    if page > 1 and not found:
+        page, found = 1, deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE + 1)
+    shown = {"deliveries": found[:PER_PAGE], "page": page, "has_older": len(found) > PER_PAGE}
+    return shown | {"counts": deliveries.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
+
+
+def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:
+    endpoint = webhooks.get_endpoint(tx, visit.id("id"))
+    delivery = deliveries.get_delivery(tx, visit.id("deliveryId"))
+    if delivery["endpointId"] != endpoint["id"]:
+        raise NotFound(f"there is no delivery with the id {delivery['id']}")
+    return endpoint, delivery
+
+
+def _is_due_soon(delivery: Json, now: float) -> bool:
+    due = delivery["nextTryAt"]
+    return due is not None and micros_of(parse_instant(due)) / 1_000_000 <= now + SOON_SECONDS
+
+
+def _range_form(tx: Tx, visit: Visit, error: str | None = None, counted: int | None = None) -> ConsolePage:
+    endpoint = webhooks.get_endpoint(tx, visit.id("id"))
+    fields = {name: visit.text(name) for name in ("since", "until", "which")}
+    values = {"section": "webhooks", "endpoint": endpoint, "fields": fields, "error": error, "counted": counted}
+    return ConsolePage("replay.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def _instant(visit: Visit, name: str, default: float) -> float:
+    """Unix seconds of a time in UTC as browsers and people write it; the default where it was left empty. Raises BadRequest."""
+    text = visit.text(name)
+    if not text:
+        return default
+    try:
+        return micros_of(parse_instant(text)) / 1_000_000
+    except Invalid as error:
+        raise BadRequest(f"{text!r} is not a time such as 2027-01-31T09:30", {"field": name}) from error
+
+
+TYPES = BoxChoice(
+    everything="all",
+    only="some",
+    box="type",
+    one="event type",
+    all="all event types",
+    groups={"": list(EVENT_TYPES.items())},
+    labels=(("All event types", "Including those of later versions."), ("Only these", "")),
+)
+
+
+def list_page(tx: Tx, visit: Visit, _asked: NounQuery) -> list[Json]:
+    days = deliveries.last_day(tx, now=visit.now())
+    return [
+        endpoint
+        | {"counts": deliveries.count_deliveries(tx, endpoint["id"])}
+        | {"day": days[endpoint["id"]], "is_counting": _is_counting(endpoint, days[endpoint["id"]], visit.now())}
+        for endpoint in webhooks.list_endpoints(tx)
+    ]
+
+
+def event_count(event_types: list[str] | None) -> str:
+    return "all" if event_types is None else f"{len(event_types)} of {len(EVENT_TYPES)}"
+
+
+def state_cell(endpoint: Json) -> ListCell:
+    if not endpoint["enabled"]:
+        return ListCell(badge="disabled")
+    if endpoint["health"] != "failing":
+        return ListCell(badge=endpoint["health"])
+    since = f"since {moment(endpoint['failingSince'])}" if endpoint["succeededAt"] else "never succeeded"
+    return ListCell(badge="failing", note=f"{since}: {endpoint['problem']}")
+
+
+def day_cell(endpoint: Json) -> ListCell:
+    day = endpoint["day"]
+    if not day.tries:
+        return ListCell("being counted" if endpoint["is_counting"] else "")
+    median = f", median {day.median}" if day.median else ""
+    return ListCell(day.rate, note=f"of {day.tries:,} {'try' if day.tries == 1 else 'tries'}{median}")
+
+
+def get(tx: Tx, visit: Visit) -> Json:
+    return webhooks.get_endpoint(tx, visit.id("id"))
+
+
+def create(tx: Tx, visit: Visit) -> Outcome:
+    fields = _fields(visit)
+    stamp = visit.stamp()
+    endpoint = webhooks.create_endpoint(tx, url=fields["url"], description=fields["description"], event_types=fields["eventTypes"], **stamp)
+    return Redirect(f"/webhooks/{endpoint['id']}", "endpoint-added")
+
+
+def change(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
+    webhooks.update_endpoint(tx, endpoint["id"], _fields(visit), now=visit.now())
+    return Redirect(f"/webhooks/{endpoint['id']}", "saved")
+
+
+def _fields(visit: Visit) -> Json:
+    """Return the values of the form; None as event types means all. Raises BadRequest for an address that must not be called."""
+    url = visit.text("url")
+    try:
+        target_guard(visit.context).check_url(url)
+    except ForbiddenTargetError as error:
+        raise BadRequest(str(error), {"field": "url"}) from error
+    return {"url": url, "description": visit.text("description"), "eventTypes": TYPES.read(visit, "types")}
+
+
+def switch(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
+    enabled = visit.text("enabled") == "true"
+    webhooks.update_endpoint(tx, endpoint["id"], {"enabled": enabled}, now=visit.now())
+    return Redirect(f"/webhooks/{endpoint['id']}", "enabled" if enabled else "disabled")
+
+
+def show_secret(tx: Tx, _visit: Visit, endpoint: Json) -> Json:
+    return {"secret": webhooks.reveal_secret(tx, endpoint["id"])}
+
+
+def rotate(tx: Tx, visit: Visit, endpoint: Json) -> None:
+    # Only the button shows the new secret: if this answer did, reloading it would rotate again.
+    webhooks.rotate_secret(tx, endpoint["id"], now=visit.now())
+
+
+def send_test(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
+    delivery = deliveries.send_test(tx, endpoint["id"], **visit.stamp())
+    return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{delivery}", "test-sent")
+
+
+def delete(tx: Tx, _visit: Visit, endpoint: Json) -> None:
+    webhooks.delete_endpoint(tx, endpoint["id"])
+
+
+def _is_counting(endpoint: Json, day: DayOfEndpoint, now: float) -> bool:
+    """Whether the endpoint was tried today but the counts, updated every few seconds, do not include that yet."""
+    since = to_wire(to_micros(now - DAY))
+    return not day.tries and any((endpoint[name] or "") > since for name in ("failingSince", "succeededAt"))
+
+
+def page_values(tx: Tx, visit: Visit, endpoint: Json) -> Json:
+    day = deliveries.last_day(tx, now=visit.now(), endpoint_id=endpoint["id"])[endpoint["id"]]
+    values = {"day": day, "is_counting": _is_counting(endpoint, day, visit.now()), "secret": None, "type_count": len(EVENT_TYPES)}
+    return values | delivery_values(tx, visit, endpoint["id"])

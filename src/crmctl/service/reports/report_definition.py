@@ -1,0 +1,327 @@
+"""Definitions of reports, and the groups they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from typing import Any, Literal
+
+from pydantic import Field
+
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.service.conditions import ConditionDefinition, read_conditions
+from crmctl.service.faults import BadRequest, Body, shown
+from crmctl.service.store.conditions import compile_condition
+from crmctl.service.store.record_tables import Schema
+from crmctl.service.store.tx import Tx
+from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
+from crmctl.values.filters import Condition
+from crmctl.values.folded_text import fold
+from crmctl.values.projection import keys_in
+from crmctl.values.value_readers import MAX_DIGITS, number_of
+
+FIELDS_OF_EVERY_RECORD = ("id", "created_at", "updated_at")
+SORTABLE_FIELDS = FIELDS_OF_EVERY_RECORD[1:]
+
+CURRENCY = "currency"
+"""Column of the results that measure amounts: one row per group and currency, so that currencies are never added."""
+
+DEFAULT_LIMIT = 10_000
+MOST_RESULTS = 100_000
+
+_MEASURED = {
+    "sum": (Family.NUMBER,),
+    "avg": (Family.NUMBER,),
+    "min": (Family.NUMBER, Family.DATE),
+    "max": (Family.NUMBER, Family.DATE),
+}
+
+
+class MeasureDefinition(Body):
+    function: Literal["count", "sum", "avg", "min", "max"]
+    attribute: str | None = None
+
+
+class SortDefinition(Body):
+    """`field` is a column of the results. A report of records may also sort by other attributes of the object."""
+
+    field: str
+    order: Literal["asc", "desc"] = "asc"
+
+
+class ReportDefinition(Body):
+    """Either `columns` (one result per record; all attributes when left out) or `groupBy` and `measures` (one result per group)."""
+
+    name: str
+    object: str
+    description: str | None = None
+    filters: list[ConditionDefinition] = Field(default_factory=list)
+    columns: list[str] | None = None
+    group_by: str | None = None
+    measures: list[MeasureDefinition] = Field(default_factory=list)
+    sort: SortDefinition | None = None
+    limit: int | None = Field(None, ge=1, le=MOST_RESULTS)
+
+    def question(self) -> Json:
+        """Return the definition in canonical form, without its name, description and object."""
+        asked = self.model_dump(by_alias=True, exclude_none=True, exclude={"name", "object", "description"})
+        asked["filters"] = [condition.to_search() for condition in read_conditions(self.filters)]
+        return {field: value for field, value in asked.items() if value or field == "columns"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A computed column; `attribute` is None for the count of records."""
+
+    name: str
+    function: str
+    attribute: StoredAttribute | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A report ready to run on one object. `measures` is empty for a report of records.
+
+    `money` are the attributes whose amounts are measured, or make the groups, and `currency` the column that tells theirs apart.
+    """
+
+    schema: Schema
+    conditions: Sequence[Condition]
+    columns: Sequence[str]
+    group: StoredAttribute | None
+    measures: Sequence[Measure]
+    money: Sequence[StoredAttribute]
+    currency: str | None
+    sort: str | None
+    descending: bool
+    limit: int
+
+
+def plan_report(tx: Tx, definition: ReportDefinition, schema: Schema) -> Plan:
+    """Check a definition against an object. Raises BadRequest naming the field at fault."""
+    conditions = read_conditions(definition.filters)
+    for condition in conditions:
+        compile_condition(condition, schema.attributes, tx.dialect)
+    group = None if definition.group_by is None else _attribute(schema, definition.group_by, "groupBy")
+    grouped = bool(definition.measures) or group is not None
+    measures = [_measure(schema, measure) for measure in definition.measures or ([MeasureDefinition(function="count")] if grouped else [])]
+    if grouped and definition.columns is not None:
+        raise BadRequest("columns cannot be combined with groupBy or measures", {"field": "columns"})
+    money = _money(group, measures)
+    currency = None if not money else CURRENCY if group is None or group.slug != CURRENCY else f"{CURRENCY}_code"
+    computed = ([group.slug] if group else []) + ([currency] if currency else []) + [measure.name for measure in measures]
+    names = computed if grouped else _columns(schema, definition.columns)
+    _refuse_repeats(names)
+    sort = definition.sort
+    if sort is not None:
+        _check_sort(schema, sort.field, names, grouped=grouped)
+    return Plan(
+        schema,
+        conditions,
+        names,
+        group,
+        measures,
+        money,
+        currency,
+        sort.field if sort else None,
+        sort is not None and sort.order == "desc",
+        definition.limit or DEFAULT_LIMIT,
+    )
+
+
+def _money(group: StoredAttribute | None, measures: Sequence[Measure]) -> list[StoredAttribute]:
+    """Return the attributes of type currency whose amounts are compared or added."""
+    measured = [measure.attribute for measure in measures if measure.function != "count"]
+    amounts = {attribute.slug: attribute for attribute in (group, *measured) if attribute is not None and attribute.type == "currency"}
+    return list(amounts.values())
+
+
+def _columns(schema: Schema, columns: list[str] | None) -> list[str]:
+    if columns is None:
+        return list(schema.attributes)
+    if not columns:
+        raise BadRequest("columns must name at least one attribute", {"field": "columns"})
+    for slug in columns:
+        if slug not in FIELDS_OF_EVERY_RECORD:
+            _attribute(schema, slug, "columns")
+    return columns
+
+
+def _measure(schema: Schema, definition: MeasureDefinition) -> Measure:
+    function, slug = definition.function, definition.attribute
+    if slug is None:
+        if function != "count":
+            raise BadRequest(f"measures: {function} needs an attribute", {"field": "measures"})
+        return Measure("count", function, None)
+    attribute = _attribute(schema, slug, "measures")
+    if function in _MEASURED and TYPES[attribute.type].family not in _MEASURED[function]:
+        kinds = "numbers and currencies" if len(_MEASURED[function]) == 1 else "numbers, currencies and dates"
+        raise BadRequest(f"measures: {function} takes {kinds} only, and {slug} is of type {attribute.type}", {"field": "measures"})
+    return Measure(f"{function}_{slug}", function, attribute)
+
+
+def _check_sort(schema: Schema, field: str, names: Sequence[str], *, grouped: bool) -> None:
+    if grouped:
+        if field not in names:
+            raise BadRequest(f"sort.field must be one of: {', '.join(names)}", {"field": "sort.field"})
+        return
+    if field not in SORTABLE_FIELDS and _attribute(schema, field, "sort.field").holds_many:
+        raise BadRequest(f"sort.field: {field} holds several values and cannot be sorted by", {"field": "sort.field"})
+
+
+def _attribute(schema: Schema, slug: str, field: str) -> StoredAttribute:
+    if slug not in schema.attributes:
+        valid = ", ".join(schema.attributes)
+        raise BadRequest(f"{field}: unknown attribute {shown(slug)!r}; the attributes are: {valid}", {"field": field})
+    return schema.attributes[slug]
+
+
+def _refuse_repeats(names: Sequence[str]) -> None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise BadRequest(f"two columns of the results are called {repeated}", {"field": "columns"})
+
+
+MOST_GROUPS = 100_000
+
+# Wide enough that no sum of values the service takes is ever rounded.
+_EXACT = Context(prec=4 * MAX_DIGITS)
+_AVERAGE = Context(prec=28)
+
+
+@dataclass
+class Tally:
+    """A measure of a group so far; `lowest` and `highest` are keys."""
+
+    count: int = 0
+    total: Decimal = Decimal(0)
+    lowest: str | None = None
+    highest: str | None = None
+
+
+@dataclass
+class Group:
+    """`key` and `currency` are None for records without a value; `first` is the sequence number of its first record."""
+
+    key: str | None
+    currency: str | None
+    first: int
+    records: int = 0
+    tallies: list[Tally] = field(default_factory=list)
+
+
+def aggregate(plan: Plan, rows: Iterable[Sequence[Any]]) -> list[Group]:
+    """Compute the groups from rows `(seq, key of the group if there is one, keys of the measures..., values of `plan.money`...)`.
+
+    A record with several values, or with amounts in several currencies, is in several groups.
+    """
+    groups: dict[tuple[str | None, str | None], Group] = {}
+    first = 1 if plan.group is None else 2
+    last = first + len(plan.measures)
+    for row in rows:
+        currencies = {attribute.slug: _currencies(value) for attribute, value in zip(plan.money, row[last:], strict=True)}
+        codes = dict.fromkeys(code for several in currencies.values() for code in several) or {None: None}
+        for key in _group_keys(plan, row):
+            for code in codes:
+                group = groups.get((key, code))
+                if group is None:
+                    if len(groups) >= MOST_GROUPS:
+                        raise BadRequest(f"the report has more than {MOST_GROUPS:,} groups; filter it or group by something coarser")
+                    group = groups[key, code] = _new_group(plan, key, code, row[0])
+                group.records += 1
+                for measure, tally, stored in zip(plan.measures, group.tallies, row[first:last], strict=True):
+                    if stored is not None and measure.attribute is not None:
+                        keys = keys_in(measure.attribute, stored)
+                        amounts = currencies.get(measure.attribute.slug)
+                        _count(measure, tally, keys if amounts is None else [k for k, c in zip(keys, amounts, strict=True) if c == code])
+    if plan.group is None and not groups:
+        return [_new_group(plan, None, None, 0)]
+    return list(groups.values())
+
+
+def _currencies(value: str | float | None) -> list[str | None]:
+    """Return the currency of each amount in a stored value, which is a number, or JSON of an object or an array of both."""
+    if value is None:
+        return []
+    parsed = jsontext.loads(value) if isinstance(value, str) else value
+    amounts = [amount for amount in parsed if amount is not None] if isinstance(parsed, list) else [parsed]
+    return [(amount.get(CURRENCY) or "").strip().upper() or None if isinstance(amount, dict) else None for amount in amounts]
+
+
+def measured(measure: Measure, group: Group, tally: Tally) -> int | Decimal | str | None:
+    """Return the result. The sum of nothing is 0; its average, minimum and maximum are None."""
+    match measure.function:
+        case "count":
+            return group.records if measure.attribute is None else tally.count
+        case "sum":
+            return plain_number(tally.total)
+        case "avg":
+            return plain_number(_AVERAGE.divide(tally.total, Decimal(tally.count))) if tally.count else None
+        case "min":
+            return value_of(measure, tally.lowest)
+        case _:
+            return value_of(measure, tally.highest)
+
+
+def value_of(measure: Measure, key: str | None) -> int | Decimal | str | None:
+    if key is None or measure.attribute is None:
+        return None
+    return plain_number(number_of(key)) if TYPES[measure.attribute.type].family is Family.NUMBER else key
+
+
+def plain_number(number: Decimal) -> int | Decimal:
+    """Return an integer if it is one, otherwise a decimal without zeros at the end."""
+    return int(number) if number == number.to_integral_value(context=_EXACT) else number.normalize(_EXACT)
+
+
+def arrange(plan: Plan, groups: list[Group]) -> list[Group]:
+    """Sort the groups as the report asks, by group and currency by default, empty values last, and return at most `limit`."""
+    by_group = plan.sort is None or (plan.group is not None and plan.sort == plan.group.slug)
+    by_currency = plan.currency is not None and plan.sort == plan.currency
+    ordered = _sorted(groups, lambda group: group.currency, descending=False)
+    ordered = _sorted(ordered, _group_order, descending=by_group and plan.descending)
+    if by_currency:
+        ordered = _sorted(ordered, lambda group: group.currency, descending=plan.descending)
+    elif not by_group:
+        position = next(index for index, measure in enumerate(plan.measures) if measure.name == plan.sort)
+        measure = plan.measures[position]
+        ordered = _sorted(ordered, lambda group: measured(measure, group, group.tallies[position]), descending=plan.descending)
+    return ordered[: plan.limit]
+
+
+def _sorted(groups: list[Group], order: Any, *, descending: bool) -> list[Group]:
+    values = [(order(group), group) for group in groups]
+    present = sorted((pair for pair in values if pair[0] is not None), key=lambda pair: pair[0], reverse=descending)
+    return [group for _, group in present] + [group for value, group in values if value is None]
+
+
+def _group_order(group: Group) -> tuple[str, str] | None:
+    return None if group.key is None else (fold(group.key), group.key)
+
+
+def _group_keys(plan: Plan, row: Sequence[Any]) -> Sequence[str | None]:
+    if plan.group is None:
+        return (None,)
+    if row[1] is None or not plan.group.holds_many:
+        return (row[1],)
+    return tuple(dict.fromkeys(keys_in(plan.group, row[1])))
+
+
+def _new_group(plan: Plan, key: str | None, currency: str | None, first: int) -> Group:
+    return Group(key, currency, first, 0, [Tally() for _ in plan.measures])
+
+
+def _count(measure: Measure, tally: Tally, keys: Sequence[str]) -> None:
+    if measure.function == "count":
+        tally.count += bool(keys)
+        return
+    for key in keys:
+        tally.count += 1
+        if measure.function in ("sum", "avg"):
+            tally.total = _EXACT.add(tally.total, number_of(key))
+        elif measure.function == "min":
+            tally.lowest = key if tally.lowest is None or key < tally.lowest else tally.lowest
+        else:
+            tally.highest = key if tally.highest is None or key > tally.highest else tally.highest

@@ -1,0 +1,330 @@
+"""Every endpoint of the interface (specification 4) and its additions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import EVENT_TYPES
+from crmctl.service.conditions import read_condition
+from crmctl.service.console.visits import PORTAL, make_link
+from crmctl.service.files.storage import check_bucket, normalise_path, open_storage
+from crmctl.service.http import schemas
+from crmctl.service.http.bodies import ORDER, SORT, Choice, Filters, Identifier, page_parameters
+from crmctl.service.http.endpoints import Call, Endpoint, Handler
+from crmctl.service.http.errors import present
+from crmctl.service.jobs.removal_jobs import after_removal
+from crmctl.service.reports.report_run import run_report
+from crmctl.service.store import activities, attributes, logs, members, objects, records, reports, workflow_runs, workflows
+from crmctl.service.store.record_history import read_history
+from crmctl.service.store.tx import Tx
+from crmctl.service.workflows.run_executor import start_by_hand
+from crmctl.values.filters import Condition
+from crmctl.values.operators import VALUELESS
+
+ENDPOINTS: list[tuple[Endpoint, Handler]] = []
+"""Each endpoint with the function that answers it, in the order of the OpenAPI document."""
+
+DELETED = {"deleted": True}
+
+
+def endpoint(method: str, path: str, scope: str, answers: type[BaseModel], **options: Any) -> Callable[[Handler], Handler]:
+    """Decorator: add an endpoint. Its name and summary are those of the function; `options` are further fields of Endpoint."""
+
+    def add(handler: Handler) -> Handler:
+        summary = (handler.__doc__ or "").rstrip(".")
+        options.setdefault("writes", method != "GET")
+        ENDPOINTS.append((Endpoint(method, path, summary, answers, scope, handler.__name__, **options), handler))
+        return handler
+
+    return add
+
+
+OBJECT = "/objects/{objectId:uuid}"
+
+
+@endpoint("GET", "/objects", "objects:read", schemas.ObjectList)
+def list_objects(tx: Tx, _: Call) -> Json:
+    """List the active objects."""
+    return {"objects": objects.list_objects(tx)}
+
+
+@endpoint("GET", OBJECT, "objects:read", schemas.ObjectWithAttributes)
+def get_object(tx: Tx, call: Call) -> Json:
+    """Get an object with its attributes."""
+    return objects.get_object(tx, call.id("objectId"))
+
+
+@endpoint("POST", "/objects", "objects:write", schemas.Object, status=201, body=schemas.ObjectCreate, conflicts=True)
+def create_object(tx: Tx, call: Call) -> Json:
+    """Create a custom object."""
+    return objects.create_object(tx, objects.NewObject(**call.fields()), **call.stamp())
+
+
+@endpoint("PATCH", OBJECT, "objects:write", schemas.Object, body=schemas.ObjectUpdate)
+def update_object(tx: Tx, call: Call) -> Json:
+    """Update a custom object."""
+    return objects.update_object(tx, call.id("objectId"), call.body, now=call.now())
+
+
+@endpoint("DELETE", OBJECT, "objects:write", schemas.Deleted, conflicts=True)
+def delete_object(tx: Tx, call: Call) -> Json:
+    """Delete a custom object with its attributes and records."""
+    objects.delete_object(tx, call.id("objectId"))
+    return DELETED
+
+
+ATTRIBUTES = OBJECT + "/attributes"
+ATTRIBUTE = ATTRIBUTES + "/{attributeId:uuid}"
+INCLUDE_INACTIVE = Choice("includeInactive", "false", ("true", "false"), "With `true`, inactive attributes are listed too.")
+NEW_ATTRIBUTE: Json = {"status": 201, "body": schemas.AttributeCreate, "conflicts": True, "is_long": True, "in_transaction": False}
+
+
+@endpoint("GET", ATTRIBUTES, "attributes:read", schemas.AttributeList, query=[INCLUDE_INACTIVE])
+def list_attributes(tx: Tx, call: Call) -> Json:
+    """List an object's attributes in display order."""
+    include_inactive = call.query["includeInactive"] == "true"
+    return {"attributes": attributes.list_attributes(tx, call.id("objectId"), include_inactive=include_inactive)}
+
+
+@endpoint("GET", ATTRIBUTE, "attributes:read", schemas.Attribute)
+def get_attribute(tx: Tx, call: Call) -> Json:
+    """Get an attribute."""
+    return attributes.get_attribute(tx, call.id("objectId"), call.id("attributeId"))
+
+
+@endpoint("POST", ATTRIBUTES, "attributes:write", schemas.Attribute, **NEW_ATTRIBUTE)
+def create_attribute(call: Call) -> Json:
+    """Create an attribute."""
+    new = attributes.NewAttribute(**call.fields())
+
+    def create(tx: Tx) -> Json:
+        return attributes.create_attribute(tx, call.id("objectId"), new, **call.stamp())
+
+    return after_removal(call.context.engine, create, within=call.within, by=logs.key(call.key.id))
+
+
+@endpoint("PATCH", ATTRIBUTE, "attributes:write", schemas.Attribute, body=schemas.AttributeUpdate)
+def update_attribute(tx: Tx, call: Call) -> Json:
+    """Rename an attribute."""
+    return attributes.update_attribute(tx, call.id("objectId"), call.id("attributeId"), name=call.body["name"], now=call.now())
+
+
+@endpoint("DELETE", ATTRIBUTE, "attributes:write", schemas.Deleted, conflicts=True, is_long=True)
+def delete_attribute(tx: Tx, call: Call) -> Json:
+    """Delete an attribute and its values in all records."""
+    attributes.delete_attribute(tx, call.id("objectId"), call.id("attributeId"))
+    return DELETED
+
+
+RECORDS = OBJECT + "/records"
+RECORD = RECORDS + "/{recordId:uuid}"
+BULK = RECORDS + "/bulk"
+LIST_QUERY: Json = {"query": [*page_parameters(), SORT, ORDER], "filters": Filters()}
+WRITE: Json = {"body": schemas.RecordWrite, "conflicts": True, "is_versioned": True}
+
+
+@endpoint("GET", RECORDS, "records:read", schemas.RecordList, **LIST_QUERY)
+def list_records(tx: Tx, call: Call) -> Json:
+    """List records, newest first."""
+    return _page(tx, call, call.query)
+
+
+@endpoint("POST", RECORDS + "/search", "records:read", schemas.RecordList, body=schemas.RecordSearch, optional_body=True, writes=False)
+def search_records(tx: Tx, call: Call) -> Json:
+    """List records by a search body."""
+    sort = call.body.get("sort") or {}
+    return _page(tx, call, {**call.body, "sort": sort.get("field"), "order": sort.get("order")})
+
+
+def _page(tx: Tx, call: Call, query: Json) -> Json:
+    sorting = (query.get("sort") or SORT.default, query.get("order") or ORDER.default)
+    page = records.Paging(*sorting, query.get("limit", 50), query.get("offset", 0))
+    conditions = [_condition(condition) for condition in query.get("filters", ())]
+    listed, total = records.list_records(tx, call.id("objectId"), conditions, page)
+    return {"records": listed, "pagination": {"total": total, "limit": page.limit, "offset": page.offset}}
+
+
+def _condition(condition: Json) -> Condition:
+    """Read a condition, whose `value` may be left out for operators that take none."""
+    default = "true" if condition["operator"] in VALUELESS else None
+    return read_condition(condition["attributeSlug"], condition["operator"], condition.get("value", default))
+
+
+@endpoint("GET", RECORD, "records:read", schemas.Record, is_versioned=True)
+def get_record(tx: Tx, call: Call) -> Json:
+    """Get a record."""
+    return records.get_record(tx, call.id("objectId"), call.id("recordId"))
+
+
+@endpoint("POST", RECORDS, "records:write", schemas.Record, status=201, **WRITE)
+def create_record(tx: Tx, call: Call) -> Json:
+    """Create a record."""
+    return records.create_record(tx, call.id("objectId"), call.body["data"], **call.stamp())
+
+
+@endpoint("PATCH", RECORD, "records:write", schemas.Record, **WRITE)
+def update_record(tx: Tx, call: Call) -> Json:
+    """Merge values into a record; null clears one."""
+    return records.update_record(tx, call.id("objectId"), call.id("recordId"), call.body["data"], call.only_if, **call.stamp())
+
+
+@endpoint("DELETE", RECORD, "records:write", schemas.Deleted, is_versioned=True)
+def delete_record(tx: Tx, call: Call) -> Json:
+    """Delete a record."""
+    records.delete_record(tx, call.id("objectId"), call.id("recordId"), call.only_if, **call.stamp())
+    return DELETED
+
+
+@endpoint("POST", BULK, "records:write", schemas.BulkResult, body=schemas.BulkWrite)
+def bulk_write(tx: Tx, call: Call) -> Json:
+    """Create or upsert up to 100 records; those that fail are listed, the others are written."""
+    return records.bulk_write(tx, call.id("objectId"), call.body.get("mode", "create"), call.body["records"], **call.stamp())
+
+
+@endpoint("DELETE", BULK, "records:write", schemas.DeletedCount, body=schemas.BulkDelete)
+def bulk_delete(tx: Tx, call: Call) -> Json:
+    """Delete up to 100 records; ids that are not there are not counted."""
+    return {"deleted": records.bulk_delete(tx, call.id("objectId"), call.body["ids"], **call.stamp())}
+
+
+@endpoint("GET", RECORD + "/history", "records:read", schemas.RecordHistory, query=page_parameters(), is_addition=True)
+def get_record_history(tx: Tx, call: Call) -> Json:
+    """List the changes of a record, newest first."""
+    limit, offset = call.query["limit"], call.query["offset"]
+    history = read_history(tx, call.id("objectId"), call.id("recordId"), limit, offset)
+    answer = {"changes": history.changes, "pagination": {"total": history.total, "limit": limit, "offset": offset}}
+    return answer if history.since is None else answer | {"knownSince": history.since}
+
+
+@endpoint("GET", "/members", "members:read", schemas.MemberList)
+def list_members(tx: Tx, _: Call) -> Json:
+    """List the members of the organization."""
+    return {"members": [member | {"user": present(member["user"], "image")} for member in members.list_members(tx)]}
+
+
+ACTIVITY = "/activities/{activityId:uuid}"
+LINKED_TO = (
+    Identifier("recordId", "Only activities linked to this record."),
+    Identifier("objectId", "Only activities linked to a record of this object."),
+)
+
+
+@endpoint("GET", "/activities", "activities:read", schemas.ActivityList, query=[*page_parameters(), *LINKED_TO])
+def list_activities(tx: Tx, call: Call) -> Json:
+    """List activities, newest first."""
+    query = call.query
+    return {"activities": activities.list_activities(tx, query["recordId"], query["objectId"], query["limit"], query["offset"])}
+
+
+@endpoint("GET", ACTIVITY, "activities:read", schemas.Activity)
+def get_activity(tx: Tx, call: Call) -> Json:
+    """Get an activity."""
+    return activities.get_activity(tx, call.id("activityId"))
+
+
+@endpoint("POST", "/activities", "activities:write", schemas.Activity, status=201, body=schemas.ActivityCreate)
+def create_activity(tx: Tx, call: Call) -> Json:
+    """Create an activity."""
+    return activities.create_activity(tx, call.body, created_by=call.key.created_by, **call.stamp())
+
+
+@endpoint("PATCH", ACTIVITY, "activities:write", schemas.Activity, body=schemas.ActivityUpdate)
+def update_activity(tx: Tx, call: Call) -> Json:
+    """Update an activity; only the fields given change."""
+    return activities.update_activity(tx, call.id("activityId"), call.body, **call.stamp())
+
+
+@endpoint("DELETE", ACTIVITY, "activities:write", schemas.Deleted)
+def delete_activity(tx: Tx, call: Call) -> Json:
+    """Delete an activity."""
+    activities.delete_activity(tx, call.id("activityId"), **call.stamp())
+    return DELETED
+
+
+@endpoint("POST", "/files/upload-url", "files:write", schemas.UploadUrl, writes=False, body=schemas.UploadRequest)
+def create_upload_url(tx: Tx, call: Call) -> Json:
+    """Get an address that takes a file by PUT."""
+    bucket, path = check_bucket(call.body["bucket"]), normalise_path(call.body["path"])
+    signed_url, public_url = open_storage(call.context.settings).upload_url(tx, bucket, path, now=call.now())
+    return {"signedUrl": signed_url, "publicUrl": public_url}
+
+
+@endpoint("GET", "/webhooks", "webhooks:manage", schemas.Webhooks)
+def get_webhooks(tx: Tx, call: Call) -> Json:
+    """Get a link to the webhook portal, and the event types."""
+    link = make_link(tx, call.context.settings.address, PORTAL, key_id=call.key.id, now=call.now())
+    return {"portalUrl": link.url, "eventTypes": [{"name": name, "description": text} for name, text in EVENT_TYPES.items()]}
+
+
+REPORT = "/reports/{reportId:uuid}"
+RUNS: Json = {"query": page_parameters(20)}
+
+
+@endpoint("GET", "/reports", "reports:read", schemas.ReportList)
+def list_reports(tx: Tx, _: Call) -> Json:
+    """List reports, oldest first."""
+    return {"reports": [present(report, "lastRunAt") for report in reports.list_reports(tx)]}
+
+
+@endpoint("GET", REPORT, "reports:read", schemas.ReportWithDefinition)
+def get_report(tx: Tx, call: Call) -> Json:
+    """Get a report with what it asks."""
+    return present(reports.get_report(tx, call.id("reportId")), "lastRunAt", "object")
+
+
+@endpoint("POST", REPORT + "/run", "reports:run", schemas.StartedReportRun, status=201, in_transaction=False, is_long=True)
+def start_report_run(call: Call) -> Json:
+    """Run a report and store its results."""
+    return {"run": run_report(call.context, call.id("reportId"), within=call.within)}
+
+
+@endpoint("GET", REPORT + "/runs", "reports:read", schemas.ReportRunList, **RUNS)
+def list_report_runs(tx: Tx, call: Call) -> Json:
+    """List the runs of a report, newest first."""
+    return {"runs": reports.list_runs(tx, call.id("reportId"), call.query["limit"], call.query["offset"])}
+
+
+@endpoint("GET", REPORT + "/runs/{runId:uuid}", "reports:read", schemas.ReportRunWithResults)
+def get_report_run(tx: Tx, call: Call) -> Json:
+    """Get a run of a report with its results."""
+    return reports.get_run(tx, call.id("reportId"), call.id("runId"))
+
+
+WORKFLOW = "/workflows/{workflowId:uuid}"
+MANUAL_RUN: Json = {"status": 202, "body": schemas.WorkflowRunStart, "optional_body": True, "conflicts": True}
+
+
+@endpoint("GET", "/workflows", "workflows:read", schemas.WorkflowList)
+def list_workflows(tx: Tx, _: Call) -> Json:
+    """List workflows, oldest first."""
+    return {"workflows": [_workflow(workflow) for workflow in workflows.list_workflows(tx)]}
+
+
+@endpoint("GET", WORKFLOW, "workflows:read", schemas.WorkflowWithDefinition)
+def get_workflow(tx: Tx, call: Call) -> Json:
+    """Get a workflow with its conditions and actions."""
+    return _workflow(workflows.get_workflow(tx, call.id("workflowId")))
+
+
+def _workflow(workflow: Json) -> Json:
+    """Leave out the object of a workflow that has none, or whose object was deleted."""
+    of_object = workflow["object"]
+    return present(workflow | {"object": of_object if of_object and of_object["pluralName"] is not None else None}, "object")
+
+
+@endpoint("POST", WORKFLOW + "/run", "workflows:run", schemas.WorkflowRunStarted, **MANUAL_RUN)
+def start_workflow_run(tx: Tx, call: Call) -> Json:
+    """Start a run of an enabled workflow; it is executed after this answer."""
+    workflow = start_by_hand(tx, call.id("workflowId"), call.body.get("data"), **call.stamp())
+    return {"message": "Workflow run started", "workflowId": workflow.id, "workflowName": workflow.name}
+
+
+@endpoint("GET", WORKFLOW + "/runs", "workflows:read", schemas.WorkflowRunList, **RUNS)
+def list_workflow_runs(tx: Tx, call: Call) -> Json:
+    """List the runs of a workflow, newest first."""
+    runs = workflow_runs.list_runs(tx, call.id("workflowId"), call.query["limit"], call.query["offset"])
+    return {"runs": [present(run, "startedAt", "completedAt") for run in runs]}

@@ -1,0 +1,157 @@
+"""The audit log, the request log, and the actors they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from crmctl.clock import SystemClock
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.service.store.tx import Tx, all_in, to_micros, to_wire
+
+KEY, MEMBER, WORKFLOW = "key", "member", "workflow"
+OPERATOR = "operator"
+"""Whoever works with the service's own data: crmctl service, or a console opened by its link."""
+
+SERVICE = "service"
+"""The service itself, when it does something that people should know of."""
+
+_NAMES = {KEY: "SELECT id, name FROM api_key WHERE id IN {}", MEMBER: "SELECT id, name FROM member WHERE id IN {}"}
+_NAMES[WORKFLOW] = "SELECT id, name FROM workflow WHERE id IN {}"
+
+
+def key(key_id: str) -> str:
+    return f"{KEY}:{key_id}"
+
+
+def member(member_id: str) -> str:
+    return f"{MEMBER}:{member_id}"
+
+
+def workflow(workflow_id: str) -> str:
+    return f"{WORKFLOW}:{workflow_id}"
+
+
+def described(tx: Tx, actors: Iterable[str | None]) -> dict[str | None, Json | None]:
+    """Return each actor as `{type, id, name}`, the last two if known; None for the service itself."""
+    known: dict[str | None, Json | None] = {None: None}
+    by_type: dict[str, set[str]] = {}
+    for actor in actors:
+        if actor is not None:
+            kind, _, known_id = actor.partition(":")
+            known[actor] = {"type": kind} | ({"id": known_id} if known_id else {})
+            by_type.setdefault(kind, set()).add(known_id)
+    for kind, found in by_type.items():
+        for known_id, name in all_in(tx, _NAMES[kind], found) if kind in _NAMES else ():
+            known[f"{kind}:{known_id}"] = {"type": kind, "id": known_id, "name": name}
+    return known
+
+
+def note(tx: Tx, action: str, subject: str, about: Mapping[str, Any] | None = None, *, now: float | None = None) -> None:
+    """Add an entry. `action` is a noun and a verb such as `attribute.deleted`; `about` is for readers and never holds a secret.
+
+    The service does not note its own set-up.
+    """
+    if tx.by is not None:
+        at = to_micros(SystemClock().now() if now is None else now)
+        row = (at, tx.by, action, subject, jsontext.dumps(dict(about or {})))
+        tx.execute("INSERT INTO audit_log (at, actor, action, subject, about) VALUES (?, ?, ?, ?, ?)", row)
+
+
+def list_entries(tx: Tx, limit: int = 50, offset: int = 0, *, action: str | None = None, subject: str | None = None) -> list[Json]:
+    """Return entries, newest first, as `{at, by, action, id, about}`.
+
+    `action` is one action, or a noun for all of its actions; `subject` is the id of a thing.
+    """
+    where = "WHERE (action = ? OR action LIKE ?) " if action else "WHERE subject = ? " if subject else ""
+    params: tuple[str, ...] = (action, f"{action}.%") if action else (subject,) if subject else ()
+    rows = tx.all(
+        f"SELECT at, actor, action, subject, about FROM audit_log {where}ORDER BY sequence DESC LIMIT ? OFFSET ?", (*params, limit, offset)
+    )
+    names = described(tx, (row[1] for row in rows))
+    return [
+        {"at": to_wire(at), "by": names[actor], "action": done, "id": subject, "about": jsontext.loads(about)}
+        for at, actor, done, subject, about in rows
+    ]
+
+
+def forget(tx: Tx, before: float, most: int) -> int:
+    """Delete up to `most` entries older than this Unix time, and return their number."""
+    old = "SELECT sequence FROM audit_log WHERE at < ? ORDER BY at LIMIT ?"
+    return tx.execute(f"DELETE FROM audit_log WHERE sequence IN ({old})", (to_micros(before), most))
+
+
+_FAILED = "status >= 400"
+_COLUMNS = "at, request_id, key_id, method, route, status, micros, address"
+
+
+@dataclass(frozen=True)
+class LoggedRequest:
+    """An answered request: `at` and its duration `micros` in microseconds, `route` the template of its path."""
+
+    at: int
+    request_id: str
+    key_id: str | None
+    method: str
+    route: str
+    status: int | None
+    micros: int
+    address: str | None
+
+
+@dataclass(frozen=True)
+class RequestFilter:
+    """Requests to list: of a key, with an id, with a status from `status` on, since a Unix time."""
+
+    key_id: str | None = None
+    request_id: str | None = None
+    status: int | None = None
+    since: float | None = None
+
+
+def append(tx: Tx, requests: Sequence[LoggedRequest]) -> None:
+    tx.execute_many(f"INSERT INTO request_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [astuple(request) for request in requests])
+
+
+def list_requests(tx: Tx, wanted: RequestFilter, limit: int = 50, offset: int = 0) -> list[Json]:
+    """Return requests, newest first, as `{at, requestId, key, method, path, status, ms, address}`."""
+    since = None if wanted.since is None else to_micros(wanted.since)
+    asked = (("key_id = ?", wanted.key_id), ("request_id = ?", wanted.request_id), ("status >= ?", wanted.status), ("at >= ?", since))
+    conditions_and_values = [(condition, value) for condition, value in asked if value is not None]
+    conditions = [condition for condition, _ in conditions_and_values]
+    if wanted.status is not None and wanted.status >= 400:
+        # Verbatim, because the engine recognises the index by this text.
+        conditions.append(_FAILED)
+    where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+    rows = tx.all(
+        f"SELECT {_COLUMNS} FROM request_log {where}ORDER BY at DESC, sequence DESC LIMIT ? OFFSET ?",
+        (*(value for _, value in conditions_and_values), limit, offset),
+    )
+    names = described(tx, {key(row[2]) for row in rows if row[2]})
+    return [
+        {
+            "at": to_wire(at),
+            "requestId": request_id,
+            "key": names[key(key_id)] if key_id else None,
+            "method": method,
+            "path": route,
+            "status": status,
+            "ms": micros / 1000,
+            "address": address,
+        }
+        for at, request_id, key_id, method, route, status, micros, address in rows
+    ]
+
+
+def moment_of_newest(tx: Tx, count: int) -> float | None:
+    """Return the Unix time of the request before the newest `most` ones, None if there is none."""
+    rows = tx.all("SELECT at FROM request_log ORDER BY at DESC LIMIT 2 OFFSET ?", (count - 1,))
+    return rows[0][0] / 1_000_000 if len(rows) == 2 else None
+
+
+def forget_requests(tx: Tx, before: float, most: int) -> int:
+    """Delete up to `most` entries older than this Unix time, and return their number."""
+    old = "SELECT sequence FROM request_log WHERE at < ? ORDER BY at LIMIT ?"
+    return tx.execute(f"DELETE FROM request_log WHERE sequence IN ({old})", (to_micros(before), most))

@@ -1,0 +1,433 @@
+"""Definitions of workflows: triggers, actions, schedules and templates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from jinja2 import StrictUndefined, TemplateError, Undefined, nodes
+from jinja2.filters import FILTERS
+from jinja2.runtime import Context
+from jinja2.sandbox import SandboxedEnvironment
+from jinja2.tests import TESTS
+from pydantic import Field
+
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.service.conditions import ConditionDefinition, read_conditions
+from crmctl.service.faults import BadRequest, Body, NotFound
+from crmctl.service.outbound.guard import ForbiddenTargetError, check_form
+from crmctl.service.store import activities, change_log, objects, records
+from crmctl.service.store.record_tables import Schema, load_schema
+from crmctl.service.store.tx import Tx
+from crmctl.values.projection import project
+from crmctl.values.value_readers import Invalid
+
+
+def check_cron(cron: str | None, timezone: str | None, now: float) -> None:
+    """Raise BadRequest for an invalid cron expression or time zone, and for a schedule that is never due."""
+    if cron is None:
+        raise BadRequest("cron is required for the trigger schedule", {"field": "cron"})
+    if len(cron.split()) != 5:
+        raise BadRequest("cron must have five fields: minute, hour, day of the month, month, day of the week", {"field": "cron"})
+    try:
+        _zone(timezone)
+    except (LookupError, ValueError, OSError):
+        raise BadRequest(f"timezone must be a name such as Europe/Berlin, not {timezone!r}", {"field": "timezone"}) from None
+    try:
+        due = next_due(cron, timezone, now)
+    except CronSimError as problem:
+        raise BadRequest(f"cron cannot be read: {problem}", {"field": "cron"}) from None
+    if due is None:
+        raise BadRequest("cron names a day that never comes", {"field": "cron"})
+
+
+def next_due(cron: str, timezone: str | None, after: float) -> float | None:
+    """Return the first due Unix time after `after`."""
+    due = next(CronSim(cron, datetime.fromtimestamp(after, _zone(timezone))), None)
+    return None if due is None else due.timestamp()
+
+
+def latest_due(cron: str, timezone: str | None, until: float) -> float | None:
+    """Return the last due Unix time that is not later than `until`."""
+    # A backward search excludes the second it begins at.
+    start = datetime.fromtimestamp(until, UTC).replace(second=0, microsecond=0) + timedelta(seconds=1)
+    due = next(CronSim(cron, start.astimezone(_zone(timezone)), reverse=True), None)
+    return None if due is None else due.timestamp()
+
+
+def _zone(timezone: str | None) -> tzinfo:
+    return UTC if timezone is None else ZoneInfo(timezone)
+
+
+MOST_SOURCE = 10_000
+"""Most characters of one template."""
+
+MOST_OUTPUT = 100_000
+"""Most characters of one rendered text."""
+
+_FILTERS = (
+    *("default", "d", "lower", "upper", "title", "capitalize", "trim", "length", "count", "first", "last"),
+    *("round", "int", "float", "string", "abs", "truncate", "urlencode"),
+)
+_TESTS = ("defined", "undefined", "none", "string", "number", "boolean")
+_NODES = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.Const, nodes.Name, nodes.Getattr, nodes.Getitem, nodes.Slice),
+    *(nodes.Filter, nodes.Test, nodes.Keyword, nodes.CondExpr, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not),
+    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Neg, nodes.Pos),
+)
+_ONE_EXPRESSION = re.compile(r"\s*\{\{[-+]?(.*?)[-+]?\}\}\s*", re.DOTALL)
+
+
+class _Environment(SandboxedEnvironment):
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return a member of an object in the data, never an attribute of a Python value."""
+        return self.getitem(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        is_index = isinstance(obj, str | list) and isinstance(argument, int | slice)
+        if isinstance(obj, Mapping) or is_index:
+            try:
+                return obj[argument]
+            except (LookupError, TypeError):
+                pass
+        return obj if isinstance(obj, Undefined) else self.undefined(hint=f"{argument!r} is undefined")
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        left, right = _number(left), _number(right)
+        if isinstance(left, Decimal) or isinstance(right, Decimal):
+            left, right = Decimal(str(left)), Decimal(str(right))
+        return super().call_binop(context, operator, left, right)
+
+
+def check_template(text: str) -> None:
+    """Raise BadRequest for an invalid template."""
+    _compiled(text)
+
+
+def check_templates(value: Any, where: str) -> None:
+    """Check every template in a value of any shape. Raises BadRequest naming the place."""
+    for path, text in _texts(value, where):
+        try:
+            check_template(text)
+        except BadRequest as fault:
+            raise BadRequest(f"{path}: {fault.message}", {"field": path}) from None
+
+
+def is_template(value: Any) -> bool:
+    return isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value)
+
+
+def render(value: Any, scope: Mapping[str, Any], where: str) -> Any:
+    """Return the value with its templates filled in. A text that is a single expression becomes its result, of any type. Raises BadRequest
+    naming the place, also for an unknown name."""
+    if isinstance(value, dict):
+        return {key: render(item, scope, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [render(item, scope, f"{where}[{position}]") for position, item in enumerate(value)]
+    if not is_template(value):
+        return value
+    try:
+        return _render(value, scope)
+    except BadRequest as fault:
+        raise BadRequest(f"{where}: {fault.message}", {"field": where}) from None
+    except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as problem:
+        raise BadRequest(f"{where}: {_why(problem)}", {"field": where}) from None
+
+
+def _why(problem: Exception) -> str:
+    """Return the library's own message, which names what is missing, but no internal error of Python."""
+    if isinstance(problem, TemplateError):
+        return str(problem)
+    return "a division by zero" if isinstance(problem, ZeroDivisionError) else "the expression does not work with these values"
+
+
+def _render(text: str, scope: Mapping[str, Any]) -> Any:
+    source = _compiled(text)
+    if source is not None:
+        value = _ENVIRONMENT.compile_expression(source, undefined_to_none=False)(**scope)
+        if isinstance(value, Undefined):
+            str(value)  # raises, naming what is missing
+        return value
+    pieces: list[str] = []
+    size = 0
+    for piece in _ENVIRONMENT.from_string(text).generate(**scope):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_OUTPUT:
+            raise BadRequest(f"the text would be longer than {MOST_OUTPUT:,} characters")
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> str | None:
+    """Compile a template. Returns also the source of its expression if it is a single one."""
+    if len(text) > MOST_SOURCE:
+        raise BadRequest(f"a template must have at most {MOST_SOURCE:,} characters")
+    try:
+        tree = _ENVIRONMENT.parse(text)
+        strange = next((node for node in tree.find_all(nodes.Node) if not isinstance(node, _NODES)), None)
+        if strange is None:
+            _ENVIRONMENT.from_string(text)
+    except (TemplateError, RecursionError) as problem:
+        raise BadRequest(f"the template cannot be read: {_why(problem)}") from None
+    if strange is not None:
+        raise BadRequest(f"a template takes simple expressions only, not {type(strange).__name__.lower()}")
+    match = _ONE_EXPRESSION.fullmatch(text)
+    outputs = [piece for node in tree.body if isinstance(node, nodes.Output) for piece in node.nodes]
+    visible = [piece for piece in outputs if not (isinstance(piece, nodes.TemplateData) and not piece.data.strip())]
+    return match[1] if match and len(visible) == 1 else None
+
+
+def _texts(value: Any, where: str) -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            yield from _texts(item, f"{where}[{position}]")
+    elif is_template(value):
+        yield where, value
+
+
+def _number(value: Any) -> int | float | Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise BadRequest("a template calculates with numbers only")
+    return value
+
+
+def _shown(value: Any) -> Any:
+    """Return a value inside a text: null is empty, everything but text is JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str | Undefined) else jsontext.dumps(value)
+
+
+def _join(values: Any, separator: str = "") -> str:
+    parts = [str(_shown(value)) for value in values] if isinstance(values, list) else [str(_shown(values))]
+    if sum(map(len, parts)) + len(separator) * len(parts) > MOST_OUTPUT:
+        raise BadRequest(f"the text would be longer than {MOST_OUTPUT:,} characters")
+    return separator.join(parts)
+
+
+def _replace(text: Any, old: str, new: str) -> str:
+    source = str(_shown(text))
+    if len(source) + (source.count(old) * len(new)) > MOST_OUTPUT:
+        raise BadRequest(f"the text would be longer than {MOST_OUTPUT:,} characters")
+    return source.replace(old, new)
+
+
+def _make_environment() -> _Environment:
+    environment = _Environment(undefined=StrictUndefined, autoescape=False, finalize=_shown, keep_trailing_newline=True)
+    environment.globals.clear()
+    environment.filters = {name: FILTERS[name] for name in _FILTERS}
+    environment.filters |= {"join": _join, "replace": _replace, "tojson": jsontext.dumps}
+    environment.tests = {name: TESTS[name] for name in _TESTS}
+    return environment
+
+
+_ENVIRONMENT = _make_environment()
+
+
+SCHEDULE = "schedule"
+MOST_ACTIONS = 20
+
+Trigger = Literal[
+    "record/created",
+    "record/updated",
+    "record/deleted",
+    "activity/created",
+    "activity/updated",
+    "activity/deleted",
+    "schedule",
+]
+
+
+class UpdateRecord(Body):
+    """Updates the record of the run, unless `recordId` (and `object`, for another one) names a different one."""
+
+    type: Literal["updateRecord"]
+    data: Json
+    object: str | None = None
+    record_id: str | None = None
+
+
+class CreateRecord(Body):
+    type: Literal["createRecord"]
+    object: str
+    data: Json
+
+
+class CreateActivity(Body):
+    """Creates an activity linked to the record of the run, unless `linkedRecords` says otherwise."""
+
+    type: Literal["createActivity"]
+    title: str
+    summary: str | None = None
+    activity_date: str | None = None
+    linked_records: list[dict[str, str]] | None = None
+    participants: list[dict[str, str]] | None = None
+
+
+class CallUrl(Body):
+    """POSTs `body` as JSON. With `repeat`, a call whose outcome a crash left unknown is made again instead of failing the run."""
+
+    type: Literal["callUrl"]
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict)
+    body: Any = None
+    repeat: bool = False
+
+
+Action = Annotated[UpdateRecord | CreateRecord | CreateActivity | CallUrl, Field(discriminator="type")]
+
+
+class WorkflowDefinition(Body):
+    """`object` is required for record triggers; for activities it selects those linked to one of its records. `cron` belongs to
+    schedules."""
+
+    name: str
+    trigger: Trigger
+    object: str | None = None
+    description: str | None = None
+    cron: str | None = None
+    timezone: str | None = None
+    enabled: bool = True
+    conditions: list[ConditionDefinition] = Field(default_factory=list)
+    actions: list[Action] = Field(min_length=1, max_length=MOST_ACTIONS)
+
+    def plan(self) -> Json:
+        """Return `{conditions, actions}` in canonical form."""
+        return {
+            "conditions": [condition.to_search() for condition in read_conditions(self.conditions)],
+            "actions": [action.model_dump(by_alias=True, exclude_defaults=True) for action in self.actions],
+        }
+
+
+def check_workflow(tx: Tx, definition: WorkflowDefinition, now: float) -> str | None:
+    """Return the id of the workflow's object, if any. Raises BadRequest naming the wrong field."""
+    schema = None if definition.object is None else _schema(tx, definition.object, "object")
+    if definition.trigger.startswith("record/") and schema is None:
+        raise BadRequest(f"object is required for the trigger {definition.trigger}", {"field": "object"})
+    if definition.trigger == SCHEDULE:
+        check_cron(definition.cron, definition.timezone, now)
+        if definition.conditions:
+            raise BadRequest("conditions do not go with a schedule, which has no event to look at", {"field": "conditions"})
+    elif definition.cron is not None or definition.timezone is not None:
+        raise BadRequest(f"cron and timezone go with the trigger {SCHEDULE} only", {"field": "cron"})
+    source = change_log.ACTIVITIES if schema is None or definition.trigger.startswith("activity/") else change_log.records_of(schema)
+    change_log.check(tx, source, read_conditions(definition.conditions))
+    for position, action in enumerate(definition.actions):
+        _check_action(tx, action, schema, f"actions[{position}]")
+    return None if schema is None else schema.object_id
+
+
+def _check_action(tx: Tx, action: Action, schema: Schema | None, where: str) -> None:
+    check_templates(action.model_dump(by_alias=True), where)
+    match action:
+        case UpdateRecord():
+            target = schema if action.object is None else _schema(tx, action.object, f"{where}.object")
+            if target is None:
+                raise BadRequest(f"{where}.object is required, as the workflow has none", {"field": f"{where}.object"})
+            _check_data(target, action.data, where)
+        case CreateRecord():
+            target = _schema(tx, action.object, f"{where}.object")
+            _check_data(target, action.data, where)
+            missing = [attribute.slug for attribute in target.required if attribute.slug not in action.data]
+            if missing:
+                raise BadRequest(f"{where}.data: {missing[0]} is required", {"field": f"{where}.data"})
+        case CallUrl():
+            _check_url(action.url, f"{where}.url")
+        case CreateActivity():
+            if not action.title.strip():
+                raise BadRequest(f"{where}.title must not be empty", {"field": f"{where}.title"})
+
+
+def _check_data(schema: Schema, data: Json, where: str) -> None:
+    """Check values without templates now; the others are checked when they are known."""
+    for slug, value in data.items():
+        field = f"{where}.data.{slug}"
+        if slug not in schema.attributes:
+            raise BadRequest(f"{field}: unknown attribute; the attributes are: {', '.join(schema.attributes)}", {"field": field})
+        if _is_fixed(value):
+            try:
+                project(schema.attributes[slug], value)
+            except Invalid as problem:
+                raise BadRequest(f"{field} {problem}", {"field": field}) from None
+
+
+def _is_fixed(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_fixed, value.values()))
+    return all(map(_is_fixed, value)) if isinstance(value, list) else not is_template(value)
+
+
+def _check_url(url: str, field: str) -> None:
+    if is_template(url):
+        return
+    try:
+        check_form(url)
+    except ForbiddenTargetError as problem:
+        raise BadRequest(f"{field}: {problem}", {"field": field}) from None
+
+
+def _schema(tx: Tx, slug: str, field: str) -> Schema:
+    crm_object = objects.find_object_by_slug(tx, slug)
+    if crm_object is None:
+        raise BadRequest(f"{field} must be the slug of an object, not {slug!r}", {"field": field})
+    return load_schema(tx, crm_object["id"])
+
+
+Fields = Json
+Perform = Callable[[Tx, Fields, Fields, Json], Fields]
+"""`(tx, action with its templates filled in, the run's scope, {ids, now})` returns the step's result, which later templates can use."""
+
+
+def update_record(tx: Tx, action: Fields, scope: Fields, stamp: Json) -> Fields:
+    about = scope.get("record") or {}
+    object_id = _object_id(tx, action["object"]) if "object" in action else about.get("objectId")
+    record_id = action["recordId"] if "recordId" in action else about.get("id")
+    if not isinstance(object_id, str) or not isinstance(record_id, str):
+        raise BadRequest('there is no record to update; a manual run names one with the data {"recordId": "..."}')
+    updated = records.update_record(tx, object_id, record_id, action["data"], **stamp)
+    return {"objectId": updated["objectId"], "recordId": updated["id"]}
+
+
+def create_record(tx: Tx, action: Fields, _: Fields, stamp: Json) -> Fields:
+    created = records.create_record(tx, _object_id(tx, action["object"]), action["data"], **stamp)
+    return {"objectId": created["objectId"], "recordId": created["id"]}
+
+
+def create_activity(tx: Tx, action: Fields, scope: Fields, stamp: Json) -> Fields:
+    """Link the activity to the run's record if that still exists."""
+    fields: Fields = {
+        name: action[name] for name in ("title", "summary", "activityDate", "linkedRecords", "participants") if name in action
+    }
+    fields.setdefault("linkedRecords", _own_link(tx, scope.get("record") or {}))
+    return {"activityId": activities.create_activity(tx, fields, created_by=None, **stamp)["id"]}
+
+
+PERFORM: dict[str, Perform] = {"updateRecord": update_record, "createRecord": create_record, "createActivity": create_activity}
+
+
+def _object_id(tx: Tx, slug: str) -> str:
+    crm_object = objects.find_object_by_slug(tx, slug)
+    if crm_object is None:
+        raise BadRequest(f"there is no object with the slug {slug!r}")
+    return str(crm_object["id"])
+
+
+def _own_link(tx: Tx, record: Fields) -> list[Fields]:
+    try:
+        record_wire = records.get_record(tx, record.get("objectId") or "", record.get("id") or "")
+    except NotFound:
+        return []
+    return [{"objectId": record_wire["objectId"], "recordId": record_wire["id"]}]

@@ -1,0 +1,340 @@
+"""Composite values and their parts, and the assignments of `--set`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.ids import did_you_mean
+from crmctl.models.jsontext import Json
+from crmctl.models.numbers import check_numbers, read_number
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES, typed
+from crmctl.values.typed_text import is_spreadsheet_number, lost_digits, naming
+
+JOINED_BY: dict[str, str] = {AttributeType.NAME: " ", AttributeType.ADDRESS: ", "}
+
+SHOWN_TEXT = 60
+
+Parts = Mapping[str, Any]
+"""New parts of one value by their names; None clears a part."""
+
+NO_PARTS: Mapping[str, Parts] = MappingProxyType({})
+"""No attribute changes by parts."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Form in which existing records hold an attribute: as plain texts or numbers (`plain`), as objects with these `keys`, or both.
+    With neither it is unknown."""
+
+    plain: bool = False
+    keys: tuple[str, ...] = ()
+
+
+def fold(text: str) -> str:
+    """Return a name without case, spaces, underscores and hyphens, for comparison."""
+    return "".join(character for character in text.casefold() if character not in " _-\u00a0\t")
+
+
+def learn_form(attribute: Attribute, samples: Sequence[Mapping[str, Any]]) -> Form:
+    """Return the form in which `samples` (the `data` of existing records) hold the attribute."""
+    values = [value for sample in samples if (value := sample.get(attribute.slug)) not in (None, "", [], {})]
+    keys = tuple(dict.fromkeys(key for value in values if isinstance(value, dict) for key in value))
+    return Form(plain=any(not isinstance(value, dict) for value in values), keys=keys)
+
+
+def usual_name(attribute: Attribute, part: str) -> str | None:
+    """Return the usual name of a part; None for an unknown one."""
+    folded = fold(part)
+    for usual, others in PART_NAMES.get(attribute.type or "", {}).items():
+        if folded == fold(usual) or folded in others:
+            return usual
+    return None
+
+
+def part_name(attribute: Attribute, part: str, form: Form) -> str:
+    """Return the part's name on the wire: as existing records spell it, else the usual spelling of a known part, else `part`."""
+    usual = usual_name(attribute, part)
+    spellings = {fold(part)} | ({fold(usual), *PART_NAMES[attribute.type or ""][usual]} if usual is not None else set())
+    for key in form.keys:
+        if fold(key) in spellings:
+            return key
+    if usual is not None and fold(part) == fold(usual):
+        return usual
+    return part
+
+
+def knows_part(attribute: Attribute, part: str, form: Form) -> bool:
+    """Whether values of the attribute have the part: a usual one, or one in existing records."""
+    return usual_name(attribute, part) is not None or fold(part) in map(fold, form.keys)
+
+
+def known_parts(attribute: Attribute, form: Form) -> list[str]:
+    """Return the parts of the attribute: the usual ones and those in existing records."""
+    return list(dict.fromkeys((*PART_NAMES.get(attribute.type or "", {}), *form.keys)))
+
+
+def unknown_part(attribute: Attribute, part: str, form: Form) -> UsageError:
+    """Return the error for a part that values of the attribute do not have."""
+    parts = known_parts(attribute, form)
+    named = f"{attribute.slug} has no part {part!r}" if part else f"{attribute.slug}. names no part"
+    return UsageError(named, hint=f"its parts are: {', '.join(f'{attribute.slug}.{name}' for name in parts)}", code="unknown_part")
+
+
+def compose(attribute: Attribute, parts: Parts, form: Form) -> Any:
+    """Return a value from its parts: an object, or a string in the usual order if existing records hold only plain text."""
+    separator = JOINED_BY.get(attribute.type or "")
+    if not form.plain or form.keys or separator is None:
+        return dict(parts)
+    rank = {name: place for place, name in enumerate(PART_NAMES[attribute.type or ""])}
+    ranked = sorted(parts, key=lambda part: rank.get(usual_name(attribute, part) or "", len(rank)))
+    return separator.join(str(parts[part]) for part in ranked if parts[part] not in (None, ""))
+
+
+def is_bare_amount(attribute: Attribute, value: Any) -> bool:
+    """Whether a value is money without a currency."""
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return attribute.type == AttributeType.CURRENCY and not attribute.is_list and is_number
+
+
+def currency_code(text: str | None) -> str | None:
+    """Return the wire form of a currency code. Raises UsageError for anything but three letters."""
+    if text is None or (len(text) == 3 and text.isascii() and text.isalpha()):
+        return None if text is None else text.upper()
+    raise UsageError(f"--currency takes a code of three letters, not {text!r}", hint="for example --currency EUR")
+
+
+@dataclass(frozen=True)
+class Merger:
+    """Changes parts of values and keeps the others. `forms` are those of existing records by slug; `currency` belongs to bare amounts
+    if the record has no currency."""
+
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    currency: str | None = None
+
+    def form(self, slug: str) -> Form:
+        return self.forms.get(slug, Form())
+
+    def merge_all(self, said: Mapping[str, Parts], current: Mapping[str, Any]) -> Json:
+        """Return the whole values, by slug, of attributes that change by parts. Raises RejectedError, which names the attribute."""
+        return {slug: self.merge(slug, parts, current.get(slug)) for slug, parts in said.items()}
+
+    def merge(self, slug: str, parts: Parts, current: Any) -> Any:
+        """Return a value with some parts changed; None if it is empty then. Raises RejectedError for a value without parts, and for money
+        with an unknown currency."""
+        attribute, form = self.attributes[slug], self.form(slug)
+        if attribute.type == AttributeType.CURRENCY:
+            current, parts = self._money(attribute, parts, current)
+        if current in (None, "", [], {}):
+            return self._new(attribute, parts, form)
+        if not isinstance(current, dict):
+            return self._replaced(attribute, parts, current, form)
+        merged, form = dict(current), Form(keys=(*current, *form.keys))
+        for part, value in parts.items():
+            name = part_name(attribute, part, form)
+            if value is not None or name in merged:
+                merged[name] = value
+        return merged if any(value not in (None, "") for value in merged.values()) else None
+
+    def _new(self, attribute: Attribute, parts: Parts, form: Form) -> Any:
+        if all(value is None for value in parts.values()):
+            return None
+        if attribute.type == AttributeType.CURRENCY and list(_usual(attribute, parts)) == ["amount"]:
+            (amount,) = parts.values()
+            if not self._is_money_object(attribute):
+                return amount
+            if form.keys and any(usual_name(attribute, key) == "currency" for key in form.keys):
+                raise RejectedError(
+                    f"{attribute.slug}: an amount without a currency, and records here have one",
+                    hint="say it in the value, 12.50 EUR, or for all of them with --currency EUR",
+                    code="missing_currency",
+                )
+        return compose(attribute, {part_name(attribute, part, form): value for part, value in parts.items()}, form)
+
+    def _is_money_object(self, attribute: Attribute) -> bool:
+        form = self.form(attribute.slug)
+        return bool(form.keys) and not form.plain
+
+    def _money(self, attribute: Attribute, parts: Parts, current: Any) -> tuple[Any, Parts]:
+        """Return current money as an object if necessary, and add the currency of `--currency`."""
+        usual = _usual(attribute, parts)
+        has_currency = isinstance(current, dict) and any(
+            usual_name(attribute, name) == "currency" and value not in (None, "") for name, value in current.items()
+        )
+        if self.currency is not None and not has_currency and "currency" not in usual and usual.get("amount") is not None:
+            parts = {**parts, "currency": self.currency}
+        if not isinstance(current, dict) and current not in (None, "") and "currency" in _usual(attribute, parts):
+            current = {part_name(attribute, "amount", self.form(attribute.slug)): current}
+        return current, parts
+
+    def _replaced(self, attribute: Attribute, parts: Parts, current: Any, form: Form) -> Any:
+        """Return the replacement of a value without parts: possible only if every part is given or nothing changes."""
+        usual = _usual(attribute, parts)
+        if attribute.type == AttributeType.CURRENCY and list(usual) == ["amount"] and not isinstance(current, str):
+            return usual["amount"]
+        new = compose(attribute, {part: value for part, value in parts.items() if value is not None}, form)
+        plain = compose(attribute, usual, Form(plain=True))
+        every = {usual_name(attribute, key) or fold(key) for key in form.keys or PART_NAMES.get(attribute.type or "", {})}
+        if plain == current:
+            return current
+        if every <= usual.keys():
+            return new
+        shown = current if isinstance(current, str) else jsontext.dumps(current)
+        kind = "text" if isinstance(current, str) else "list" if isinstance(current, list) else "value"
+        raise RejectedError(
+            f"{attribute.slug} is one {kind}, {shown[:SHOWN_TEXT]!r}, so no part of it can be changed",
+            hint=f"give all its parts ({', '.join(sorted(every))}), or the whole of it as {attribute.slug}",
+            code="text_without_parts",
+        )
+
+
+def _usual(attribute: Attribute, parts: Parts) -> Json:
+    return {usual_name(attribute, part) or fold(part): value for part, value in parts.items()}
+
+
+def same_part(attribute: Attribute, part: str, others: Iterable[str]) -> bool:
+    """Whether a part is among others in any spelling."""
+    return (usual_name(attribute, part) or fold(part)) in {usual_name(attribute, other) or fold(other) for other in others}
+
+
+def reshape_money(attribute: Attribute, value: Any, form: Form) -> Any:
+    """Return an `{amount, currency}` with the key names of existing records."""
+    if not isinstance(value, dict) or value.keys() != {"amount", "currency"}:
+        return value
+    return {part_name(attribute, part, form): value[part] for part in ("amount", "currency")}
+
+
+def compose_phone(attribute: Attribute, number: str, extension: str | None, form: Form) -> Any:
+    """Return a number in E.164, with `;ext=` before an extension, or as an object if existing records hold objects.
+
+    Other keys of such objects, a country for example, are left out: crmctl does not know how the service spells them.
+    """
+    names = {part: part_name(attribute, part, form) for part in ("number", "extension")}
+    in_full = f"{number};ext={extension}" if extension else number
+    if names["number"] not in form.keys:
+        return in_full
+    if extension and names["extension"] in form.keys:
+        return {names["number"]: number, names["extension"]: extension}
+    return {names["number"]: in_full}
+
+
+FormOf = Callable[[Attribute], Form]
+"""Return the form in which existing records hold an attribute."""
+
+
+class Given(NamedTuple):
+    """Assigned values of a record: whole values by slug, and parts of other attributes."""
+
+    data: Json
+    parts: dict[str, Json]
+
+    @property
+    def fields(self) -> Json:
+        """All values as a new record would have them."""
+        return self.data | {slug: dict(parts) for slug, parts in self.parts.items()}
+
+
+def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute], form_of: FormOf = lambda _: Form()) -> Given:
+    """Read assignments. `form_of` is called only for unusual parts.
+
+    Raises UsageError for a malformed or repeated assignment and for an unknown slug or part, RejectedError for a value that does not fit.
+    """
+    data: Json = {}
+    parts: dict[str, Json] = {}
+    by_slug = {attribute.slug: attribute for attribute in attributes}
+    for assignment in assignments:
+        target, value, is_json = _split_assignment(assignment)
+        slug, part = split_target(target, by_slug)
+        attribute = by_slug.get(slug)
+        if attribute is None:
+            raise _unknown_slug(slug, by_slug)
+        if part is not None:
+            _check_part(attribute, part, target, form_of)
+        if is_json:
+            wire = _assigned_json(target, value)
+        elif part is None:
+            wire = typed(value, attribute) if value else None
+        else:
+            with naming(target):
+                wire = part_value(attribute, part, value) if value else None
+        if slug in data or (slug in parts and (part is None or same_part(attribute, part, parts[slug]))):
+            raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")
+        if part is None:
+            data[slug] = wire
+        else:
+            parts.setdefault(slug, {})[part] = wire
+    return Given(data, parts)
+
+
+def without_bare_amounts(given: Given, attributes: Iterable[Attribute]) -> Given:
+    """Return the assignments with money that lacks a currency as a part of its value."""
+    bare = [attribute.slug for attribute in attributes if is_bare_amount(attribute, given.data.get(attribute.slug))]
+    amounts = {slug: {"amount": given.data[slug]} for slug in bare}
+    return Given({slug: value for slug, value in given.data.items() if slug not in amounts}, given.parts | amounts)
+
+
+def split_target(target: str, known: Container[str]) -> tuple[str, str | None]:
+    """Return slug and part of `slug.part`. A slug that contains a dot stays whole."""
+    slug, dot, part = target.partition(".")
+    return (target, None) if target in known or not dot else (slug, part)
+
+
+def _check_part(attribute: Attribute, part: str, target: str, form_of: FormOf) -> None:
+    if attribute.type not in COMPOSITE_TYPES:
+        raise UsageError(
+            f"{attribute.slug} is a {attribute.type} attribute and has no parts, so {target} means nothing",
+            hint=f"--set {attribute.slug}=VALUE",
+        )
+    if attribute.is_list:
+        raise UsageError(f"{attribute.slug} holds a list of values, so {target} means nothing", hint=f"--set {attribute.slug}:=JSON")
+    if not knows_part(attribute, part, Form()) and not knows_part(attribute, part, form := form_of(attribute)):
+        raise unknown_part(attribute, part, form)
+
+
+def part_value(attribute: Attribute, part: str, text: str) -> Any:
+    """Return the wire value of one part of a composite: text, except the amount of money."""
+    if attribute.type == AttributeType.CURRENCY and usual_name(attribute, part) == "amount":
+        return read_number(text)
+    if attribute.type == AttributeType.PHONE_NUMBER and is_spreadsheet_number(text.strip()):
+        raise lost_digits()
+    return text
+
+
+def _split_assignment(assignment: str) -> tuple[str, str, bool]:
+    before, equals, value = assignment.partition("=")
+    is_json = before.endswith(":")
+    target = before.removesuffix(":").strip()
+    if not equals or not target:
+        raise UsageError(
+            f"--set takes slug=value, not {assignment!r}", hint="for example --set name.first=Ada, --set amount=12.5, --set tags:='[\"a\"]'"
+        )
+    return target, value, is_json
+
+
+def _assigned_json(target: str, text: str) -> Any:
+    try:
+        value = jsontext.loads(text, unique_keys=True)
+    except ValueError as error:
+        raise UsageError(f"{target}:= takes JSON: {reason(error)}", hint=f"--set {target}=VALUE takes plain text") from None
+    check_fields({target: value})
+    return value
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raises RejectedError, which names the field, for a number that cannot be sent."""
+    for name, value in fields.items():
+        with naming(name):
+            check_numbers(value)
+
+
+def _unknown_slug(slug: str, known: Iterable[str]) -> UsageError:
+    slugs = sorted(known)
+    hint = f"{did_you_mean(slug, slugs)} the attributes are: {', '.join(slugs)}".strip()
+    return UsageError(f"there is no attribute {slug}", hint=hint, code="unknown_attribute")

@@ -1,0 +1,79 @@
+"""Fold texts for every comparison but equality."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+_NAME = (
+    "title",
+    "prefix",
+    "full",
+    "fullName",
+    "full_name",
+    "first",
+    "firstName",
+    "first_name",
+    "given",
+    "middle",
+    "middleName",
+    "middle_name",
+    "last",
+    "lastName",
+    "last_name",
+    "family",
+    "suffix",
+)
+_ADDRESS = (
+    "name",
+    "line1",
+    "street",
+    "address",
+    "line2",
+    "street2",
+    "city",
+    "state",
+    "region",
+    "postalCode",
+    "postal_code",
+    "zip",
+    "country",
+    "countryCode",
+    "country_code",
+)
+_NAME_RANK = {part: rank for rank, part in enumerate(_NAME)}
+_ADDRESS_RANK = {part: rank for rank, part in enumerate(_ADDRESS)}
+
+
+def fold(text: str) -> str:
+    """Return the text without case and composition (casefolded NFC). Every operator but `equals` compares folded texts."""
+    if text.isascii():
+        return text.lower()
+    # Decomposed first, so that letters with the same accents fold alike however they were composed.
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def name_text(parts: Mapping[str, str | None]) -> str:
+    """Return a name as one text, its parts in the order people write them."""
+    return _joined(parts, _name_order, " ")
+
+
+def address_text(parts: Mapping[str, str | None]) -> str:
+    """Return an address as one text, its parts in the order people write them."""
+    return _joined(parts, _address_order, ", ")
+
+
+def _joined(parts: Mapping[str, str | None], order: Callable[[tuple[str, ...]], tuple[str, ...]], separator: str) -> str:
+    return separator.join([text for part in order(tuple(parts)) if (text := parts[part])])
+
+
+@lru_cache(1024)
+def _name_order(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the parts in order, cached because nearly all names have the same parts."""
+    return tuple(sorted(parts, key=lambda part: _NAME_RANK.get(part, len(_NAME_RANK))))
+
+
+@lru_cache(1024)
+def _address_order(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(parts, key=lambda part: _ADDRESS_RANK.get(part, len(_ADDRESS_RANK))))

@@ -1,0 +1,259 @@
+"""Points in time: timestamps of the service and moments people type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
+
+from crmctl.errors import UsageError
+
+FORMS = "2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00:00+02:00, today, 'yesterday 15:30', 14:00, -2h, 2y, 'in 3 days', '1 May 2026'"
+
+_DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_IN_DAYS = {"d": 1, "w": 7}
+_MONTHS = {"mo": 1, "y": 12}
+_UNITS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "hr": "h", "day": "d", "week": "w"} | {
+    "month": "mo",
+    "year": "y",
+    "yr": "y",
+    **{unit: unit for unit in (*_SECONDS, *_IN_DAYS, *_MONTHS)},
+}
+_OF_DAYS = frozenset({*_IN_DAYS, *_MONTHS})
+_AMOUNT = r"(\d{1,6})\s*([a-z]+)"
+_DISTANCE = re.compile(rf"(?:[-+]\s*|in )?{_AMOUNT}( ago)?")
+_TIME = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
+_AMBIGUOUS = re.compile(r"\d{1,2}[/-]\d{1,2}[/-]\d{2,4}")
+_WRITTEN = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y")
+
+
+class Moment(NamedTuple):
+    """A point in time with its zone. `is_day`: the text names a whole day that begins then. `counts_days`: it counts days or months."""
+
+    at: datetime
+    is_day: bool = False
+    counts_days: bool = False
+
+    @property
+    def timestamp(self) -> str:
+        """The wire form: `2026-05-01T12:00:00Z`."""
+        return _wire(self.at)
+
+    @property
+    def for_date(self) -> str:
+        """The operand for a date attribute: the day if the text means one, else the timestamp."""
+        return self.at.astimezone().date().isoformat() if self.is_day or self.counts_days else self.timestamp
+
+    @property
+    def next_day(self) -> Moment:
+        """The first moment of the day after."""
+        return Moment(datetime.combine(self.at.astimezone().date() + timedelta(days=1), time()).astimezone(), is_day=True)
+
+
+def timestamp(text: str, now: float) -> str:
+    """Return the UTC timestamp of a text. Without a zone it is local time. Raises UsageError."""
+    return read_moment(text, now).timestamp
+
+
+def read_moment(text: str, now: float) -> Moment:
+    """Return the point in time that a text names; `now` is Unix time in seconds.
+
+    Raises UsageError for a text that is no date or an ambiguous one.
+    """
+    words = " ".join(text.split())
+    present = datetime.fromtimestamp(now, UTC)
+    try:
+        moment = next((found for read in (_iso, _relative, _named, _mail) if (found := read(words, present)) is not None), None)
+        if moment is not None:
+            _wire(moment)  # beyond the calendar this fails
+            unit = _unit(words)
+            return Moment(moment.astimezone(), is_day=_is_day(words, moment), counts_days=unit in _OF_DAYS)
+    except (ValueError, OverflowError, OSError):
+        pass
+    if _AMBIGUOUS.match(words):
+        raise UsageError(f"{text!r} can be read in two ways", hint="write the year first: 2026-05-01", code="bad_date")
+    raise UsageError(f"{text!r} is not a date that can be read", hint=f"forms: {FORMS}", code="bad_date")
+
+
+def _is_day(words: str, moment: datetime) -> bool:
+    """Whether a text names a day without a time."""
+    return moment.tzinfo is None and moment.time() == time() and not re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
+
+
+def _unit(words: str) -> str | None:
+    """Return the unit of a distance from now; None for any other text."""
+    match = _DISTANCE.fullmatch(words.lower())
+    return (_UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s"))) if match else None
+
+
+def _wire(moment: datetime) -> str:
+    """Return the wire form. A moment without a zone is local time."""
+    spec = "milliseconds" if moment.microsecond else "seconds"
+    return moment.astimezone(UTC).isoformat(timespec=spec).replace("+00:00", "Z")
+
+
+def _iso(text: str, _present: datetime) -> datetime | None:
+    if not re.match(r"\d{4}-?\d{2}-?\d{2}", text):
+        return None
+    joined = re.sub(r"\s+(?=[+-]\d{2}:?\d{2}$|[zZ]$)", "", re.sub(r"\s+UTC$", "Z", text))
+    try:
+        return datetime.fromisoformat(joined)
+    except ValueError:
+        return _on_day(text, date.fromisoformat)
+
+
+def _relative(text: str, present: datetime) -> datetime | None:
+    """Read `now`, `-2h`, `2y`, `+1d`, `3 days ago`, `in 2 weeks`."""
+    lowered = text.lower()
+    now = present.replace(microsecond=0)
+    if lowered == "now":
+        return now
+    match, unit = _DISTANCE.fullmatch(lowered), _unit(text)
+    if match is None or unit is None or (match[0].startswith(("-", "+", "in ")) and match[3]):
+        return None
+    count = int(match[1]) * (1 if match[0].startswith(("+", "in ")) else -1)
+    if unit in _SECONDS:
+        return now + timedelta(seconds=count * _SECONDS[unit])
+    # Days and months are local: the time of day stays the same when the clocks change.
+    here = now.astimezone().replace(tzinfo=None)
+    there = _months_from(here, count * _MONTHS[unit]) if unit in _MONTHS else here + timedelta(days=count * _IN_DAYS[unit])
+    return there.astimezone()
+
+
+def _months_from(here: datetime, months: int) -> datetime:
+    """Return the same day of another month, or its last day."""
+    year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
+    for day in range(here.day, 27, -1):
+        try:
+            return here.replace(year=year, month=month + 1, day=day)
+        except ValueError:
+            continue
+    return here.replace(year=year, month=month + 1)
+
+
+def _named(text: str, present: datetime) -> datetime | None:
+    """Read `today`, `yesterday 15:30`, `14:00`, `1 May 2026 9am`."""
+    here = present.astimezone().date()
+    if ":" in text or text[-1:].lower() == "m":
+        clock = _clock(text)
+        if clock is not None:
+            return datetime.combine(here, clock)
+
+    def day(word: str) -> date:
+        if word.lower() in _DAYS:
+            return here + timedelta(days=_DAYS[word.lower()])
+        plain = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", word.replace(",", " "), flags=re.IGNORECASE)
+        return next(found for form in _WRITTEN if (found := _parsed(" ".join(plain.split()), form)))
+
+    return _on_day(text, day)
+
+
+def _on_day(text: str, day: Callable[[str], date]) -> datetime | None:
+    """Read a day, alone or followed by a time. A day alone begins at midnight."""
+    words = text.split(" ")
+    for split in range(len(words), 0, -1):
+        clock = time() if split == len(words) else _clock(" ".join(words[split:]))
+        try:
+            if clock is not None:
+                return datetime.combine(day(" ".join(words[:split])), clock)
+        except (ValueError, StopIteration):
+            continue
+    return None
+
+
+def _clock(text: str) -> time | None:
+    match = _TIME.fullmatch(text)
+    if match is None or (match[2] is None and match[4] is None):
+        return None
+    hour, half = int(match[1]), (match[4] or "").lower()
+    if half:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    return time(hour, int(match[2] or 0), int(match[3] or 0))
+
+
+def _parsed(text: str, form: str) -> date | None:
+    try:
+        return datetime.strptime(text, form).date()  # noqa: DTZ007 - a day has no zone
+    except ValueError:
+        return None
+
+
+def _mail(text: str, _present: datetime) -> datetime | None:
+    """Read `Fri, 01 May 2026 14:00:00 +0200`, the form in mails."""
+    from email.utils import parsedate_to_datetime
+
+    return parsedate_to_datetime(text) if re.search(r"\d{2}:\d{2}", text) and re.search(r"[A-Za-z]{3}", text) else None
+
+
+MICROS = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(microseconds=1)
+_TOLERANT = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?\s*(Z|UTC|GMT|([+-])(\d\d):?(\d\d)?(?::?(\d\d))?)?",
+    re.IGNORECASE,
+)
+
+
+def moment_of(timestamp: str | None) -> datetime | None:
+    """Return the moment of a timestamp, in UTC unless it names a zone; None for any other text. Fractions end at microseconds."""
+    text = (timestamp or "").strip()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return _tolerant(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def micros_of(timestamp: str | None) -> int | None:
+    """Return whole microseconds since 1970, which compare exactly; None for a text that is no timestamp."""
+    moment = moment_of(timestamp)
+    return None if moment is None else (moment - EPOCH) // _TICK
+
+
+def seconds_of(timestamp: str | None) -> float | None:
+    """Return Unix time in seconds; None for a text that is no timestamp."""
+    micros = micros_of(timestamp)
+    return None if micros is None else micros / MICROS
+
+
+def micros_of_date(header: str | None) -> int | None:
+    """Return the microseconds of an HTTP Date header; None for an unreadable one."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return (parsedate_to_datetime(header or "") - EPOCH) // _TICK
+    except (ValueError, TypeError):
+        return None
+
+
+def to_timestamp(micros: int) -> str:
+    """Return the ISO 8601 form, with microseconds unless it is a whole second."""
+    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+
+
+def _tolerant(text: str) -> datetime | None:
+    """Read forms that `fromisoformat` refuses on some Pythons: `24:00`, a leap second, a small `z`, `UTC`, a blank before the zone."""
+    match = _TOLERANT.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    if minute > 59 or second > 60 or hour > 24 or (hour == 24 and (minute or second)):
+        return None
+    offset = timedelta(hours=int(match[10] or 0), minutes=int(match[11] or 0), seconds=int(match[12] or 0))
+    within = timedelta(hours=hour, minutes=minute, seconds=second, microseconds=int((match[7] or "0")[:6].ljust(6, "0")))
+    try:
+        return datetime(year, month, day, tzinfo=UTC) + within - (-offset if match[9] == "-" else offset)
+    except (ValueError, OverflowError):
+        return None
+
+
+def in_a_sentence(timestamp: str, now: float) -> str:
+    """Return local time to the minute, with the day unless it is that of `now` (Unix seconds). Other texts stay unchanged."""
+    if (moment := moment_of(timestamp)) is None:
+        return timestamp
+    here, today = moment.astimezone(), datetime.fromtimestamp(now, UTC).astimezone()
+    return f"{here:%H:%M}" if here.date() == today.date() else f"{here:%Y-%m-%d %H:%M}"

@@ -1,0 +1,239 @@
+"""Read text from people and files as wire values. `--set slug=value` and the cells of an import share these rules.
+
+crmctl never guesses: it refuses an ambiguous text and says how to write it clearly.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from typing import Any
+
+from crmctl.errors import RejectedError
+from crmctl.models import jsontext
+from crmctl.models.ids import did_you_mean, is_uuid
+from crmctl.models.jsontext import Json
+from crmctl.models.numbers import check_numbers, read_number
+
+TRUE_WORDS = frozenset({"true", "yes", "y", "t", "1", "on", "x"})
+FALSE_WORDS = frozenset({"false", "no", "n", "f", "0", "off"})
+
+_SPREADSHEET = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE]\+?[0-9]+")
+_MONEY = re.compile(r"(?P<before>[A-Z]{3})\s?(?P<amount>[^A-Za-z]+)|(?P<plain>[^A-Za-z]+?)\s?(?P<after>[A-Z]{3})")
+_DATE = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+PLAIN_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]+")
+"""An address that is valid beyond doubt and needs no escape in JSON."""
+PLAIN_DATE = r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+"""Dates with days that every month has."""
+_EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
+_PHONE = re.compile(r"(?=(?:[^0-9]*[0-9]){2})[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
+_LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """The user's declarations about text: the list separator, the decimal mark, the date format (strptime directives), and the country
+    of phone numbers, which only an import uses."""
+
+    list_separator: str = ","
+    decimal_comma: bool = False
+    date_format: str | None = None
+    region: str | None = None
+
+
+PLAIN = TextRules()
+Reader = Callable[[str], Any]
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put a name in front of the message of a RejectedError."""
+    try:
+        yield
+    except RejectedError as error:
+        raise RejectedError(f"{name}: {error.message}", hint=error.hint, code=error.code) from None
+
+
+def split_list(text: str, separator: str) -> list[Any]:
+    """Return the elements of a JSON array, or of a text split at the separator, without outer blanks and empty elements."""
+    if text.lstrip().startswith("[") and isinstance(value := _json_inside(text), list):
+        return value
+    return [element for part in text.split(separator) if (element := part.strip())]
+
+
+def read_currency(text: str, *, decimal_comma: bool = False) -> Any:
+    """Read an amount as a number, an amount with an ISO code as `{amount, currency}`, and a JSON object unchanged."""
+    if (value := _json_object(text)) is not None:
+        return value
+    stripped = text.strip()
+    match = _MONEY.fullmatch(stripped) if stripped[:1].isalpha() or stripped[-1:].isalpha() else None
+    if match is None:
+        return read_number(text, decimal_comma=decimal_comma)
+    amount = read_number(match["amount"] or match["plain"], decimal_comma=decimal_comma)
+    return {"amount": amount, "currency": match["before"] or match["after"]}
+
+
+def read_date(text: str, format: str | None = None) -> str:
+    """Read an ISO date or timestamp, or a date in the declared format. Time zones never change it."""
+    if format is None and len(text) == 10 and text[4] == text[7] == "-":
+        try:
+            date.fromisoformat(text)
+            return text
+        except ValueError:
+            pass  # _iso_date gives the reason
+    return _iso_date(text.strip()) if format is None else _declared_date(text.strip(), format)
+
+
+@lru_cache(maxsize=4096)
+def _iso_date(text: str) -> str:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        hint = "write 2026-01-31, or declare the form: --date-format %d/%m/%Y (day first) or %m/%d/%Y (month first)"
+        raise RejectedError("not an ISO date", hint=hint, code="invalid_date")
+    _check_day(*map(int, match.group(1, 2, 3)))
+    hour, minute, second = match.group(4, 5, 6)
+    if hour is not None and (int(hour) > 23 or int(minute) > 59 or int(second or 0) > 60):
+        raise RejectedError("no such time of day", code="invalid_date")
+    return text
+
+
+@lru_cache(maxsize=4096)
+def _declared_date(text: str, format: str) -> str:
+    try:
+        parsed = time.strptime(text, format)
+    except ValueError:
+        raise RejectedError(f"not a date of the form {format}", code="invalid_date") from None
+    return _check_day(parsed.tm_year, parsed.tm_mon, parsed.tm_mday)
+
+
+def _check_day(year: int, month: int, day: int) -> str:
+    try:
+        return date(year, month, day).isoformat()
+    except ValueError:
+        raise RejectedError("no such day in the calendar", code="invalid_date") from None
+
+
+def date_directives(format: str) -> str:
+    """Return a declared date format as strptime directives; `DD/MM/YYYY` becomes `%d/%m/%Y`.
+
+    Raises RejectedError for a format without day, month and year.
+    """
+    directives = format if "%" in format else re.sub(r"yyyy|yy|mm|dd", lambda match: _LETTER_FORMAT[match[0]], format.lower())
+    complete = all(any(directive in directives for directive in group) for group in (("%d", "%e"), ("%m", "%b", "%B"), ("%Y", "%y")))
+    if not complete:
+        raise RejectedError(
+            f"the date format {format} does not hold day, month and year", hint="for example %d/%m/%Y", code="invalid_date_format"
+        )
+    return directives.replace("%e", "%d")
+
+
+def read_checkbox(text: str) -> bool:
+    word = text.strip().lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise RejectedError("not a yes or no", hint="true, false, yes, no, y, n, 1, 0, on or off", code="invalid_checkbox")
+
+
+def read_email(text: str) -> str:
+    if PLAIN_EMAIL.fullmatch(text):
+        return text
+    address = text.strip()
+    domain = address.rpartition("@")[2]
+    well_formed = address.isprintable() and _EMAIL.fullmatch(address)
+    if not well_formed or domain.startswith((".", "-")) or domain.endswith((".", "-", "'")) or ".." in domain:
+        raise RejectedError("not an email address", hint="for example ada@example.com", code="invalid_email")
+    return address
+
+
+def read_phone(text: str) -> Any:
+    """Read a phone number or a JSON object, unchanged. Raises RejectedError for 1.23E+11, which has lost digits in a spreadsheet."""
+    if (value := _json_object(text)) is not None:
+        return value
+    stripped = text.strip()
+    if is_spreadsheet_number(stripped):
+        raise lost_digits()
+    if not _PHONE.fullmatch(stripped):
+        raise RejectedError("not a phone number", hint="for example +44 20 7946 0958", code="invalid_phone")
+    return stripped
+
+
+def lost_digits() -> RejectedError:
+    return RejectedError(
+        "a spreadsheet has turned this number into its scientific form",
+        hint="format the column as text and export again",
+        code="spreadsheet_number",
+    )
+
+
+def read_reference(text: str) -> Any:
+    identifier = text.strip()
+    if is_uuid(identifier):
+        return identifier
+    if (value := _json_object(text)) is not None:
+        return value
+    raise RejectedError("not a record id", hint="a reference takes the id (UUID) of a record", code="invalid_reference")
+
+
+def read_composite(text: str) -> Any:
+    """Read a JSON object, or any other text as one string."""
+    value = _json_object(text)
+    return text if value is None else value
+
+
+def select_reader(options: list[str]) -> Reader:
+    """Return a reader for a select. Options match exactly, or without case if only one does; the value has the service's spelling."""
+    exact = {option: option for option in options}
+    folded: dict[str, list[str]] = {}
+    for option in exact:
+        folded.setdefault(option.strip().casefold(), []).append(option)
+
+    def read(text: str) -> str:
+        if text in exact or not exact:
+            return text
+        matches = folded.get(text.strip().casefold(), [])
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise RejectedError(
+                f"fits several options without case: {', '.join(matches)}", hint="spell the option exactly", code="unknown_option"
+            )
+        listed = f"options: {', '.join(options[:20])}{', ...' if len(options) > 20 else ''}"
+        hint = did_you_mean(text, options) or listed
+        raise RejectedError("not an option", hint=hint, code="unknown_option")
+
+    return read
+
+
+def is_spreadsheet_number(text: str) -> bool:
+    """Whether a text looks like a long number that a spreadsheet shortened (1.23E+11)."""
+    return ("E" in text or "e" in text) and _SPREADSHEET.fullmatch(text) is not None
+
+
+def _json_object(text: str) -> Json | None:
+    if "{" not in text or not text.lstrip().startswith("{"):
+        return None
+    value = _json_inside(text)
+    return value if isinstance(value, dict) else None
+
+
+def _json_inside(text: str) -> Any:
+    """Return the JSON value of a text; None if it is no JSON. Raises RejectedError for repeated keys and numbers that cannot be sent."""
+    try:
+        value = jsontext.loads(text)
+    except ValueError:
+        return None
+    try:
+        jsontext.loads(text, unique_keys=True)
+    except ValueError as error:
+        raise RejectedError(str(error), hint="keep one of them", code="duplicate_key") from None
+    check_numbers(value)
+    return value

@@ -1,0 +1,143 @@
+"""YAML that people edit: documents, and one record with its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.values.attribute_types import COMPOSITE_TYPES, typed
+from crmctl.values.composites import part_value
+
+
+def loads(text: str) -> Any:
+    """Parse YAML. Raises ValueError with a readable reason."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(reason(error)) from error
+    except ValueError as error:  # YAML takes 2026-02-30 for a date, Python does not
+        raise ValueError("a date or a number that does not exist") from error
+
+
+NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+def shown_data(data: Mapping[str, Any], attributes: Sequence[Attribute]) -> Json:
+    """Return the values to edit: every active attribute in display order, empty ones included, then all other values of the record."""
+    ordered = sorted(attributes, key=lambda attribute: attribute.display_order if attribute.display_order is not None else 1 << 30)
+    slugs = [attribute.slug for attribute in ordered if attribute.is_active is not False]
+    return {**{slug: data.get(slug) for slug in slugs}, **{slug: value for slug, value in data.items() if slug not in slugs}}
+
+
+@dataclass(frozen=True)
+class EditedText:
+    """The text before editing, and the attributes that tell how to read values."""
+
+    before: str
+    attributes: Sequence[Attribute]
+
+    def changes(self, after: str) -> Json:
+        """Return the changed values. A deleted line changes nothing. Raises UsageError, with the line, for malformed YAML and unknown
+        names, RejectedError for a value that does not fit."""
+        old, new = _nodes(self.before), _nodes(after)
+        by_slug = {attribute.slug: attribute for attribute in self.attributes}
+        changed = {}
+        for slug, node in new.items():
+            if slug in old and _plain(old[slug]) == _plain(node):
+                continue
+            if slug not in by_slug:
+                names = ", ".join(by_slug)
+                raise UsageError(f"line {_line(node)}: there is no attribute {slug}", hint=f"the attributes are: {names}", code="bad_edit")
+            try:
+                changed[slug] = _value(node, by_slug[slug])
+            except RejectedError as error:
+                raise RejectedError(f"line {_line(node)}: {error.message}", hint=error.hint, code=error.code) from error
+        return changed
+
+
+def _nodes(text: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise UsageError(reason(error), code="bad_edit") from error
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"line {_line(root)}: attributes and their values are expected, one a line", code="bad_edit")
+    nodes: dict[str, Any] = {}
+    for key, node in root.value:
+        name = str(key.value)
+        if name in nodes:
+            raise UsageError(f"line {_line(key)}: {name} is there twice", code="bad_edit")
+        nodes[name] = node
+    return nodes
+
+
+def _plain(node: Any) -> Any:
+    """Return the value of a node in any notation."""
+    if isinstance(node.value, str):
+        return None if _is_nothing(node) else node.value
+    if node.value and isinstance(node.value[0], tuple):
+        return {str(key.value): _plain(value) for key, value in node.value}
+    return [_plain(element) for element in node.value]
+
+
+def _is_nothing(node: Any) -> bool:
+    return node.style is None and node.value in NOTHING
+
+
+def _value(node: Any, attribute: Attribute) -> Any:
+    import yaml
+
+    if isinstance(node, yaml.ScalarNode):
+        return None if _is_nothing(node) else typed(node.value, attribute)
+    if isinstance(node, yaml.SequenceNode):
+        if not attribute.is_list and attribute.type != AttributeType.LIST:
+            raise RejectedError(f"{attribute.slug} takes one value, not a list")
+        single = attribute.model_copy(update={"is_list": False})
+        if attribute.type == AttributeType.LIST:
+            return [_free(element) for element in node.value]
+        return [_value(element, single) for element in node.value]
+    if attribute.type in COMPOSITE_TYPES:
+        return {str(key.value): _part(value, attribute, str(key.value)) for key, value in node.value} or None
+    return _free(node)
+
+
+def _part(node: Any, attribute: Attribute, part: str) -> Any:
+    if not isinstance(node.value, str):
+        return _free(node)
+    return None if _is_nothing(node) else part_value(attribute, part, node.value)
+
+
+def _free(node: Any) -> Any:
+    """Return a value of unknown type: text, unless YAML shows otherwise."""
+    if isinstance(node.value, str):
+        plain = {"true": True, "false": False}
+        if node.style is not None:
+            return node.value
+        if _is_nothing(node):
+            return None
+        if node.value in plain:
+            return plain[node.value]
+        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+            try:
+                return jsontext.loads(node.value)
+            except ValueError:
+                return node.value
+        return node.value
+    if node.value and isinstance(node.value[0], tuple):
+        return {str(key.value): _free(value) for key, value in node.value}
+    return [_free(element) for element in node.value]
+
+
+def _line(node: Any) -> int:
+    return int(node.start_mark.line) + 1

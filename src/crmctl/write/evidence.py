@@ -1,0 +1,568 @@
+"""Evidence from the service's lists that rows were written or not."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, DeniedError
+from crmctl.files.validation import Batch, Entry
+from crmctl.match.agreement import pair_altered
+from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
+from crmctl.models.resources import PAGE_LIMIT, Record
+from crmctl.read.read_back import Baseline, ByPrefix, Reader, ReadResult, Unusable, moment_of
+from crmctl.write.database import MAY_BE_THERE, RowState
+from crmctl.write.in_flight import further_records, known
+from crmctl.write.journal import Journal
+from crmctl.write.methods import Confirmed, Method, altered_attributes, methods, showing
+
+FEWER = "its lists are old, or somebody deletes records"
+MORE = "somebody else creates records, or rows are there twice; crmctl bulk repair looks for those"
+
+
+@dataclass
+class RecordCount:
+    """Records in the service compared with those the job created.
+
+    `before` is the total when the job began, None if the service does not report one. `found` counts the rows found of each batch still in
+    doubt, by batch number.
+    """
+
+    journal: Journal
+    before: int | None
+    found: dict[int, int] = field(default_factory=dict)
+    _marks: list[tuple[float, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, journal: Journal) -> RecordCount:
+        baseline = Baseline.from_document(journal.recall("baseline"))
+        return cls(journal, baseline.total if baseline is not None else None)
+
+    @property
+    def made(self) -> int:
+        """Number of records known to be created by the job."""
+        return self.journal.records_made() + sum(self.found.values())
+
+    def left(self, total: int | None, made: int, sent_at: float) -> int | None:
+        """Return how many records are unexplained: neither old, nor `made` by the job, nor attributed to other clients before `sent_at`
+        (Unix time).
+
+        Negative if records are missing. None without totals.
+        """
+        if total is None or self.before is None:
+            return None
+        strangers = next((count for at, count in reversed(self._marks) if at < sent_at), 0)
+        return total - self.before - made - strangers
+
+    def mark(self, number: int, total: int | None, now: float) -> None:
+        """Attribute all surplus records at `now` to other clients. Does nothing while another batch is in doubt."""
+        if total is not None and self.before is not None and not self.found.keys() - {number}:
+            self._marks.append((now, total - self.before - self.made))
+
+    def rows_since(self, moment: float | None) -> int:
+        """Return the number of rows confirmed at `moment` (Unix time) or later, plus all rows found by reading back."""
+        return self.journal.records_made(moment) + sum(self.found.values())
+
+    def verdict(self, total: int | None, in_doubt: int) -> str | None:
+        """Describe a mismatch between existing and created records; None if they agree. `in_doubt` rows may or may not exist."""
+        if total is None or self.before is None:
+            return "nobody can count whether every created row is there: the service does not say how many records it has"
+        made = self.made
+        left = total - self.before - made
+        if left < 0:
+            return f"{made:,} rows were created, and the service has only {total - self.before:,} more records than before: {FEWER}"
+        if left > in_doubt:
+            return f"{made:,} rows were created, and the service has {total - self.before:,} more records than before: {MORE}"
+        return None
+
+
+CLOCK_MARGIN = 5.0
+"""Assumed drift in seconds between two clocks since they were compared."""
+
+CLOCKS_APART = 900.0
+"""Extra seconds of creation time to read if the count shows unread records: the clocks of one service may differ."""
+
+NOTHING_NEWER = "the service's lists show nothing that was created since, and may be old"
+TOO_FEW = "the service lists fewer records than there must be: its lists are old, or somebody deletes records"
+TOO_MANY = "the service has more new records than can be accounted for"
+
+
+@dataclass
+class Sent:
+    """A batch that was sent. `sent_at` and `known_at` are Unix times: when it left, and when its outcome became doubtful."""
+
+    number: int
+    batch: Batch
+    sent_at: float
+    known_at: float
+
+    @property
+    def creates(self) -> list[Entry]:
+        """Entries without an id. Updates need no search because repeating them is harmless."""
+        return [entry for entry in self.batch.entries if entry.id is None]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Result of one look.
+
+    `counted`: every new record is accounted for. `conclusive`: the lists are also newer than the batch, so rows not found are absent.
+    `failed`: the read failed.
+    """
+
+    seen: RecordMatch = field(default_factory=RecordMatch)
+    counted: bool = False
+    conclusive: bool = False
+    why: str = "the rows cannot be recognised"
+    failed: bool = False
+    hopeless: bool = False
+
+
+class FinalCount(NamedTuple):
+    """Comparison at the end of a job.
+
+    `left`: number of records beyond the known ones, None without a total. `is_current`: the list shows the last confirmed batch. `records`:
+    the new records on the newest page. `is_whole`: that page holds all new records. `why`: the mismatch, if any.
+    """
+
+    left: int | None
+    in_doubt: int
+    is_current: bool
+    records: Sequence[Record]
+    is_whole: bool
+    why: str | None
+
+    @property
+    def fits(self) -> bool:
+        return self.is_current and (self.left is None or self.adds_up)
+
+    @property
+    def adds_up(self) -> bool:
+        return self.left is not None and 0 <= self.left <= self.in_doubt
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether there are more surplus records than rows in doubt. Waiting cannot change that."""
+        return self.is_current and self.left is not None and self.left > self.in_doubt
+
+
+class TimeSpan(NamedTuple):
+    """Start of a read as Unix time, by the service's clock and by the local clock. None is the beginning."""
+
+    since: float | None
+    local: float | None
+
+
+class Weighing(NamedTuple):
+    """A sent batch and the method used to find it. `controlled`: the method has passed its control."""
+
+    method: Method
+    sent: Sent
+    controlled: bool
+
+
+class Evidence:
+    """Looks for rows in doubt on request. Safe for several threads.
+
+    Before counting, the caller must wait for all requests in flight. `again` reads all rows of the job again.
+    """
+
+    def __init__(self, reader: Reader, journal: Journal, again: Callable[[], Iterable[Entry]], clock: Clock) -> None:
+        self._reader = reader
+        self._journal = journal
+        self._again = again
+        self._clock = clock
+        self.lock = threading.RLock()
+        """Held while several parts of the evidence change together."""
+        self._baseline = Baseline.from_document(journal.recall("baseline"))
+        self._confirmed: Confirmed | None = None
+        self._newest_sent = float("-inf")
+        self._twins: dict[tuple[int, frozenset[str]], Mapping[str, Sequence[tuple[str, int]]]] = {}
+        self._refused: set[int] = set()
+        """Set for rows that may never have been sent: the lists need not show anything newer."""
+        self._was_doubted = False
+        self.methods = methods(journal)
+        self.count = RecordCount.of(journal)
+
+    # -- known records ---------------------------------------------------------------------------------------------------------------
+
+    def confirm(self, entries: Sequence[Entry], sent_at: float, at: float) -> None:
+        """Record a batch whose rows were all created, just now or in an earlier run."""
+        with self.lock:
+            self._confirmed = Confirmed(entries, sent_at, at)
+            self._newest_sent = max(self._newest_sent, sent_at)
+            self._refused.clear()
+
+    def doubt(self, sent: Sent) -> None:
+        """Record that a batch is in doubt."""
+        with self.lock:
+            self._was_doubted = True
+            self.count.found.setdefault(sent.number, 0)
+
+    def conclude(self, sent: Sent, found: Collection[int]) -> None:
+        """Record that a batch is no longer in doubt and that its rows in `found` exist."""
+        with self.lock:
+            self.count.found.pop(sent.number, None)
+            if found:
+                self._newest_sent = max(self._newest_sent, sent.sent_at)
+
+    @property
+    def confirmed_at(self) -> float:
+        """Unix time of the last confirmed batch; 0 if there is none."""
+        return self._confirmed.at if self._confirmed is not None else 0.0
+
+    @property
+    def lag(self) -> float:
+        """Measured delay in seconds until a record shows up."""
+        return max(method.lag for method in self.methods)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a confirmed batch has not shown up yet."""
+        return any(method.waited and method.broken is None and not method.works for method in self.methods)
+
+    def is_newer(self, sent: Sent) -> bool:
+        """Whether a known record was sent after this batch fell in doubt."""
+        return self._newest_sent >= sent.known_at
+
+    @property
+    def can_count(self) -> bool:
+        """Whether crmctl knows the records that existed before the job."""
+        return self._baseline is not None
+
+    @property
+    def was_doubted(self) -> bool:
+        return self._was_doubted
+
+    @property
+    def last_confirmed(self) -> Sequence[Entry]:
+        return self._confirmed.entries if self._confirmed is not None else ()
+
+    def final_count(self) -> FinalCount:
+        """Compare the newest page and the total with the job's own count. Sends one request and raises its errors."""
+        page = self._reader.page()
+        new = [record for record in page.items if self._is_new(record)]
+        in_doubt = self._journal.counts()[RowState.IN_DOUBT]
+        left = self.count.left(page.total, self.count.made, float("-inf"))
+        is_whole = len(new) < len(page.items) or len(page.items) < PAGE_LIMIT
+        why = self.count.verdict(page.total, in_doubt)
+        return FinalCount(left, in_doubt, self._is_current(page.items), new, is_whole, why)
+
+    def _is_current(self, records: Sequence[Record]) -> bool:
+        """Whether the newest records include the last confirmed batch, as sent or as altered by the service."""
+        moments = [moment_of(record) for record in records]
+        if self._confirmed is None or None in moments or moments != sorted(filter(None, moments), reverse=True) or len({*moments}) < 2:
+            return True
+        entries = self._confirmed.entries[-len(records) :]
+        return self.methods[-1].shows(entries, records) or altered_attributes(entries, records) is not None
+
+    # -- looking ---------------------------------------------------------------------------------------------------------------------
+
+    def look(self, sent: Sent, *, thoroughly: bool) -> Look:
+        """Return the first conclusive look, or else the first one. Only a thorough look can prove rows absent."""
+        with self.lock:
+            views: list[Look] = []
+            for method in self.methods:
+                try:
+                    if not method.fits(sent.creates):
+                        continue
+                    view = self._by(method, sent, thoroughly=thoroughly)
+                except Unusable as error:
+                    method.broken = str(error)
+                    self._journal.note("unusable", method.broken)
+                    continue
+                except CrmctlError as error:
+                    hopeless = isinstance(error, DeniedError)
+                    return Look(why=f"it cannot be read back: {error.message}", failed=True, hopeless=hopeless)
+                self.count.found[sent.number] = len(view.seen.found)
+                is_told = view.conclusive and not any(earlier.seen.taken for earlier in views)
+                if is_told or len(view.seen.found) == len(sent.creates):
+                    return view
+                views.append(view)
+            return views[0] if views else Look()
+
+    def can_judge_refusal(self, sent: Sent, *, more_to_come: bool) -> bool:
+        """Whether a list can settle a refusal now.
+
+        It can if it would show newer records, if no newer records will come, or if several batches were refused in a row.
+        """
+        with self.lock:
+            self._refused.add(sent.number)
+            return self.is_newer(sent) or not more_to_come or len(self._refused) > 1
+
+    def believes_refusal(self, sent: Sent) -> bool:
+        """Whether the service did not carry out a batch that it refused as a whole.
+
+        True if none of its rows exist and the number of records is unchanged. Usually takes one request.
+        """
+        with self.lock:
+            made, is_parked = self.count.made, sent.number in self.count.found
+            try:
+                page = self._reader.page()
+            except CrmctlError:
+                return False
+            if self.count.left(page.total, made, sent.sent_at) == 0 and not self._shows(page.items, sent):
+                self.count.mark(sent.number, page.total, self._clock.now())
+                return True
+            view = self.look(sent, thoroughly=True)
+            if not is_parked:
+                self.count.found.pop(sent.number, None)
+            return view.counted and not view.seen.found and not view.seen.ambiguous
+
+    def _shows(self, records: Sequence[Record], sent: Sent) -> bool:
+        new = [record for record in records if self._is_new(record)]
+        method = self.methods[-1]
+        return bool(self._match(method.recognition_of(sent.creates), sent, new).found)
+
+    def _by(self, method: Method, sent: Sent, *, thoroughly: bool) -> Look:
+        controlled = method.has_shown(self._reader, self._confirmed, self._earliest, self._clock.now())
+        weighing = Weighing(method, sent, controlled)
+        reading = self._read(method, sent, thoroughly=thoroughly)
+        recognition = method.recognition_of(sent.creates)
+        if isinstance(method.way, ByPrefix):
+            seen = self._match(recognition, sent, reading.records)
+            return self._weigh_marked(weighing, method.way, seen, complete=reading.complete and thoroughly)
+        seen = self._match(recognition, sent, self._new(reading))
+        if len(seen.found) == len(sent.creates) or not thoroughly:
+            return Look(seen)
+        if reading.total is None or self.count.before is None:
+            return self._weigh_uncounted(weighing, reading)
+        return self._weigh_counted(weighing, reading)
+
+    def _weigh_marked(self, weighing: Weighing, way: ByPrefix, seen: RecordMatch, *, complete: bool) -> Look:
+        sent = weighing.sent
+        if not weighing.controlled:
+            return Look(seen, why="no batch was confirmed that could be read back the same way")
+        if not complete:
+            return Look(seen, why="more records have been created since than can be read back")
+        self.count.found[sent.number] = len(seen.found)
+        total, made = way.total(self._reader), self.count.made
+        counted = self._shows_confirmed(way) if total is None else total == made + sum(map(len, seen.extra.values()))
+        return self._fresh(sent, seen, counted=counted, why=TOO_FEW if total is None or total < made else TOO_MANY)
+
+    def _weigh_counted(self, weighing: Weighing, reading: ReadResult) -> Look:
+        """Read further back until every new record is accounted for."""
+        method, sent, controlled = weighing
+        recognition = method.recognition_of(sent.creates)
+        windows = self._windows(method, sent)
+        while True:
+            new = self._new(reading)
+            seen = self._match(recognition, sent, new)
+            left = self._unaccounted(sent, seen, reading)
+            if len(seen.found) == len(sent.creates):
+                return Look(seen)
+            if left < 0:
+                return Look(seen, why=TOO_FEW)
+            if left == 0:
+                return self._all_told(sent, seen, reading)
+            seen, visible = self._explain(weighing, seen, new)
+            left = self._unaccounted(sent, seen, reading)
+            if len(seen.found) == len(sent.creates):
+                return Look(seen)
+            is_told = controlled and reading.complete and method.ahead is not None
+            if left == 0 or (is_told and visible >= left > 0):
+                return self._all_told(sent, seen, reading)
+            window = next(windows, None)
+            if window is None:
+                return self._weigh_all(weighing, reading, seen, left)
+            reading = method.way.read(self._reader, sent.creates, window.since, _never)
+
+    def _unaccounted(self, sent: Sent, seen: RecordMatch, reading: ReadResult) -> int:
+        """Return how many records are neither old nor known rows of the job, counting the rows just seen."""
+        self.count.found[sent.number] = len(seen.found)
+        extra = sum(map(len, seen.extra.values()))
+        return (self.count.left(reading.total, self.count.made, sent.sent_at) or 0) - extra
+
+    def _explain(self, weighing: Weighing, seen: RecordMatch, new: Sequence[Record]) -> tuple[RecordMatch, int]:
+        """Pair unrecognised rows with new records that the service may have altered.
+
+        Rows that fit several records are ambiguous. Also return how many new records belong to no known row.
+        """
+        method, sent, _ = weighing
+        recognition = method.recognition_of(sent.creates)
+        taken = {*filter(None, seen.found.values()), *(one for ids in seen.extra.values() for one in ids), *further_records(self._journal)}
+        pool = [record for record in new if record.id not in taken]
+        pool = self._without_other_rows(sent, pool, recognition)
+        missing = [entry for entry in sent.creates if entry.ordinal not in seen.found]
+        if not pool or not missing:
+            return seen, len(pool)
+        agreed = pair_altered(missing, pool, sent.creates, self._rows_elsewhere(sent))
+        extra = {ordinal: [*seen.extra.get(ordinal, ()), *ids] for ordinal, ids in agreed.extra.items()}
+        seen = replace(
+            seen,
+            found={**seen.found, **agreed.found},
+            extra={**seen.extra, **extra},
+            ambiguous=(seen.ambiguous - agreed.found.keys()) | agreed.possible,
+        )
+        return seen, len(pool) - len(agreed.found) - sum(map(len, agreed.extra.values()))
+
+    def _without_other_rows(self, sent: Sent, pool: Sequence[Record], recognition: Recognition) -> list[Record]:
+        """Return the records that no other row of the job explains."""
+        if not pool:
+            return []
+        content = by_content(sent.creates)
+        content = replace(content, slugs=(content.slugs or recognition.slugs) - self.methods[-1].altered)
+        rest: dict[str, list[Record]] = {}
+        for record in pool:
+            rest.setdefault(content.key(record.data) or "", []).append(record)
+        for entry in self._rows_elsewhere(sent):
+            if (alike := rest.get(content.key(entry.data) or "")) and self._may_be_there(entry.ordinal):
+                alike.pop(0)
+        return [record for alike in rest.values() for record in alike]
+
+    def _may_be_there(self, ordinal: int) -> bool:
+        row = self._journal.rows(ordinal, ordinal).get(ordinal)
+        return row is not None and row.state in MAY_BE_THERE
+
+    def _weigh_all(self, weighing: Weighing, reading: ReadResult, seen: RecordMatch, left: int) -> Look:
+        """Decide once everything that may be newer than the job has been read. Some new records may remain unexplained."""
+        method, sent, controlled = weighing
+        assert reading.total is not None
+        assert self.count.before is not None
+        unread = reading.total - self.count.before - len(self._new(reading))
+        old = self._match(method.recognition_of(sent.creates), sent, self._not_new(reading))
+        behind = {ordinal: record_id for ordinal, record_id in old.found.items() if ordinal not in seen.found}
+        if not reading.complete:
+            return Look(seen, why="more records have been created since than can be read back")
+        if behind and len(behind) in (unread, left) and not old.extra:
+            # The number of surplus records equals the number of old-looking matches: a clock far behind created them.
+            seen = replace(seen, found={**seen.found, **behind})
+            return self._all_told(sent, seen, reading)
+        if unread:
+            return Look(seen, why=TOO_MANY if unread > 0 else TOO_FEW)
+        if not controlled and seen.ambiguous:
+            return Look(seen, why="there are new records that may or may not be these rows")
+        return self._all_told(sent, seen, reading)
+
+    def _all_told(self, sent: Sent, seen: RecordMatch, reading: ReadResult) -> Look:
+        self.count.found[sent.number] = len(seen.found)
+        self.count.mark(sent.number, reading.total, self._clock.now())
+        has_times = self.methods[-1].ahead is not None
+        return self._fresh(sent, seen, counted=True, shown=reading.records if has_times else None)
+
+    def _weigh_uncounted(self, weighing: Weighing, reading: ReadResult) -> Look:
+        """Decide without a total: rely on whether the lists show recently confirmed records."""
+        method, sent, controlled = weighing
+        recognition = method.recognition_of(sent.creates)
+        reading = method.way.read(self._reader, sent.creates, next(self._windows(method, sent)).since, _never)
+        new = self._new(reading)
+        seen = self._match(recognition, sent, new)
+        if len(seen.found) == len(sent.creates):
+            return Look(seen)
+        if not reading.complete or self._match(recognition, sent, self._not_new(reading)).found:
+            return Look(seen, why="the service does not say how many records it has, and there are older ones like these rows")
+        seen, _ = self._explain(weighing, seen, new)
+        if len(seen.found) == len(sent.creates):
+            return Look(seen)
+        if not controlled:
+            return self._fresh(sent, seen, counted=not seen.ambiguous, why="there are new records that may or may not be these rows")
+        shown = self._confirmed is not None and showing(self._confirmed.entries, method.recognition_of(self._confirmed.entries))(new, None)
+        return self._fresh(sent, seen, counted=shown, why=NOTHING_NEWER)
+
+    def _fresh(self, sent: Sent, seen: RecordMatch, *, counted: bool, why: str = "", shown: Sequence[Record] | None = None) -> Look:
+        """Return a look that is conclusive only if the list shows something newer than the batch.
+
+        A later batch must be among the records in `shown`.
+        """
+        if not counted:
+            return Look(seen, why=why)
+        newer = bool(seen.found) or (self.is_newer(sent) and self._shows_later(sent, shown))
+        return Look(seen, counted=True, conclusive=newer, why=why if newer else NOTHING_NEWER)
+
+    def _shows_later(self, sent: Sent, records: Sequence[Record] | None) -> bool:
+        """Whether the records include most rows of the last confirmed batch. True if that batch was sent before this one."""
+        later = self._confirmed
+        if records is None or later is None or later.sent_at < sent.known_at:
+            return True
+        recognition = self.methods[-1].recognition_of(later.entries)
+        keys = Counter(recognition.keys(later.entries).values())
+        missing = keys - Counter(recognition.key(record.data) for record in records)
+        return 2 * missing.total() <= keys.total()
+
+    # -- reading ---------------------------------------------------------------------------------------------------------------------
+
+    def _read(self, method: Method, sent: Sent, *, thoroughly: bool) -> ReadResult:
+        recognition = method.recognition_of(sent.creates)
+        made = self.count.made - self.count.found.get(sent.number, 0)
+
+        def read(since: float | None) -> ReadResult:
+            shows = showing(sent.creates, recognition) if recognition.unique else _never
+
+            def enough(news: Sequence[Record], total: int | None) -> bool:
+                # Without usable times, only the count tells whether to keep reading.
+                left = None if thoroughly and method.ahead is not None else self.count.left(total, made, sent.sent_at)
+                return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= 0)
+
+            return method.way.read(self._reader, sent.creates, since, enough)
+
+        if method.ahead is not None and self._confirmed is not None:
+            since = sent.sent_at + method.ahead - CLOCK_MARGIN
+            reading = read(since if self._beginning is None else max(since, self._beginning))
+            if reading.newest is not None and reading.newest >= self._confirmed.sent_at + method.ahead - CLOCK_MARGIN - CLOCKS_APART:
+                return reading
+            method.ahead = None  # creation times do not advance, so they are useless
+        return read(self._beginning)
+
+    def _windows(self, method: Method, sent: Sent) -> Iterator[TimeSpan]:
+        """Yield ever earlier starts: from the send, then from the beginning of the job."""
+        if method.ahead is not None:
+            yield TimeSpan(sent.sent_at + method.ahead - CLOCKS_APART, sent.sent_at - CLOCKS_APART)
+        yield TimeSpan(self._earliest, None)
+
+    @property
+    def _beginning(self) -> float | None:
+        return self._baseline.newest if self._baseline is not None else None
+
+    @property
+    def _earliest(self) -> float | None:
+        """Earliest possible creation time of the job's records, by any clock of the service."""
+        return None if self._beginning is None else self._beginning - CLOCKS_APART
+
+    def _is_new(self, record: Record) -> bool:
+        return self._baseline is not None and self._baseline.is_new(record)
+
+    def _new(self, reading: ReadResult) -> list[Record]:
+        return [record for record in reading.records if self._is_new(record)]
+
+    def _not_new(self, reading: ReadResult) -> list[Record]:
+        return [record for record in reading.records if not self._is_new(record)]
+
+    def _shows_confirmed(self, way: ByPrefix) -> bool:
+        if self._confirmed is None:
+            return False
+        entries = self._confirmed.entries
+        shows = showing(entries, self.methods[0].recognition_of(entries))
+        return shows(way.read(self._reader, entries, None, _never).records, None)
+
+    # -- rows with equal values ------------------------------------------------------------------------------------------------------
+
+    def _match(self, recognition: Recognition, sent: Sent, records: Sequence[Record]) -> RecordMatch:
+        return match(
+            sent.creates, records, recognition, known(self._journal, sent.creates, lambda keys: self._others(keys, sent, recognition))
+        )
+
+    def _others(self, keys: Collection[str], sent: Sent, recognition: Recognition) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """Return form and ordinal of the matching rows outside the batch, by key."""
+        if not keys:
+            return {}
+        at = (sent.number, recognition.slugs)
+        if at not in self._twins:
+            wanted = set(recognition.keys(sent.creates).values())
+            twins: dict[str, list[tuple[str, int]]] = {}
+            for entry in self._rows_elsewhere(sent):
+                if (key := recognition.key(entry.data)) is not None and key in wanted:
+                    twins.setdefault(key, []).append((recognition.form(entry.data), entry.ordinal))
+            self._twins[at] = twins
+        return {key: self._twins[at].get(key, ()) for key in keys}
+
+    def _rows_elsewhere(self, sent: Sent) -> Iterator[Entry]:
+        mine = set(sent.batch.ordinals)
+        return (entry for entry in self._again() if entry.id is None and entry.ordinal not in mine)
+
+
+def _never(_records: Sequence[Record], _total: int | None) -> bool:
+    return False

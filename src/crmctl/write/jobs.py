@@ -1,0 +1,436 @@
+"""The jobs of this machine: folders, summaries and the lock of an object."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crmctl.clock import Clock, SystemClock
+from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, UsageError, reason, storage_error
+from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
+from crmctl.write.journal import FILE_NAME, Header, Journal
+
+FEED_COUNTS = "feed counts"
+"""Name of the journal fact that holds a feed's counts of values."""
+
+
+class FeedCounts(NamedTuple):
+    """Counts of a feed's values.
+
+    `kept`: a person changed the value and the file did not. `conflicts`: both changed it, or crmctl cannot tell.
+    """
+
+    kept: int = 0
+    conflicts: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Result of a job.
+
+    `counts` has every row state. `files` maps ok, failed, inDoubt and unsent to paths. `job` is None for a dry run. `values` counts values
+    written by both people and a feed; None unless the job imports a feed.
+    """
+
+    job: str | None
+    object: str
+    mode: str
+    counts: Mapping[RowState, int]
+    requests: int
+    elapsed: float
+    files: Mapping[str, Path | None]
+    values: FeedCounts | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts.values())
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form of the contract. Every key is always present; those of a feed only for a feed."""
+        return {
+            "job": self.job,
+            "object": self.object,
+            "mode": self.mode,
+            "rows": self.rows,
+            **{str(state): self.counts[state] for state in RowState},
+            **(self.values._asdict() if self.values is not None else {}),
+            "requests": self.requests,
+            "elapsedSeconds": round(self.elapsed, 3),
+            "files": {name: str(path) if (path := self.files.get(name)) is not None else None for name in RESULT_FILES},
+        }
+
+
+def exit_code(counts: Mapping[RowState, int], error: CrmctlError | None = None) -> ExitCode:
+    """Return the exit code of a job.
+
+    An error that ended the job decides. Otherwise: 0 if every row succeeded, 9 if rows were rejected or refused and none was written, else
+    10.
+    """
+    if error is not None:
+        return error.exit_code
+    wanted = counts[RowState.CREATED] + counts[RowState.UPDATED] + counts[RowState.UNCHANGED] + counts[RowState.SKIPPED]
+    if wanted == sum(counts.values()):
+        return ExitCode.OK
+    refused = counts[RowState.REJECTED] + counts[RowState.FAILED]
+    return ExitCode.REJECTED if refused and not wanted + counts[RowState.IN_DOUBT] else ExitCode.PARTIAL
+
+
+LAST = "last"
+ELSEWHERE = "CRMCTL_STATE_DIR names another directory"
+NO_JOURNAL = "its journal is gone, or not written yet"
+OBJECTS = "objects"
+"""Name of the folder for object locks. No job has this name."""
+
+LOCK_NAME = "registering.sqlite"
+LOCK_SECONDS = 60.0
+"""Longest wait for other processes that register a job. Registering takes milliseconds."""
+
+_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no characters that are easily confused
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job as shown in lists. `is_running`: a live process is working on it."""
+
+    header: Header
+    folder: Path
+    state: JobState
+    is_running: bool
+    has_sent: bool
+    counts: Mapping[RowState, int]
+
+    @property
+    def id(self) -> str:
+        return self.header.job
+
+    @property
+    def is_resumable(self) -> bool:
+        return self.state in (JobState.CHECKING, JobState.OPEN) and not self.is_running
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form, with every key."""
+        return {
+            "job": self.id,
+            "object": self.header.object,
+            "mode": shown_mode(self.header),
+            "input": self.header.input,
+            "origin": self.header.origin,
+            "state": "running" if self.is_running else str(self.state),
+            "resumable": self.is_resumable,
+            "createdAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.header.created_at)),
+            "rows": sum(self.counts.values()),
+            **{str(state): self.counts[state] for state in RowState},
+            **self._of_deletions,
+        }
+
+    @property
+    def _of_deletions(self) -> dict[str, int]:
+        """Translate the counts of a deletion: its `updated` rows were deleted, its `created` rows were already gone."""
+        if self.header.kind != JobKind.DELETE:
+            return {"deleted": 0}
+        counts = self.counts
+        absent = counts[RowState.CREATED] + counts[RowState.SKIPPED]
+        return {"created": 0, "updated": 0, "skipped": absent, "deleted": counts[RowState.UPDATED]}
+
+
+@dataclass(frozen=True)
+class DamagedJob:
+    """A job whose journal is missing or unreadable, with the reason."""
+
+    folder: Path
+    why: str
+    hint: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def error(self) -> UsageError:
+        return UsageError(
+            f"job {self.id} cannot be opened: {self.why}",
+            hint=self.hint or f"crmctl bulk jobs {self.id} --remove deletes what is left of it",
+            code="damaged_job",
+        )
+
+
+class JobStore:
+    """All jobs under one state directory."""
+
+    def __init__(self, state_directory: Path, clock: Clock) -> None:
+        self._root = state_directory / "jobs"
+        self._clock = clock
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    def prepare(self) -> None:
+        """Create the folder of jobs. Raises ConfigError if jobs cannot be stored there."""
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE) from error
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise ConfigError(f"cannot write to {self._root}: permission denied", hint=ELSEWHERE)
+
+    def new_folder(self) -> Path:
+        """Create an empty folder (0700) for a new job, named by its id: the date and five characters. Raises ConfigError if that fails."""
+        self.prepare()
+        day = time.strftime("%Y%m%d", time.localtime(self._clock.now()))
+        while True:
+            folder = self._root / f"{day}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
+            try:
+                folder.mkdir(mode=0o700)
+                return folder
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise storage_error(error, folder) or ConfigError(
+                    f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE
+                ) from error
+
+    def open(self, job: JobInfo) -> Journal:
+        return Journal(job.folder, self._clock)
+
+    def list(self) -> list[JobInfo]:
+        """Return all readable jobs, newest first."""
+        jobs = (job for job in self._all() if isinstance(job, JobInfo))
+        return sorted(jobs, key=lambda job: (job.header.created_at, job.id), reverse=True)
+
+    def damaged(self) -> Sequence[DamagedJob]:
+        """Return the jobs whose journal cannot be read."""
+        return [job for job in self._all() if isinstance(job, DamagedJob) and job.why != NO_JOURNAL]
+
+    def find(self, reference: str) -> JobInfo:
+        """Return a job by its id, the beginning or end of its id, or `last`.
+
+        Raises NotFoundError if there is none, UsageError if several match or the job is damaged.
+        """
+        found = self.find_any(reference)
+        if isinstance(found, DamagedJob):
+            raise found.error
+        return found
+
+    def find_any(self, reference: str) -> JobInfo | DamagedJob:
+        """Like `find`, but also return damaged jobs."""
+        found = self.list()[:1] if reference == LAST else _named(reference, [*self._all()])
+        if not found:
+            raise NotFoundError(f"there is no job {reference!r}", hint="crmctl bulk jobs lists them", code="job_not_found")
+        if len(found) > 1:
+            fitting = ", ".join(sorted(job.id for job in found))
+            raise UsageError(f"several jobs fit {reference!r}: {fitting}", hint="give more of the name", code="ambiguous_job")
+        return found[0]
+
+    def remove(self, job: JobInfo | DamagedJob) -> None:
+        """Delete a job's journal and result files. Raises UsageError while a process works on it, or if the files cannot be deleted."""
+        if isinstance(job, JobInfo):
+            refuse_running(job)
+        try:
+            shutil.rmtree(job.folder)
+        except OSError as error:
+            raise UsageError(f"cannot remove {job.folder}: {reason(error)}", code="unwritable_file") from error
+
+    @contextmanager
+    def registering(self) -> Iterator[None]:
+        """Keep other processes on this machine from registering a job. The lock ends with its process.
+
+        Raises ConfigError if locking fails.
+        """
+        path = self._root / LOCK_NAME
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS)) as lock:
+            try:
+                lock.execute("BEGIN EXCLUSIVE")
+            except sqlite3.Error as error:
+                raise unlockable(path, error) from error
+            yield
+
+    def earlier_creation(self, sha256: str, object_id: str, origin: str) -> JobInfo | None:
+        """Return the newest job that created, or is creating, records of the same object from the same content."""
+        for job in self.list():
+            header = job.header
+            same = (header.mode, header.sha256, header.object_id, header.origin) == ("create", sha256, object_id, origin)
+            if same and job.state is not JobState.UNDONE and (job.has_sent or job.is_running):
+                return job
+        return None
+
+    def _all(self) -> Iterator[JobInfo | DamagedJob]:
+        try:
+            folders = [path for path in self._root.iterdir() if path.is_dir() and path.name != OBJECTS] if self._root.is_dir() else []
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._root}: {reason(error)}", hint=ELSEWHERE) from error
+        return map(self._read, folders)
+
+    def _read(self, folder: Path) -> JobInfo | DamagedJob:
+        """Read a job from its journal. A job being created has no journal yet."""
+        try:
+            if not (folder / FILE_NAME).is_file() and not HighWaterMark(folder).read()[0].sends:
+                return DamagedJob(folder, NO_JOURNAL)
+            with closing(Journal(folder, self._clock)) as journal:
+                return JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
+        except OSError as error:
+            return DamagedJob(folder, reason(error), "is it another user's? CRMCTL_STATE_DIR names another directory")
+        except (CrmctlError, sqlite3.Error) as error:
+            return DamagedJob(folder, error.message if isinstance(error, CrmctlError) else reason(error))
+
+
+def shown_mode(header: Header) -> str:
+    """Return the word for a job's kind or mode in lists and summaries."""
+    return header.mode if header.kind == JobKind.IMPORT else header.kind
+
+
+def unlockable(path: Path, error: Exception) -> CrmctlError:
+    """Return the error for a lock that fails for a reason other than being held."""
+    failure = storage_error(error, path)
+    return (
+        failure
+        if failure is not None and failure.code == "no_space"
+        else ConfigError(f"cannot lock {path}: {reason(error)}", hint=ELSEWHERE)
+    )
+
+
+def refuse_running(job: JobInfo) -> None:
+    """Raise UsageError while a process works on a job."""
+    if job.is_running:
+        raise UsageError(f"job {job.id} is running", hint="wait for it, or interrupt it with Ctrl-C: it can be resumed", code="job_running")
+
+
+def _named(reference: str, jobs: Sequence[JobInfo | DamagedJob]) -> Sequence[JobInfo | DamagedJob]:
+    """Return the jobs with this id, or else those whose id begins or ends with it."""
+    exact = [job for job in jobs if job.id == reference]
+    return exact or [job for job in jobs if reference and (job.id.startswith(reference) or job.id.endswith(reference))]
+
+
+def summarize(journal: Journal) -> Summary:
+    """Return the summary of a job from its journal and folder."""
+    header = journal.header
+    requests, elapsed = journal.effort()
+    for path in journal.folder.glob(f"*/{FILE_NAME}"):
+        with closing(Journal(path.parent, SystemClock())) as phase:
+            requests += phase.effort()[0]
+    values = FeedCounts(*counted) if (counted := journal.recall(FEED_COUNTS)) is not None else None
+    files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
+    return Summary(header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, values)
+
+
+WAIT_SECONDS = 3600.0
+"""Default time that an import waits for its turn."""
+
+LOOK_SECONDS = 0.2
+TELLING_SECONDS = 3.0
+"""Time for the lock's holder to register a job that messages can name."""
+
+A_LOOK = 0.1
+"""Longest wait in seconds when a process only checks whether a turn is in progress."""
+
+UNKNOWN = "another process"
+
+
+@dataclass(frozen=True)
+class ObjectLock:
+    """Lock on one object of one organization, identified by its id across profiles. `patience`: longest wait in seconds."""
+
+    store: JobStore
+    object_id: str
+    object: str
+    patience: float = WAIT_SECONDS
+
+    def last_turn(self) -> str | None:
+        """Return the last finished turn; None during a turn.
+
+        If `hold` later gives the same turn, no other import by key wrote to the object in between.
+        """
+        if self._path.exists():
+            try:
+                with closing(sqlite3.connect(self._path, isolation_level=None, timeout=0.0)) as base:
+                    base.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+            except sqlite3.Error:
+                return None
+        return self._read_turn()
+
+    def _read_turn(self) -> str:
+        try:
+            return self._turn_path.read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return ""
+
+    @contextmanager
+    def hold(self, clock: Clock, note: Callable[[str], None]) -> Iterator[str]:
+        """Make other imports by key into the object wait. The lock ends with its process. `note` receives a message about a wait.
+
+        Yields the previous turn. Raises PendingError if the wait is too long, ConfigError if locking fails.
+        """
+        path = self._path
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            base = sqlite3.connect(path, isolation_level=None, timeout=A_LOOK)
+        except (OSError, sqlite3.Error) as error:
+            raise unlockable(path, error) from error
+        with closing(base):
+            try:
+                self._wait(base, clock, note)
+            except sqlite3.Error as error:
+                raise unlockable(path, error) from error
+            before = self._read_turn()
+            try:
+                self._turn_path.write_text(secrets.token_hex(8), encoding="ascii")
+            except OSError as error:
+                raise unlockable(self._turn_path, error) from error
+            yield before
+
+    @property
+    def _path(self) -> Path:
+        name = hashlib.sha256(self.object_id.lower().encode()).hexdigest()[:32]
+        return self.store.root / OBJECTS / f"{name}.sqlite"
+
+    @property
+    def _turn_path(self) -> Path:
+        return self._path.with_suffix(".turn")
+
+    def _wait(self, base: sqlite3.Connection, clock: Clock, note: Callable[[str], None]) -> None:
+        begun, told = clock.monotonic(), False
+        while not _lock(base):
+            waited = clock.monotonic() - begun
+            if waited >= self.patience:
+                raise PendingError(
+                    f"{self._holder or UNKNOWN} is importing into {self.object} by key; nothing was sent",
+                    hint="--lock-wait SECONDS waits for its end",
+                    code="import_running",
+                    retryable=True,
+                )
+            if not told and ((holder := self._holder) is not None or waited >= TELLING_SECONDS):
+                note(f"{holder or UNKNOWN} is importing into {self.object} by key; waiting for its end (--lock-wait 0 does not)")
+                told = True
+            clock.sleep(min(LOOK_SECONDS, self.patience - waited))
+
+    @property
+    def _holder(self) -> str | None:
+        """The job that holds the lock; None if it has just started."""
+        for job in self.store.list():
+            if job.is_running and job.header.keys and job.header.object_id.lower() == self.object_id.lower():
+                return f"job {job.id}"
+        return None
+
+
+def _lock(base: sqlite3.Connection) -> bool:
+    """Take the lock; return whether that worked. A lock is free as soon as its holder has ended for any reason."""
+    try:
+        base.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return False
+        raise
+    return True

@@ -1,0 +1,149 @@
+"""Ways to find the rows of a job in the service's lists."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from crmctl.files.payloads import Marker
+from crmctl.files.validation import Entry
+from crmctl.match.agreement import altered_in, pair_altered
+from crmctl.match.record_match import Recognition, by_content, comparable
+from crmctl.models.resources import Record
+from crmctl.read.read_back import Baseline, ByPrefix, Enough, NewestFirst, Reader, ReadStrategy, Unusable, moment_of
+from crmctl.values.operators import Operator
+from crmctl.write.journal import Header, Journal
+
+CONTROL_SECONDS = 60.0
+"""Seconds for a confirmed batch to show up. After that, the way of reading is unusable."""
+
+CONTROL_RECORDS = 10_000
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A batch whose rows were all created: every way of reading must show it. `sent_at` and `at`: Unix times of send and answer."""
+
+    entries: Sequence[Entry]
+    sent_at: float
+    at: float
+
+
+@dataclass
+class Method:
+    """A way of reading combined with a recognition, and its test results. Without `recognition`, rows are recognised by content.
+
+    `lag`: seconds until a record shows up. `ahead`: seconds by which the service's clock is ahead of the local clock; None while unknown.
+    """
+
+    way: ReadStrategy
+    recognition: Recognition | None
+    works: bool = False
+    broken: str | None = None
+    control: Confirmed | None = None
+    waited: bool = False
+    lag: float = 0.0
+    ahead: float | None = None
+    altered: frozenset[str] = frozenset()
+
+    def recognition_of(self, entries: Sequence[Entry]) -> Recognition:
+        if self.recognition is not None:
+            return self.recognition
+        every = by_content(entries)
+        return Recognition(every.slugs - self.altered, unique=False, spelled=self.altered)
+
+    def fits(self, entries: Sequence[Entry]) -> bool:
+        return self.broken is None and all(self.recognition_of(entries).keys(entries).values())
+
+    def has_shown(self, reader: Reader, confirmed: Confirmed | None, since: float | None, now: float) -> bool:
+        """Whether the method finds rows known to exist: the control. Raises Unusable when they do not show up in time."""
+        if self.works or (confirmed is None and self.control is None):
+            return self.works
+        control = self.control = self.control or confirmed
+        assert control is not None
+        enough = showing(control.entries, self.recognition_of(control.entries), most=CONTROL_RECORDS)
+        records = self.way.read(reader, control.entries, since, enough).records
+        if not self.shows(control.entries, records):
+            self.waited = True
+            if now >= control.at + CONTROL_SECONDS:
+                raise Unusable(f"{self.way.name}: rows that are there are not found")
+            return False
+        self.way.probe(reader)
+        self.works = True
+        self.lag = now - control.at if self.waited else 0.0
+        recognition = self.recognition_of(control.entries)
+        keys = set(recognition.keys(control.entries).values())
+        moments = [moment for record in records if recognition.key(record.data) in keys and (moment := moment_of(record)) is not None]
+        self.ahead = min(moments) - control.at if moments else None
+        return True
+
+    def shows(self, entries: Sequence[Entry], records: Sequence[Record]) -> bool:
+        """Whether the records include all of these existing rows.
+
+        Later recognitions ignore attributes that come back altered, if the remaining attributes still distinguish the rows.
+        """
+        recognition = self.recognition_of(entries)
+        if self.recognition is not None and self.recognition.shared:
+            self.recognition = comparable(entries, records, recognition)
+        if showing(entries, recognition)(records, None):
+            return True
+        if self.recognition is not None:
+            return False
+        altered = altered_attributes(entries, records)
+        if altered is None:
+            return False
+        without = replace(recognition, slugs=recognition.slugs - altered)
+        if len(set(without.keys(entries).values())) < len(set(recognition.keys(entries).values())):
+            return False
+        self.altered |= altered
+        return True
+
+
+def altered_attributes(entries: Sequence[Entry], records: Sequence[Record]) -> frozenset[str] | None:
+    """Return the attributes of these rows that the service altered; None unless the records include every row."""
+    content = by_content(entries)
+    there = Counter(content.key(record.data) for record in records)
+    missing = [entry for entry, key in zip(entries, content.keys(entries).values(), strict=True) if not there[key]]
+    keys = {*content.keys(entries).values()}
+    rest = {record.id: record for record in records if content.key(record.data) not in keys}
+    found = pair_altered(missing, [*rest.values()], entries, ()).found
+    if len(found) < len(missing):
+        return None
+    return altered_in({entry.ordinal: entry for entry in missing}, {row: rest[record_id] for row, record_id in found.items()})
+
+
+def methods(journal: Journal) -> list[Method]:
+    """Return the ways to find the rows of a job, best first."""
+    header = journal.header
+    newest = NewestFirst(Baseline.from_document(journal.recall("baseline")))
+    found: list[Method] = []
+    if header.marker is not None:
+        marker = Marker.of(header.marker, header.job)
+        marked = Recognition(frozenset({header.marker}), unique=True)
+        found += [Method(ByPrefix(marker, operator), marked) for operator in (Operator.STARTS_WITH, Operator.CONTAINS)]
+    return [*found, *(Method(newest, recognition) for recognition in recognitions(header)), Method(newest, None)]
+
+
+def recognitions(header: Header) -> list[Recognition]:
+    """Return the recognitions that tell a job's rows from other records, best first: marker, unused key, unique attribute."""
+    by_key = [Recognition.by_key(header.keys, header.key_types)] if header.keys else []
+    marked = [Recognition(frozenset({header.marker}), unique=True)] if header.marker is not None else []
+    unique = [Recognition(frozenset({header.unique}), unique=True, shared=True)] if header.unique is not None else []
+    return [*marked, *by_key, *unique]
+
+
+def showing(entries: Sequence[Entry], recognition: Recognition, most: float = math.inf) -> Enough:
+    """Return a predicate on successive records. It holds once they include all of these rows, or number at least `most`."""
+    left = Counter(recognition.keys(entries).values())
+    tells = None not in left
+    told = 0
+
+    def enough(news: Sequence[Record], _total: int | None) -> bool:
+        nonlocal told
+        told += len(news)
+        left.subtract(key for record in news if (key := recognition.key(record.data)) in left)
+        return told >= most or (tells and max(left.values(), default=0) <= 0)
+
+    return enough

@@ -1,0 +1,320 @@
+"""Decide the fate of rows in doubt."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from crmctl.clock import Backoff
+from crmctl.errors import CrmctlError, NotFoundError
+from crmctl.files.validation import Batch, Entry
+from crmctl.match.record_match import RecordMatch, by_content
+from crmctl.models.resources import Record
+from crmctl.read.read_back import Reader
+from crmctl.values.moments import seconds_of
+from crmctl.write.database import RowState
+from crmctl.write.evidence import Evidence, Sent
+from crmctl.write.in_flight import Gate, SendContext, Stopped
+from crmctl.write.methods import CONTROL_SECONDS
+
+NOTHING_KEPT: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
+CLOCK_MARGIN = 60.0
+"""Allowed difference in seconds between the service's clock and the local clock."""
+
+
+MERGED = "parts were merged"
+"""Name of the journal fact for rows whose payload includes values read from the record. crmctl compares before it repeats such rows."""
+
+
+def compare(
+    reader: Reader, entries: Sequence[Entry], sent_at: float, before: Mapping[int, Mapping[str, Any]] = NOTHING_KEPT
+) -> tuple[set[int], set[int]]:
+    """Return the ordinals of rows already applied, and of rows safe to send again.
+
+    A row is applied if its record holds the values sent. It is safe to repeat if the record is missing, is older than the request, or still
+    has its `before` values. Another client changed the remaining records.
+
+    Sends one request per row. `sent_at` is in Unix seconds. Raises the errors of reading.
+    """
+    applied: set[int] = set()
+    repeatable: set[int] = set()
+    for entry in entries:
+        try:
+            record = reader.record(str(entry.id))
+        except NotFoundError:
+            repeatable.add(entry.ordinal)
+            continue
+        content = by_content([entry])
+        if content.key(entry.data) == content.key(record.data):
+            applied.add(entry.ordinal)
+        elif _is_as_before(entry, before.get(entry.ordinal), record.data) or _is_older(record, sent_at):
+            repeatable.add(entry.ordinal)
+    return applied, repeatable
+
+
+def _is_as_before(entry: Entry, image: Mapping[str, Any] | None, current: Mapping[str, Any]) -> bool:
+    """Whether the attributes of this row still have the values read before it was sent."""
+    return image is not None and all(current.get(slug) == image.get(slug, value) for slug, value in entry.data.items())
+
+
+def _is_older(record: Record, sent_at: float) -> bool:
+    changed_at = seconds_of(record.updated_at)
+    return changed_at is not None and changed_at < sent_at - CLOCK_MARGIN
+
+
+PARKED_LIMIT = 16
+"""Number of batches in doubt at which sending pauses."""
+
+LOOKS = Backoff(longest=30.0, jitter=0.0)
+"""Seconds between looks."""
+
+LONG_WAIT = 5.0
+"""Shortest wait in seconds that crmctl announces."""
+
+LAGS = 5
+LATE_SECONDS = 600.0
+"""Age at which an update is compared with its record before it is repeated."""
+
+ALIKE = "other rows are just like them"
+TAKEN = "records that have their key hold something else, and may be somebody else's"
+
+MOST_ROUNDS = 2
+"""Number of rounds in doubt and absent after which a single row stays unsent."""
+
+
+@dataclass(frozen=True)
+class Freed:
+    """Rows proven absent, to be sent again.
+
+    If the service refused them as a whole, they go in halves and `refusal` is its message. `round` counts how often they were in doubt and
+    then absent.
+    """
+
+    batch: Batch
+    round: int
+    refusal: str | None = None
+
+
+@dataclass
+class Parked(Sent):
+    """A batch in doubt. `look_at` is the Unix time of the next look, `refusal` the service's message if it refused the whole batch."""
+
+    round: int
+    look_at: float
+    refusal: str | None = None
+    looks: int = 0
+    last: frozenset[int] | None = None
+    is_starved: bool = False
+
+
+class Reconciler:
+    """Settles batches in doubt. `again` reads all rows of the job again."""
+
+    def __init__(self, context: SendContext, reader: Reader, again: Callable[[], Iterable[Entry]]) -> None:
+        self.evidence = Evidence(reader, context.journal, again, context.clock)
+        self.gate: Gate | None = None
+        """Closed while records are counted."""
+        self.batches_to_come: Callable[[], int] = lambda: 0
+        """Return the number of batches in flight or still to be sent. Their results may settle open doubts."""
+        self.settled: Callable[[int], None] = lambda _count: None
+        """Called with the number of rows whose outcome is final, or stays in doubt. Excludes rows that are sent again."""
+        self._reader = reader
+        self._journal, self._clock = context.journal, context.clock
+        self._settle, self._assume = context.options.settle, context.options.assume
+        self._arrivals: deque[Parked] = deque()
+        self._parked: list[Parked] = []
+        self.notes: list[str] = []
+        self.recovered = 0
+        """Number of batches found complete."""
+
+    # -- reports from senders --------------------------------------------------------------------------------------------------------
+
+    def park(self, sent: Sent, round: int = 0, refusal: str | None = None) -> None:
+        """Watch a batch in doubt. A batch from an earlier run has been in doubt since then."""
+        now = self._clock.now()
+        parked = Parked(sent.number, sent.batch, min(sent.sent_at, now), min(sent.known_at, now), round, now, refusal)
+        self.evidence.doubt(parked)
+        self._arrivals.append(parked)
+
+    def confirm(self, entries: Sequence[Entry], sent_at: float, at: float) -> None:
+        """Record a batch whose rows were all created, just now or in an earlier run."""
+        self.evidence.confirm(entries, sent_at, at)
+        for parked in [parked for parked in self._parked if parked.refusal is not None]:
+            parked.look_at = min(parked.look_at, self._clock.now())
+
+    def believes(self, sent: Sent, *, is_part: bool) -> bool:
+        """Whether the service did not carry out a batch that it refused.
+
+        `is_part`: the larger batch is already known not to be carried out. Counts records, so no request may be in flight.
+        """
+        if not is_part and not self.evidence.can_judge_refusal(sent, more_to_come=self.batches_to_come() > 1):
+            return False
+        return self.evidence.believes_refusal(sent)
+
+    @property
+    def pending(self) -> int:
+        return len(self._parked) + len(self._arrivals)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether some batch can be settled only after another batch is confirmed."""
+        return self.pending < PARKED_LIMIT and any(parked.is_starved for parked in self._parked)
+
+    @property
+    def wait(self) -> float:
+        """Seconds until the next look."""
+        if self._arrivals:
+            return 0.0
+        return max(0.0, min((parked.look_at for parked in self._parked), default=0.0) - self._clock.now())
+
+    @property
+    def patience(self) -> str:
+        """Progress text with the reason and length of the wait; empty for a short wait."""
+        left = max((self._deadline(parked) for parked in self._parked), default=0.0) - self._clock.now()
+        rows = sum(len(parked.batch) for parked in self._parked)
+        return f"waiting up to {left:.0f} s to see whether {rows:,} rows in doubt are there" if left >= LONG_WAIT else ""
+
+    def settle_refusals(self) -> None:
+        """Settle refused batches that do not exist. Call it after sending has ended and no request is in flight."""
+        while self._arrivals:
+            self._parked.append(self._arrivals.popleft())
+        for parked in list(self._parked):
+            if parked.refusal is not None and self.evidence.believes_refusal(parked):
+                self._believe(parked, parked.refusal)
+
+    # -- looking ---------------------------------------------------------------------------------------------------------------------
+
+    def work(self) -> list[Freed]:
+        """Look at the batches that are due and return the rows to send again."""
+        while self._arrivals:
+            self._parked.append(self._arrivals.popleft())
+        now = self._clock.now()
+        freed: list[Freed] = []
+        try:
+            for parked in [parked for parked in self._parked if parked.look_at <= now]:
+                freed += self._look(parked)
+        except Stopped:
+            pass
+        return freed
+
+    def _look(self, parked: Parked) -> list[Freed]:
+        if not parked.creates:
+            return self._conclude(parked, RecordMatch(), frozenset())
+        deadline = self._deadline(parked)
+        is_due = self._clock.now() >= deadline
+        if parked.refusal is not None and not self.evidence.can_judge_refusal(parked, more_to_come=self._may_hope):
+            parked.is_starved = is_due
+            return self._later(parked, deadline)
+        with self.gate.looking() if is_due and self.gate is not None else nullcontext():
+            if is_due and parked.refusal is not None and self.evidence.believes_refusal(parked):
+                return self._believe(parked, parked.refusal)
+            view = self.evidence.look(parked, thoroughly=is_due)
+        now = self._clock.now()
+        found = frozenset(view.seen.found)
+        missing = {entry.ordinal for entry in parked.creates} - found
+        if not missing:
+            self.recovered += 1
+            return self._conclude(parked, view.seen, frozenset())
+        if view.failed:
+            if view.hopeless or now >= deadline + CONTROL_SECONDS:
+                self._give_up(parked, view.why)
+                return []
+        elif is_due and parked.last == found and now >= parked.sent_at + self._settle:
+            if view.conclusive:
+                open_rows = view.seen.ambiguous | view.seen.taken
+                return self._conclude(parked, view.seen, missing - open_rows, TAKEN if view.seen.taken else ALIKE)
+            parked.is_starved = view.counted or now >= max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
+            if parked.is_starved and not self._may_hope:
+                return self._conclude(parked, view.seen, frozenset(), view.why)
+        parked.last = None if view.failed else found
+        return self._later(parked, deadline)
+
+    def _later(self, parked: Parked, deadline: float) -> list[Freed]:
+        now = self._clock.now()
+        parked.looks += 1
+        gap = LOOKS.gap(parked.looks)
+        parked.look_at = now + max(0.05, min(gap, deadline - now) if deadline > now else gap)
+        return []
+
+    def _deadline(self, parked: Parked) -> float:
+        """Return when rows not found may count as absent. The service itself reported a refusal, so one confirming look is enough."""
+        settled = parked.known_at if parked.refusal is not None else parked.sent_at + self._settle
+        return max(settled, parked.known_at + LAGS * self.evidence.lag)
+
+    @property
+    def _may_hope(self) -> bool:
+        """Whether more batches will be confirmed."""
+        return self.pending < PARKED_LIMIT and self.batches_to_come() > 0
+
+    # -- deciding --------------------------------------------------------------------------------------------------------------------
+
+    def _believe(self, parked: Parked, refusal: str) -> list[Freed]:
+        """Settle a refused batch that does not exist: fail a single row, send several again in halves."""
+        with self.evidence.lock:
+            self._journal.refute_doubt(parked.number, parked.batch.ordinals)
+            self._forget(parked, ())
+        if len(parked.batch) == 1:
+            self._journal.conclude([(parked.batch.ordinals[0], RowState.FAILED, None, refusal)])
+            self.settled(1)
+            return []
+        return [Freed(parked.batch, parked.round, refusal)]
+
+    def _conclude(self, parked: Parked, seen: RecordMatch, absent: Collection[int], why: str = "") -> list[Freed]:
+        """Record the outcome of each row and return the rows to send again."""
+        found = dict(seen.found)
+        updates = [entry for entry in parked.batch.entries if entry.id is not None]
+        is_harmless = self._journal.header.mode == "delete"  # deleting twice is harmless
+        if not updates or is_harmless or (self._clock.now() - parked.sent_at <= LATE_SECONDS and not self._journal.recall(MERGED)):
+            gone = {*absent, *(entry.ordinal for entry in updates)}
+        else:
+            try:
+                images = self._journal.before(updates[0].ordinal, updates[-1].ordinal)
+                applied, repeatable = compare(self._reader, updates, parked.sent_at, images)
+            except CrmctlError as error:
+                self._give_up(parked, f"it cannot be read back: {error.message}")
+                return []
+            found.update(dict.fromkeys(applied))
+            gone = {*absent, *repeatable}
+            why = why or "somebody may have changed the record since it was sent"
+        # An import by key looks again at failed rows: they update the records that have their key.
+        failed = seen.taken if seen.by_key else frozenset[int]()
+        open_rows = set(parked.batch.ordinals) - found.keys() - gone - failed
+        if open_rows and self._assume == "applied":
+            found.update(dict.fromkeys(open_rows))
+        elif open_rows and self._assume == "lost":
+            gone |= open_rows
+        if open_rows and self._assume is not None:
+            self._journal.note("assumed", f"{len(open_rows)} rows {self._assume}, as the user said", parked.number)
+            open_rows = set()
+        with self.evidence.lock:
+            self._journal.resolve(parked.number, found, gone | failed, why if open_rows else "")
+            self._journal.conclude((ordinal, RowState.FAILED, None, TAKEN) for ordinal in failed)
+            if seen.extra:
+                self._journal.record_duplicates(seen.extra)
+            self._forget(parked, seen.found)
+        if open_rows and why and why not in self.notes:
+            self.notes.append(why)
+        free = Batch(tuple(entry for entry in parked.batch.entries if entry.ordinal in gone))
+        if not free.entries or (len(free) == 1 and parked.round >= MOST_ROUNDS):
+            self.settled(len(parked.batch))
+            return []
+        self.settled(len(parked.batch) - len(free))
+        # Send rows absent twice in halves: a single bad row may make the service fail.
+        parts = free.halves() if parked.round and len(free) > 1 else (free,)
+        return [Freed(part, parked.round + 1) for part in parts]
+
+    def _give_up(self, parked: Parked, why: str) -> None:
+        """Leave a batch in doubt, for a later run."""
+        self._forget(parked, ())
+        self._journal.note("given up", why, parked.number)
+        self.settled(len(parked.batch))
+        if why not in self.notes:
+            self.notes.append(why)
+
+    def _forget(self, parked: Parked, found: Collection[int]) -> None:
+        self._parked.remove(parked)
+        self.evidence.conclude(parked, found)

@@ -1,0 +1,438 @@
+"""Send batches until every row has an outcome."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import dropwhile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from crmctl.client.session import AttemptObserver
+from crmctl.clock import Clock
+from crmctl.errors import CrmctlError, storage_error
+from crmctl.files.validation import Batch, Batcher, Entry
+from crmctl.models import jsontext
+from crmctl.models.resources import BulkResult
+from crmctl.write.database import BatchState
+from crmctl.write.evidence import Sent
+from crmctl.write.in_flight import TICK_SECONDS, InFlight, SendContext, SentRows, Stopped
+from crmctl.write.journal import HEARTBEAT_SECONDS, Journal, Verdict, disbelieve, judge, question_refusal, refuse_all
+from crmctl.write.reconcile import MERGED, PARKED_LIMIT, Freed, Reconciler
+from crmctl.write.steps import ATTEMPTS, InHalves, attempts
+
+MOST_SPLITS = 32
+"""Most splits of one batch to find its bad rows, at two requests each. One bad row among 100 takes 7."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One batch to send.
+
+    `parent` is the number of the batch it was split from, `round` how often its rows were in doubt and then absent. `refusal`: the service
+    certainly refused the batch as a whole, so it is sent in halves.
+    """
+
+    number: int
+    batch: Batch
+    parent: int | None = None
+    round: int = 0
+    refusal: str | None = None
+
+
+class Sender:
+    """Sends single batches. Stateless, so several threads may share one."""
+
+    def __init__(self, context: SendContext, in_flight: InFlight, reconciler: Reconciler, batcher: Batcher) -> None:
+        self._context = context
+        self._journal, self._clock = context.journal, context.clock
+        self._in_flight = in_flight
+        self._reconciler = reconciler
+        self._batcher = batcher
+        self._is_merged = bool(self._journal.recall(MERGED))
+
+    def deliver(self, task: Task) -> None:
+        """Send a batch. If the service refuses it as a whole, send it in parts. Raises Stopped when sending must end."""
+        parts = InHalves([task] if task.refusal is None else self._halves(task), self._halves)
+        refusals: list[str] = []
+        failed = 0
+        for part in parts:
+            verdict = parts.judged(part, self._send(part, may_split=len(refusals) < MOST_SPLITS))
+            failed += len(verdict.failures)
+            if verdict.state is BatchState.BISECT:
+                refusals.append(verdict.reason)
+            elif verdict.state is not BatchState.IN_DOUBT:
+                self._context.progress.advance(len(part.batch))
+                self._tally(verdict)
+        refusal = refusals[-1] if refusals else task.refusal
+        self._in_flight.tally_refusal(refusal if failed == len(task.batch) else None)
+
+    def _tally(self, verdict: Verdict) -> None:
+        made, changed = ("not there", "deleted") if self._journal.header.mode == "delete" else ("created", "updated")
+        self._context.progress.tally({made: verdict.created, changed: verdict.updated, "failed": len(verdict.failures)})
+
+    def _halves(self, task: Task) -> list[Task]:
+        return [Task(self._in_flight.next_number(), half, task.number, task.round) for half in task.batch.halves()]
+
+    def _send(self, task: Task, *, may_split: bool) -> Verdict:
+        record = _Attempts(task, self._journal, self._in_flight, self._clock)
+        with self._in_flight.gate.sending():
+            verdict = self._attempt(task, record)
+            if not verdict.questionable:
+                return self._settle(record, verdict, may_split=may_split)
+        try:
+            # Read back before believing a refusal: some services refuse after carrying out the request.
+            with self._in_flight.gate.looking():
+                sent = Sent(task.number, task.batch, record.sent_at, self._clock.now())
+                if self._reconciler.believes(sent, is_part=task.parent is not None or verdict.fatal is not None):
+                    return self._settle(record, verdict, may_split=may_split)
+        except Stopped:
+            pass
+        return self._settle(record, disbelieve(verdict), may_split=may_split, refusal=verdict.reason)
+
+    def _attempt(self, task: Task, record: _Attempts) -> Verdict:
+        header = self._journal.header
+        outcome: BulkResult | CrmctlError
+        for _ in attempts(ATTEMPTS, self._clock):
+            try:
+                outcome = self._context.write_batch(task.batch.records, record)
+            except CrmctlError as error:
+                outcome = error
+            verdict = judge(task.batch, outcome, mode=header.mode, doubt=self._context.options.doubt)
+            if verdict.fatal is not None and self._reconciler.evidence.can_count:
+                verdict = question_refusal(task.batch, verdict)
+            if not verdict.repeatable or self._is_merged or self._in_flight.is_stopping:
+                break
+        return verdict
+
+    def _settle(self, record: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
+        task = record.task
+        if verdict.too_large:
+            self._batcher.max_bytes = max(1, min(self._batcher.max_bytes, task.batch.size // 2))
+        if verdict.state is BatchState.BISECT and not may_split:
+            verdict = refuse_all(task.batch, verdict.reason)
+        record.settle(verdict)
+        if verdict.state is BatchState.IN_DOUBT:
+            sent = Sent(task.number, task.batch, record.sent_at, known_at=self._clock.now())
+            self._reconciler.park(sent, task.round, refusal)
+        else:
+            created = [entry for at, entry in enumerate(task.batch.entries) if entry.id is None and at not in verdict.failures]
+            if created and verdict.created == len(created):
+                self._reconciler.confirm(created, record.sent_at, self._clock.now())
+        self._in_flight.tally(verdict)
+        return verdict
+
+
+class _Attempts(AttemptObserver):
+    """Journal entries of one batch: every attempt is stored before it is sent."""
+
+    def __init__(self, task: Task, journal: Journal, in_flight: InFlight, clock: Clock) -> None:
+        self.task = task
+        self.idempotency_key = f"{journal.header.job}:{task.number}"
+        self._journal = journal
+        self._in_flight = in_flight
+        self._clock = clock
+        self._begun = self._away = False
+        self.sent_at = clock.now()
+
+    def sending(self) -> None:
+        self.sent_at = self._clock.now()
+        number, batch = self.task.number, self.task.batch
+        if self._away:
+            self._journal.again(number)
+            return
+        with self._in_flight.departure(number, batch):
+            if self._begun:
+                self._journal.again(number)
+            else:
+                self._journal.begin(number, batch, parent=self.task.parent)
+        self._begun = self._away = True
+
+    def refused(self) -> None:
+        self.settle(Verdict(BatchState.PLANNED, reason="refused for now"))
+
+    def settle(self, verdict: Verdict) -> None:
+        if self._away:
+            with self._in_flight.arrival(self.task.number):
+                self._journal.settle(self.task.number, self.task.batch, verdict)
+            self._away = False
+
+
+GRACE_SECONDS = 5.0
+"""Time for requests in flight to finish after an interrupt."""
+
+
+class Delivery:
+    """One run of sending. Afterwards, `error` is what ended it early (including an interrupt) and `notes` are messages for the user."""
+
+    def __init__(self, context: SendContext, reconciler: Reconciler) -> None:
+        self._journal, self._clock = context.journal, context.clock
+        self._reconciler = reconciler
+        self._interrupt, options = context.interrupt, context.options
+        self._batcher = Batcher(options.max_rows, options.max_bytes)
+        self._in_flight = InFlight(self._journal.next_number(), self._interrupt, options.max_failures)
+        self._settle_only = options.settle_only
+        self._backlog: deque[Freed] = deque()
+        self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
+        self._is_read = False
+        reconciler.gate = self._in_flight.gate
+        reconciler.settled = context.progress.advance
+        self._progress = context.progress
+        self._is_wait_told = False
+        reconciler.batches_to_come = lambda: self._queue.unfinished_tasks + len(self._backlog) + 2 * (not self._is_read)
+        sender = Sender(context, self._in_flight, reconciler, self._batcher)
+        # Daemon threads: a sender waiting for the rate limit must not keep the process alive.
+        self._threads = [threading.Thread(target=self._work, args=(sender,), daemon=True) for _ in range(options.concurrency)]
+        self._beat_due = self._clock.monotonic() + HEARTBEAT_SECONDS
+
+    @property
+    def error(self) -> CrmctlError | None:
+        return self._in_flight.error
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self._in_flight.notes, *self._reconciler.notes]
+
+    def run(self, entries: Iterable[Entry]) -> None:
+        """Send all entries in input order, until finished or stopped."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._hand_out(entries)
+            self._wait()
+        except KeyboardInterrupt:
+            self._interrupt.requested = self._interrupt.again = True
+        except BaseException as error:
+            self._in_flight.crash = error
+        for number, batch in self._in_flight.close(GRACE_SECONDS, self._progress.note).items():
+            self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
+        if self._in_flight.crash is None and self._in_flight.error is None:
+            self._reconciler.settle_refusals()
+        if self._in_flight.crash is not None:
+            raise self._in_flight.crash
+
+    def _hand_out(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            batch = self._batcher.feed(entry)
+            if batch is None:
+                continue
+            self._offer(batch)
+            if self._in_flight.is_stopping:
+                return
+        last = self._batcher.flush()
+        self._is_read = last is None
+        self._answer_all()
+        self._offer(last)
+        self._is_read = True
+        while not self._in_flight.is_stopping and (self._reconciler.pending or self._backlog or self._queue.unfinished_tasks):
+            self._tend()
+        for _ in self._threads:
+            self._put(None)
+
+    def _answer_all(self) -> None:
+        """Wait for requests in flight. The last batch goes alone, so its records are newer than every earlier doubt."""
+        while self._queue.unfinished_tasks and not self._in_flight.is_stopping:
+            self._tend()
+
+    def _offer(self, batch: Batch | None) -> None:
+        if batch is not None:
+            self._put(Task(self._in_flight.next_number(), batch))
+
+    def _put(self, task: Task | None) -> None:
+        """Wait until a sender is free or sending must stop. Meanwhile, look after rows in doubt."""
+        while not self._in_flight.is_stopping:
+            if task is not None and (self._must_wait or self._backlog or self._has_due):
+                self._tend()
+                continue
+            try:
+                self._queue.put(task, timeout=TICK_SECONDS)
+                return
+            except queue.Full:
+                self._beat()
+
+    @property
+    def _has_due(self) -> bool:
+        return bool(self._reconciler.pending) and self._reconciler.wait <= 0
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether rows in doubt must be settled before new rows are sent."""
+        busy = self._reconciler.pending or self._backlog or self._queue.unfinished_tasks
+        is_paused = self._in_flight.is_paused and not (self._reconciler.is_starved and not self._queue.unfinished_tasks)
+        return self._reconciler.pending >= PARKED_LIMIT or bool(is_paused and busy)
+
+    def _tend(self) -> None:
+        """Look after rows in doubt and send again those proven absent. Wait briefly if nothing is due."""
+        if self._backlog and not self._queue.full():
+            part = self._backlog.popleft()
+            self._queue.put(Task(self._in_flight.next_number(), part.batch, round=part.round, refusal=part.refusal))
+        elif self._has_due:
+            recovered = self._reconciler.recovered
+            freed = self._reconciler.work()
+            if self._settle_only:
+                self._journal.abandon(entry.ordinal for part in freed for entry in part.batch.entries)
+            else:
+                self._backlog += (part for batch in freed for part in self._parts(batch))
+            if self._reconciler.recovered > recovered:
+                self._in_flight.calm()
+        elif self._queue.unfinished_tasks:
+            self._in_flight.wait()
+        else:
+            self._tell_wait()
+            self._clock.sleep(min(TICK_SECONDS, self._reconciler.wait))
+        self._beat()
+
+    def _tell_wait(self) -> None:
+        """Announce a long wait once per run, because a bar that stands still looks like a hang."""
+        if not self._is_wait_told and (text := self._reconciler.patience):
+            self._is_wait_told = True
+            self._progress.note(text)
+
+    def _parts(self, freed: Freed) -> Iterator[Freed]:
+        """Split freed rows into batches that fit a request."""
+        batcher = Batcher(self._batcher.max_rows, self._batcher.max_bytes)
+        parts = list(batcher.batches(freed.batch.entries))
+        # A refusal of the larger request says nothing about its parts.
+        return (Freed(part, freed.round, freed.refusal if len(parts) == 1 else None) for part in parts)
+
+    def _wait(self) -> None:
+        """Wait until every sender has finished or sending must stop."""
+        for thread in self._threads:
+            while thread.is_alive() and not self._in_flight.is_stopping:
+                thread.join(TICK_SECONDS)
+                self._beat()
+
+    def _beat(self) -> None:
+        if self._clock.monotonic() >= self._beat_due:
+            self._journal.beat()
+            self._beat_due = self._clock.monotonic() + HEARTBEAT_SECONDS
+
+    def _work(self, sender: Sender) -> None:
+        try:
+            while (task := self._queue.get()) is not None:
+                try:
+                    sender.deliver(task)
+                finally:
+                    self._queue.task_done()
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._in_flight.crash = self._in_flight.crash or error
+
+
+FILE_NAME = "rows"
+READ_BYTES = 1_000_000
+
+
+class EntrySpool(SentRows):
+    """Entries on disk, ordered by ordinal. Without `keep`, the file is deleted when it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"{FILE_NAME}.part"
+        self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b")
+
+    @classmethod
+    def kept(cls, folder: Path, seal: Sequence[int] | None) -> EntrySpool | None:
+        """Return the entries kept by an earlier run; None unless the file matches its seal. The rows can then be built again."""
+        spool = cls.__new__(cls)
+        spool._path = folder / FILE_NAME
+        try:
+            spool._file = spool._path.open("r+b")
+        except OSError:
+            return None
+        if seal is None or spool._seal() != [*seal]:
+            spool._file.close()
+            return None
+        return spool
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            with self._on_disk():
+                self._file.close()
+        finally:
+            if self._path.name != FILE_NAME:
+                self._path.unlink(missing_ok=True)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Append entries. Raises StorageError."""
+        # JSON text contains no raw tab or line feed.
+        lines = [
+            b"%d\t%s\t%s\n" % (ordinal, jsontext.dumps(record_id).encode() if record_id else b"null", encoded)
+            for ordinal, encoded, record_id in entries
+        ]
+        with self._on_disk():
+            self._file.writelines(lines)
+
+    def keep(self) -> list[int]:
+        """Sync the file and keep it for later runs. Return a seal that shows whether it is still complete. Raises StorageError."""
+        with self._on_disk():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            seal = self._seal()
+            self._path = self._path.rename(self._path.with_name(FILE_NAME))
+        return seal
+
+    @staticmethod
+    def discard(folder: Path) -> None:
+        """Delete the entries of a job with nothing left to send."""
+        (folder / FILE_NAME).unlink(missing_ok=True)
+
+    def since(self, ordinal: int) -> Iterator[Entry]:
+        """Yield the entries from a row on.
+
+        Several readers may take turns. Finding the start takes a few reads, however long the file is.
+        """
+        at = self._place(ordinal)
+        while True:
+            self._file.seek(at)
+            lines = self._file.readlines(READ_BYTES)
+            at = self._file.tell()
+            if not lines:
+                return
+            entries = map(_entry, lines)
+            yield from entries if _entry(lines[0]).ordinal >= ordinal else dropwhile(lambda entry: entry.ordinal < ordinal, entries)
+
+    @contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, self._path) or error from error
+
+    def _seal(self) -> list[int]:
+        """Return size and checksum."""
+        check = 0
+        self._file.seek(0)
+        while block := self._file.read(READ_BYTES):
+            check = zlib.crc32(block, check)
+        return [self._file.tell(), check]
+
+    def _place(self, ordinal: int) -> int:
+        """Return the start of a line with no row from `ordinal` on before it."""
+        low, high = 0, self._file.seek(0, os.SEEK_END)
+        while high - low > READ_BYTES:
+            middle = (low + high) // 2
+            self._file.seek(middle)
+            self._file.readline()
+            begins, line = self._file.tell(), self._file.readline()
+            if line and begins < high and _entry(line).ordinal <= ordinal:
+                low = begins
+            else:
+                high = middle
+        return low
+
+
+def _entry(line: bytes) -> Entry:
+    ordinal, id, encoded = line[:-1].split(b"\t", 2)  # noqa: A001
+    # tuple.__new__ takes half the time of calling Entry.
+    return tuple.__new__(Entry, (int(ordinal), encoded, jsontext.loads(id) if id != b"null" else None))

@@ -1,0 +1,292 @@
+"""Steps: writes to existing records.
+
+A step may be repeated without further effect. Merges, undos and deletions of ids use one `StepSender`. Creates need more care: see
+`sender`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+from crmctl.bulk_context import Interrupt, Progress, watch_interrupts
+from crmctl.client.crm import Crm
+from crmctl.client.session import encode_json
+from crmctl.clock import Backoff, Clock
+from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
+from crmctl.files.validation import Batch, Batcher, Entry
+from crmctl.models.resources import BULK_LIMIT
+from crmctl.write.database import BatchState
+from crmctl.write.journal import Verdict, judge
+
+PATIENCE = Backoff(first=1.0)
+
+ATTEMPTS = 4
+"""Most attempts of a request while its outcome is unknown."""
+
+Part = TypeVar("Part")
+Some = TypeVar("Some", bound=Sized)
+
+
+class InHalves(Generic[Part]):
+    """Parts to send, in order. The halves of a refused part come next."""
+
+    def __init__(self, parts: Sequence[Part], halves: Callable[[Part], Sequence[Part]]) -> None:
+        self._left = list(parts[::-1])
+        self._halves = halves
+
+    def __iter__(self) -> Iterator[Part]:
+        while self._left:
+            yield self._left.pop()
+
+    def judged(self, part: Part, verdict: Verdict) -> Verdict:
+        """Return the verdict on the last part. If the service refused it as a whole, queue its halves next."""
+        if verdict.state is BatchState.BISECT:
+            self._left += reversed(self._halves(part))
+        return verdict
+
+
+def attempts(most: int, clock: Clock) -> Iterator[int]:
+    """Yield 1, 2, 3 up to `most`, waiting before each but the first."""
+    yield 1
+    for number in range(2, most + 1):
+        clock.sleep(PATIENCE.gap(number - 1))
+        yield number
+
+
+class StepKind(StrEnum):
+    """The purpose of a step. A merge takes its steps in the order of `MERGE_ORDER`."""
+
+    UPDATE = "update"
+    """Writes values to a record."""
+    FREE = "free"
+    """Clears a loser's unique value for the survivor."""
+    SURVIVOR = "survivor"
+    """Writes the merged values to the survivor."""
+    REFERENCE = "reference"
+    """Makes a record refer to the survivor in place of a loser."""
+    ACTIVITY = "activity"
+    """Makes an activity name the survivor in place of a loser."""
+    DELETE = "delete"
+    """Deletes a record."""
+    CLAIM = "claim"
+    """Writes a unique value to the survivor after its loser is deleted, because the loser required it."""
+
+
+MERGE_ORDER = tuple(kind for kind in StepKind if kind is not StepKind.UPDATE)
+
+
+class StepState(StrEnum):
+    """State of a step. `sending`: it may be on its way, or done."""
+
+    PLANNED = "planned"
+    SENDING = "sending"
+    DONE = "done"
+    FAILED = "failed"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One write. `before` and `after` hold the changed attributes (for an activity, its links) with old and new values."""
+
+    kind: StepKind
+    object_id: str
+    target: str
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 0
+    group: int = 0
+    state: StepState = StepState.PLANNED
+
+
+Mark = Callable[[Sequence[Step], StepState, str | None], None]
+"""Stores the state of steps, before they are sent and afterwards, with the service's message for failed ones."""
+
+UNREADABLE = "the service deleted fewer records than it was asked for, and whether this one is left could not be read"
+STILL_THERE = "the service deleted fewer records than it was asked for, and this one is still there"
+
+
+@dataclass
+class StepSender:
+    """Sends steps. Raises errors that end everything: no network, no permission, interrupt.
+
+    Marks refused steps as failed. `in_doubt` counts steps on their way at the end, `absent` records already gone before their deletion.
+    """
+
+    service: Crm
+    clock: Clock
+    interrupt: Interrupt
+    requests: int = 0
+    in_doubt: int = 0
+    absent: int = 0
+    _known_objects: set[str] = field(default_factory=set)
+
+    def update(self, steps: Iterable[Step], mark: Mark) -> None:
+        """Write the `after` values of the steps to their records."""
+        for object_id, of_object in groupby(steps, key=attrgetter("object_id")):
+            pending: dict[int, Step] = {}
+            for batch in Batcher().batches(_entries(of_object, pending)):
+                sent = {number: pending.pop(number) for number in batch.ordinals}
+                mark([*sent.values()], StepState.SENDING, None)
+                parts = InHalves([batch], Batch.halves)
+                for part in parts:
+                    verdict = parts.judged(part, self._settle(part, partial(self._write, object_id)))
+                    self._mark([sent[number] for number in part.ordinals], verdict, mark)
+
+    def delete(self, steps: Iterable[Step], mark: Mark) -> None:
+        """Delete the records of these steps, all of one object. Records already gone count as deleted and as `absent`."""
+        iterator = iter(steps)
+        while chunk := list(islice(iterator, BULK_LIMIT)):
+            mark(chunk, StepState.SENDING, None)
+            parts = InHalves[Sequence[Step]]([chunk], _halves)
+            for part in parts:
+                verdict = parts.judged(part, self._settle(part, self._delete))
+                self._mark(part, verdict, mark)
+
+    def begin(self) -> None:
+        """Count a request about to be sent. Raises InterruptedByUser."""
+        if self.interrupt.requested:
+            raise InterruptedByUser("interrupted")
+        self.requests += 1
+
+    @staticmethod
+    def _mark(steps: Sequence[Step], verdict: Verdict, mark: Mark) -> None:
+        if verdict.state is BatchState.CONFIRMED:
+            mark([step for index, step in enumerate(steps) if index not in verdict.failures], StepState.DONE, None)
+            for index, why in verdict.failures.items():
+                mark([steps[index]], StepState.FAILED, why)
+
+    def _settle(self, part: Some, send: Callable[[Some, bool], Verdict]) -> Verdict:
+        """Send a part, and repeat it while its outcome is unknown. Raises errors that end everything."""
+        for number in attempts(ATTEMPTS, self.clock):
+            if number == 1 or not self.interrupt.requested:
+                self.begin()
+                verdict = send(part, number > 1)
+            if not verdict.repeatable or self.interrupt.requested:
+                break
+        if verdict.state in (BatchState.IN_DOUBT, BatchState.PLANNED):
+            self.in_doubt += len(part) if verdict.state is BatchState.IN_DOUBT else 0
+            raise verdict.fatal or ServiceError(verdict.reason)
+        return verdict
+
+    def _write(self, object_id: str, batch: Batch, _: bool) -> Verdict:
+        try:
+            verdict = judge(batch, self.service.bulk_write(object_id, batch.records, mode="upsert"), mode="upsert")
+        except NotFoundError as missing:
+            return judge(batch, RejectedError(missing.message), mode="upsert")
+        except CrmctlError as error:
+            verdict = judge(batch, error, mode="upsert")
+            return replace(verdict, fatal=error) if verdict.state is BatchState.IN_DOUBT else verdict
+        return verdict
+
+    def _delete(self, steps: Sequence[Step], doubted: bool) -> Verdict:
+        object_id, ids = steps[0].object_id, [step.target for step in steps]
+        try:
+            deleted = self.service.bulk_delete(object_id, ids)
+        except (NotFoundError, RejectedError) as error:
+            return self._judge_refusal(object_id, len(ids), error)
+        except CrmctlError as error:
+            state = BatchState.IN_DOUBT if error.outcome_unknown else BatchState.PLANNED
+            return Verdict(state, reason=error.message, repeatable=error.outcome_unknown, fatal=error)
+        kept = still_there(self.service, object_id, ids, deleted, self.begin)
+        if deleted is not None and not doubted:
+            self.absent += max(0, len(ids) - deleted - len(kept))
+        return Verdict(BatchState.CONFIRMED, failures=kept)
+
+    def _judge_refusal(self, object_id: str, size: int, error: CrmctlError) -> Verdict:
+        """Judge a refusal. A 404 for the object itself ends everything."""
+        is_absent = isinstance(error, NotFoundError)
+        if is_absent and object_id not in self._known_objects:
+            self.service.get_object(object_id)
+            self._known_objects.add(object_id)
+        if size > 1:
+            return Verdict(BatchState.BISECT, reason=error.message)
+        self.absent += is_absent
+        return Verdict(BatchState.CONFIRMED, failures={} if is_absent else {0: error.message})
+
+
+def still_there(
+    service: Crm, object_id: str, ids: Sequence[str], deleted: int | None, begin: Callable[[], None] = lambda: None
+) -> dict[int, str]:
+    """Return why some ids do not count as deleted, by index, if the service `deleted` fewer records than requested.
+
+    Sends no request if all were deleted or the service gives no count.
+    """
+    kept: dict[int, str] = {}
+    unread: dict[int, str] = {}
+    for index, record_id in enumerate(ids):
+        if deleted is None or len(kept) >= len(ids) - deleted:
+            return kept
+        begin()
+        try:
+            service.get_record(object_id, record_id)
+        except NotFoundError:
+            continue
+        except CrmctlError:
+            unread = dict.fromkeys(range(index, len(ids)), UNREADABLE)
+            break
+        kept[index] = STILL_THERE
+    return kept | unread
+
+
+@dataclass
+class StepOutcome:
+    """Result of taking steps.
+
+    `failed` maps step numbers to the service's messages. After an `error`, `unsent` counts the steps not tried.
+    """
+
+    done: int = 0
+    absent: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    in_doubt: int = 0
+    unsent: int = 0
+    requests: int = 0
+    error: CrmctlError | None = None
+
+
+def take_steps(
+    service: Crm, clock: Clock, progress: Progress, steps: Iterable[Step], total: int, remember: Callable[[Sequence[str]], None]
+) -> StepOutcome:
+    """Take steps that are all deletions or all updates. `remember` receives the ids of each finished step at once.
+
+    Does not raise errors of the service: one that ended the steps early is the outcome's `error`.
+    """
+    outcome = StepOutcome()
+
+    def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
+        if state is StepState.DONE:
+            remember([step.target for step in steps])
+            outcome.done += len(steps)
+        elif state is StepState.FAILED:
+            outcome.failed[steps[0].number] = why or "refused"
+        progress.advance(len(steps) if state is not StepState.SENDING else 0)
+
+    with watch_interrupts(progress.note) as interrupt:
+        sender = StepSender(service, clock, interrupt)
+        try:
+            for is_deletion, some in groupby(steps, key=lambda step: step.kind is StepKind.DELETE):
+                (sender.delete if is_deletion else sender.update)(some, mark)
+        except CrmctlError as error:
+            outcome.error = error
+    progress.finish()
+    outcome.absent, outcome.in_doubt, outcome.requests = sender.absent, sender.in_doubt, sender.requests
+    outcome.unsent = total - outcome.done - len(outcome.failed) - outcome.in_doubt
+    return outcome
+
+
+def _entries(steps: Iterable[Step], pending: dict[int, Step]) -> Iterator[Entry]:
+    for step in steps:
+        pending[step.number] = step
+        yield Entry(step.number, b'{"data":%s,"id":%s}' % (encode_json(step.after), encode_json(step.target)), step.target)
+
+
+def _halves(steps: Sequence[Step]) -> Sequence[Sequence[Step]]:
+    middle = len(steps) // 2
+    return steps[:middle], steps[middle:]

@@ -1,0 +1,86 @@
+"""A service that does not heed a filter: it is said, and what does not meet the filter is neither changed nor deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.client.query.record_query import stray_finder
+from crmctl.client.transport import HttpxTransport, Request, Response
+from crmctl.models.resources import Attribute, Record
+from crmctl.values.filters import parse_condition
+from tests.support.inprocess import run_here
+from tests.support.service import RunningService, running_service
+
+OPTIONS = {"status": ["new", "won"], "label": ["lost", "won"]}
+TYPES = {
+    "empty": "text", "tags": "text", "label": "select", "unset": "checkbox", "count": "number",
+    "email": "email", "notes": "text", "status": "select", "score": "number", "vip": "checkbox", "born": "date", "phone": "address",
+}  # fmt: skip
+RECORD = {
+    "tags": ["a", "b"], "label": {"id": "o1", "value": "won", "label": "Won"}, "count": "7",
+    "email": "Ada@acme.com", "notes": " an Idea ", "status": "new", "score": 7, "vip": False, "born": "1985-12-10", "phone": "+1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_stray"),
+    [
+        ("status=new", False), ("status=NEW", False), ("status=won", True), ("status!=new", True), ("status!=won", False),
+        ("email=ada@acme.com", False), ("email~ACME", False), ("email~initech", True), ("notes=an idea", False), ("notes^=an", False),
+        ("score>6", False), ("score>7", True), ("score=7.0", False), ("score=8", True), ("score=many", False), ("vip isTrue", True),
+        ("vip isFalse", False), ("status isEmpty", False), ("status isNotEmpty", False), ("born=2000-01-01", False), ("phone=+2", False),
+        ("other=1", False), ("score isEmpty", True), ("score!=7", True), ("notes<a", False), ("notes>z", False), ("notes=an  idéa", False),
+        ("empty=x", True), ("empty!=x", False), ("tags=b", False), ("tags=c", True), ("label=Won", False), ("label=lost", False),
+        ("label~ost", False), ("unset isTrue", False), ("unset isFalse", False), ("count=7", False), ("count=8", False),
+    ],
+)  # fmt: skip
+def test_only_what_is_sure_is_a_stray(condition: str, is_stray: bool) -> None:
+    attributes = [
+        Attribute.parse({"id": slug, "slug": slug, "name": slug, "type": kind, "config": {"options": OPTIONS.get(slug, [])}})
+        for slug, kind in TYPES.items()
+    ]
+    find = stray_finder(attributes, [parse_condition(condition)])
+    assert (find(Record.parse({"id": "1", "data": RECORD})) is not None) == is_stray
+
+
+@pytest.fixture
+def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    """A service that heeds no filter, with three people, of whom one is new."""
+    send = HttpxTransport.send
+
+    def unfiltered(transport: HttpxTransport, request: Request) -> Response:
+        return send(transport, replace(request, url=re.sub(r"filter%5B[^&]*&?", "", request.url)))
+
+    with running_service(tmp_path / "service") as running:
+        for status in ("customer", "new", "contacted"):
+            running.client.post(path(running), json={"data": {"email": f"{status}@acme.com", "status": status}}).raise_for_status()
+        monkeypatch.setenv("CRMCTL_BASE_URL", running.base_url)
+        monkeypatch.setenv("CRMCTL_API_KEY", running.key)
+        monkeypatch.setattr(HttpxTransport, "send", unfiltered)
+        yield running
+
+
+def path(crm: RunningService) -> str:
+    return f"/api/v1/objects/{crm.object_id('people')}/records"
+
+
+def left(crm: RunningService) -> dict[str, Any]:
+    return {one["data"]["status"]: one["data"].get("score") for one in crm.client.get(path(crm)).json()["records"]}
+
+
+def test_a_filter_that_is_not_heeded_changes_and_deletes_nothing_else(deaf: RunningService) -> None:
+    said = "the service was asked for status equals 'new' and answered with "
+    for words in (("list",), ("count",)):
+        assert said in run_here("records", *words, "people", "--filter", "status=new").ok().err
+    assert said not in run_here("records", "list", "people").ok().err
+    updated = run_here("bulk", "update", "people", "--filter", "status=new", "--set", "score=5", "--yes").ok()
+    assert (updated.json()["updated"], said in updated.err) == (1, True)
+    assert left(deaf) == {"customer": None, "new": 5, "contacted": None}
+    assert said in run_here("bulk", "delete", "people", "--filter", "status=new", "--yes").ok().err
+    assert left(deaf) == {"customer": None, "contacted": None}

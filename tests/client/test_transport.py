@@ -1,0 +1,234 @@
+"""Connections, TLS, proxies, bodies: what the transport does with real sockets, and what its failures say about the outcome."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from crmctl.client.transport import HttpxTransport, Request, Response
+from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError
+from tests.support.cli import uncounted
+from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
+from tests.support.patience import PATIENCE
+
+
+@pytest.fixture
+def transport() -> Iterator[HttpxTransport]:
+    made = HttpxTransport()
+    yield made
+    made.close()
+
+
+def ask(
+    transport: HttpxTransport, server: ScriptedServer, method: str = "GET", body: bytes | None = None, timeout: float = 5.0
+) -> Response:
+    return transport.send(Request(method, f"{server.origin}/x", (), body, timeout))
+
+
+def failure(transport: HttpxTransport, url: str, method: str = "POST", timeout: float = 5.0, header: str = "v") -> CrmctlError:
+    with pytest.raises(CrmctlError) as caught:
+        transport.send(Request(method, url, (("X-Header", header),), b"{}", timeout))
+    return caught.value
+
+
+def test_a_connection_is_used_again(transport: HttpxTransport) -> None:
+    with ScriptedServer(Reply(json=1), Reply(json=2), Reply(204)) as server:
+        assert [ask(transport, server).body for _ in range(3)] == [b"1", b"2", b""]
+        assert {request.connection for request in server.requests} == {0}
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_not_used_for_a_post(transport: HttpxTransport) -> None:
+    with ScriptedServer(Reply(json=1, close=True), Reply(json=2)) as server:
+        ask(transport, server)
+        server.wait_closed(0)
+        assert ask(transport, server, "POST", b"{}").body == b"2"
+        assert [request.connection for request in server.requests] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(json={"a": 1}, compress=True), Reply(json={"a": 1}, chunked=True), Reply(json={"a": 1}, compress=True, chunked=True)]
+)
+def test_bodies_in_every_encoding(transport: HttpxTransport, reply: Reply) -> None:
+    with ScriptedServer(reply) as server:
+        response = ask(transport, server)
+    assert response.body == b'{"a": 1}'
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_no_cookie_is_kept(transport: HttpxTransport) -> None:
+    with ScriptedServer(Reply(headers={"Set-Cookie": "session=1"}), Reply()) as server:
+        ask(transport, server)
+        ask(transport, server)
+        assert "cookie" not in server.requests[1].headers
+
+
+def test_redirects_are_not_followed(transport: HttpxTransport) -> None:
+    with ScriptedServer(Reply(302, headers={"Location": "/elsewhere"})) as server:
+        assert ask(transport, server).status == 302
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "code"),
+    [
+        (Drop(), NetworkError, "connection_lost"),
+        (Drop(reset=True), NetworkError, "connection_lost"),
+        (Reply(json={"a": "b" * 50}, cut=20), NetworkError, "connection_lost"),
+        (Reply(json={"a": "b" * 50}, cut=110), NetworkError, "connection_lost"),
+        (Reply(json={"a": "b" * 50}, chunked=True, cut=110), NetworkError, "connection_lost"),
+        (Hang(), NetworkError, "timeout"),
+        (Reply(json={"a": "b" * 50}, cut=110, hold=True), NetworkError, "timeout"),
+        (Reply(raw=b"SSH-2.0-OpenSSH_9.6\r\n\r\n", close=True), ServiceError, "unreadable_answer"),
+        (Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}), ServiceError, "unreadable_answer"),
+    ],
+)
+def test_once_bytes_have_left_the_outcome_is_unknown(transport: HttpxTransport, step: Reply, kind: type[CrmctlError], code: str) -> None:
+    with ScriptedServer(step) as server:
+        error = failure(transport, f"{server.origin}/x?signature=hush", timeout=0.3 if code == "timeout" else PATIENCE)
+    assert (type(error), error.code, error.outcome_unknown) == (kind, code, True)
+    assert "hush" not in error.message
+
+
+def test_refused_is_known_not_to_have_arrived(transport: HttpxTransport) -> None:
+    with ScriptedServer() as server:
+        pass
+    error = failure(transport, f"{server.origin}/x")
+    assert (error.code, error.outcome_unknown, error.retryable) == ("connection_failed", False, True)
+
+
+def test_an_unknown_host_is_not_tried_again(transport: HttpxTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    error = failure(transport, "http://nowhere.invalid/x")
+    assert (error.code, error.outcome_unknown, error.retryable) == ("dns", False, False)
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "http://[::1/x"])
+def test_an_address_that_is_none(transport: HttpxTransport, url: str) -> None:
+    assert isinstance(failure(transport, url), ConfigError)
+
+
+def test_a_header_that_http_does_not_allow_is_not_quoted(transport: HttpxTransport) -> None:
+    with ScriptedServer() as server:
+        error = failure(transport, f"{server.origin}/x", header="secret\nkey")
+    assert isinstance(error, UsageError)
+    assert "secret" not in error.message
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1 with its key, in one file."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+    )
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+    signed = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True).sign(key, hashes.SHA256())
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@pytest.fixture
+def tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_a_certificate_must_be_trusted(tls: ssl.SSLContext, certificate: Path) -> None:
+    with ScriptedServer(Reply(json=1), Reply(json=2), tls=tls) as server:
+        stranger = HttpxTransport()
+        error = failure(stranger, f"{server.origin}/x")
+        assert (error.code, error.outcome_unknown, error.retryable) == ("tls", False, False)
+        assert "--ca-bundle" in (error.hint or "")
+        for known in (HttpxTransport(ca_bundle=certificate), HttpxTransport(environ={"SSL_CERT_FILE": str(certificate)})):
+            assert ask(known, server).status == 200
+            known.close()
+        stranger.close()
+
+
+def test_plain_http_where_tls_was_expected(transport: HttpxTransport) -> None:
+    # Whatever the random bytes of the greeting look like, the answer is plain HTTP.
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as answering:
+        answered = answering.submit(_answer_plainly, listening)
+        error = failure(transport, f"https://127.0.0.1:{listening.getsockname()[1]}/x")
+        answered.result(timeout=PATIENCE)
+    assert (error.code, error.outcome_unknown) in (("tls", False), ("connection_failed", False))
+
+
+def _answer_plainly(listening: socket.socket) -> None:
+    listening.settimeout(PATIENCE)
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize("scheme", ["https", "http"])
+@pytest.mark.parametrize("content", [None, "not a certificate"])
+def test_an_unreadable_ca_bundle_is_a_configuration_error(tmp_path: Path, content: str | None, scheme: str) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    error = failure(HttpxTransport(ca_bundle=path), f"{scheme}://127.0.0.1:1/x")
+    assert isinstance(error, ConfigError)
+    assert str(path) in error.message
+
+
+def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(Reply(json=1)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.origin)
+        transport = HttpxTransport()
+        transport.send(Request("GET", "http://crm.example/api/v1/objects"))
+        transport.close()
+        assert proxy.requests[0].target == "http://crm.example/api/v1/objects"
+
+
+def test_a_proxy_that_refuses_the_tunnel_never_saw_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(Reply(407)) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.origin)
+        transport = HttpxTransport()
+        error = failure(transport, "https://crm.example/x")
+        transport.close()
+        assert proxy.requests[0].method == "CONNECT"
+    assert (error.code, error.outcome_unknown) == ("proxy", False)
+
+
+def test_httpx_comes_with_the_first_request_and_without_its_command_line() -> None:
+    program = """
+import sys
+import crmctl.client.crm, crmctl.client.directory
+from crmctl.client.transport import HttpxTransport, prepare_httpx
+HttpxTransport()
+assert not {"httpx", "httpcore", "ssl", "sqlite3"} & set(sys.modules), sorted(sys.modules)
+prepare_httpx()
+assert "httpx" in sys.modules
+assert not {"httpx._main", "click", "rich", "pygments"} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], env=uncounted(os.environ), check=True)

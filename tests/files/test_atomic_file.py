@@ -1,0 +1,65 @@
+"""Files that appear whole or not at all, on a disk that fills: the error names the place, and nothing is left behind."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from crmctl.errors import ExitCode, StorageError, storage_error
+from crmctl.files.whole_files import whole_bytes, whole_file
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a disk that is full by then: no file of this process grows beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_a_full_disk_is_named_and_leaves_no_part(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("before")
+    with files_of_at_most(7), pytest.raises(StorageError) as failed, whole_file(path) as text:
+        text.write("something longer than that\n" * 1000)
+    assert failed.value.message == f"no space left on the disk of {path}"
+    assert (failed.value.code, failed.value.exit_code) == ("no_space", ExitCode.USAGE)
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert path.read_text() == "before"
+
+
+def test_what_the_writer_stumbles_over_is_not_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), whole_bytes(tmp_path / "rows"):
+        (tmp_path / "nothing").open()
+    assert not list(tmp_path.iterdir())
+
+
+def test_databases_say_it_in_their_own_way(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(":memory:")) as small:
+        small.execute("PRAGMA max_page_count = 2")
+        with pytest.raises(sqlite3.Error) as full:
+            small.execute("CREATE TABLE a AS SELECT zeroblob(100000)")
+    assert_code(full.value, tmp_path / "journal", "no_space")
+    (tmp_path / "journal").write_bytes(b"no database at all, but as long as the head of one would be" * 20)
+    with closing(sqlite3.connect(tmp_path / "journal")) as spoiled, pytest.raises(sqlite3.Error) as damaged:
+        spoiled.execute("SELECT * FROM sqlite_master")
+    assert_code(damaged.value, tmp_path / "journal", "damaged_file")
+    assert_code(OSError(errno.EIO, "Input/output error"), tmp_path / "journal", "unwritable_file")
+    assert storage_error(ValueError("a bug"), tmp_path) is None
+    assert storage_error(FileNotFoundError(errno.ENOENT, "No such file"), tmp_path) is None
+
+
+def assert_code(error: Exception, path: Path, code: str) -> None:
+    named = storage_error(error, path)
+    assert named is not None
+    assert (named.code, str(path) in named.message) == (code, True)

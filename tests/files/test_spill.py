@@ -1,0 +1,33 @@
+"""What does not fit memory is spilled: to one kind of database, which nobody else can see and which is gone when closed."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import crmctl
+from crmctl.files.payloads import Seen
+from crmctl.files.whole_files import Spill
+from crmctl.match.keys import KeyIndex
+from crmctl.plan.undo_updates import Updates
+from crmctl.read.records import AwaitedRecords
+from crmctl.read.stable_pages import SeenIds
+
+
+def test_a_spill_leaves_no_file_and_is_gone_when_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQLITE_TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with SeenIds() as ids:
+        assert ids.add("a")
+        assert not ids.add("a")
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(sqlite3.ProgrammingError):
+        ids.add("b")
+
+
+def test_nothing_else_of_bulk_work_opens_a_temporary_database() -> None:
+    assert all(issubclass(each, Spill) for each in (AwaitedRecords, KeyIndex, Seen, SeenIds, Updates))
+    root = Path(crmctl.__file__).parent
+    assert [path.name for path in root.rglob("*.py") if 'sqlite3.connect("' in path.read_text()] == ["whole_files.py"]

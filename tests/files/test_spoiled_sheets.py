@@ -1,0 +1,83 @@
+"""Tables spoiled by seed: what comes through is the truth to the character, everything else is named or refused with a reason."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from crmctl.files import delimited
+from crmctl.files import encodings as decoding
+from crmctl.files import payloads as building
+from crmctl.values import typed_text
+from tests.support.sheetreading import read_sheet
+from tests.support.spoiledsheets import DAMAGES, ODDITIES, spoiled_sheet
+
+SEEDS = 300
+"""A run of thousands is in benchmarks/results/spoiled_sheets.md."""
+
+
+def faults(path, seeds):
+    return {seed: outcome.faults for seed in seeds if (outcome := read_sheet(spoiled_sheet(seed), path)).faults}
+
+
+def test_nothing_is_ever_silently_changed(tmp_path):
+    done, totals, found = Counter(), Counter(), {}
+    for seed in range(SEEDS):
+        sheet = spoiled_sheet(seed)
+        outcome = read_sheet(sheet, tmp_path / "sheet.csv")
+        done.update(sheet.done)
+        totals.update(rows=len(sheet.rows), exact=outcome.exact, named=outcome.named, refused=outcome.refusal is not None)
+        if outcome.faults:
+            found[seed] = outcome.faults
+    assert found == {}
+    # The seeds try everything, and a reader that refused all of it would not pass.
+    assert {mutate.__name__ for mutate in [*ODDITIES, *DAMAGES]} == set(done)
+    assert totals["exact"] > 0.6 * totals["rows"]
+    assert totals["named"] > 100
+    assert totals["refused"] > 50
+
+
+def pads_every_row(patch):
+    patch.setattr(delimited.DelimitedSource, "_is_torn", lambda self, raw: False)
+    patch.setattr(delimited._Scan, "_go_on", lambda self, line, opened: self._take(line))
+    start = delimited.DelimitedSource.__init__
+    patch.setattr(delimited.DelimitedSource, "__init__", lambda self, *given: start(self, *given[:-1], replace(given[-1], pad_short=True)))
+
+
+def replaces_bytes(patch):
+    wrapper = decoding.io.TextIOWrapper
+    patch.setattr(decoding.io, "TextIOWrapper", lambda stream, **said: wrapper(stream, **{**said, "errors": "replace"}))
+
+
+def infers_numbers(patch):
+    real = building.text_reader
+
+    def inferring(attribute, *said):
+        return real(attribute, *said) if attribute.type != "text" else lambda text: int(text) if text.isdigit() else text
+
+    patch.setattr(building, "text_reader", inferring)
+
+
+def reads_lines_not_records(patch):
+    def split(lines, delimiter, quote, *, lines_before=0):
+        for number, line in enumerate(lines, lines_before + 1):
+            text = line.rstrip("\r\n")
+            cells = next(csv.reader(io.StringIO(text), delimiter=delimiter, quotechar=quote or '"'), None)
+            yield delimited.QuotedRecord(number, number, text, cells if text else None)
+
+    patch.setattr(delimited, "split_records", split)
+
+
+def guesses_dates(patch):
+    patch.setattr(typed_text, "_iso_date", lambda text: "-".join(reversed(text.replace(".", "/").split("/"))))
+
+
+@pytest.mark.parametrize("mistake", [pads_every_row, replaces_bytes, infers_numbers, reads_lines_not_records, guesses_dates])
+def test_a_reader_with_a_well_known_mistake_is_found_out(tmp_path, monkeypatch, mistake):
+    mistake(monkeypatch)
+    found = faults(tmp_path / "sheet.csv", range(150))
+    assert any("CORRUPTED" in fault or "LOST" in fault or "came through" in fault for said in found.values() for fault in said)

@@ -1,0 +1,155 @@
+"""Imports by key while others write the same keys: nothing is guessed, and what could not be prevented is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.errors import ExitCode
+from tests.support.bulkfiles import attribute
+from tests.support.bulkserver import BulkServer, Fault
+from tests.support.keydesk import KeyDesk, counts
+from tests.support.undochild import undo
+
+LATER = "2026-01-01T00:10:00.000000Z"
+FILE = "Email,Note\n" + "".join(f"p{n}@acme.com,x\n" for n in range(150))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[KeyDesk]:
+    with BulkServer() as server:
+        yield KeyDesk(server, tmp_path)
+
+
+def meanwhile(desk: KeyDesk, act: Callable[[], object]) -> None:
+    """Somebody acts when the first rows arrive."""
+
+    def first(_: list[dict[str, Any]]) -> None:
+        if len(desk.server.writes) == 1:
+            act()
+
+    desk.server.refuse_batch = first
+
+
+def make_unique(desk: KeyDesk) -> None:
+    """The service refuses a second record with the same address."""
+    desk.attributes[0] = attribute("email", "email", isUnique=True)
+    known = desk.server
+
+    def refuse(data: dict[str, Any]) -> str | None:
+        """What the service says of a record that it would have to create."""
+        sent = known.writes[-1]["records"]
+        is_update = any(row["data"] is data and row.get("id") for row in sent)
+        taken = {str(record["data"].get("email")).casefold() for record in known.records}
+        return "email is taken" if not is_update and data["email"].casefold() in taken else None
+
+    known.refuse_row = refuse
+
+
+def test_a_key_that_somebody_else_used_meanwhile_is_named(desk: KeyDesk) -> None:
+    desk.server.seed([{"email": f"q{n}@acme.com"} for n in range(30)])
+    meanwhile(desk, lambda: desk.server.add({"email": "P7@acme.com", "note": "theirs"}, LATER))
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code) == ({"created": 150}, ExitCode.PARTIAL)
+    both = [record["id"] for record in desk.server.records if str(record["data"]["email"]).lower() == "p7@acme.com"]
+    assert result.rivals == [{"row": 8, "key": "p7@acme.com", "ids": sorted(both)}]
+    assert desk.store.list()[0].state == "finished"
+    ok = result.summary.files["ok"]
+    assert ok is not None
+    named = [line.split(",")[-2] for line in ok.read_text().splitlines()[1:]]
+    assert (len(set(named)), named.count("")) == (150, 1)  # the look has shown which record each other row became
+
+
+def test_nobody_meanwhile_means_nothing_to_name_and_an_enforced_key_needs_no_look(desk: KeyDesk) -> None:
+    plain = desk.load(FILE, "email")
+    assert (plain.rivals, plain.exit_code) == ([], ExitCode.OK)
+    desk.server.records.clear()
+    desk.server.reads.clear()
+    make_unique(desk)
+    assert desk.load(FILE.replace("x", "y"), "email").exit_code == ExitCode.OK
+    assert len(desk.server.reads) == 3  # the keys, which tell what existed before; the newest page; how many there are
+
+
+def test_a_key_that_is_said_to_be_unique_and_is_not_is_told_by_a_count(desk: KeyDesk) -> None:
+    desk.attributes[0] = attribute("email", "email", isUnique=True)
+    meanwhile(desk, lambda: desk.server.add({"email": "P7@acme.com", "note": "theirs"}, LATER))
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code) == ({"created": 150}, ExitCode.PARTIAL)
+    assert [rival["key"] for rival in result.rivals] == ["p7@acme.com"]
+
+
+def test_a_refused_row_whose_record_somebody_created_updates_that(desk: KeyDesk) -> None:
+    make_unique(desk)
+    meanwhile(desk, lambda: desk.server.add({"email": "P7@acme.com", "note": "theirs", "n": 5}, LATER))
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code, result.rivals) == ({"created": 149, "updated": 1}, ExitCode.OK, [])
+    (theirs,) = [record["data"] for record in desk.server.records if "n" in record["data"]]
+    assert theirs == {"email": "p7@acme.com", "note": "x", "n": 5}
+    assert len(desk.server.records) == 150
+    undo(desk.folder, desk.server.origin, desk.server.crm(desk.clock), desk.clock, desk.attributes)
+    assert [record["data"] for record in desk.server.records] == [{"email": "P7@acme.com", "note": "theirs", "n": 5}]
+
+
+def test_a_row_in_doubt_whose_key_somebody_else_used_updates_their_record(desk: KeyDesk) -> None:
+    """Its request was lost before it was carried out; that a record has its key does not show that it was."""
+
+    def lose(_: list[dict[str, Any]]) -> tuple[int, str] | None:
+        if len(desk.server.writes) > 1:
+            return None
+        desk.server.add({"email": "P7@acme.com", "note": "theirs", "n": 5}, LATER)
+        return 400, "nobody hears this"
+
+    desk.server.faults[0] = Fault(applies=True, drop=True)
+    desk.server.refuse_batch = lose
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code, result.rivals) == ({"created": 149, "updated": 1}, ExitCode.OK, [])
+    assert desk.server.values("note") == {"x": 150}
+    assert desk.server.values("n") == {None: 149, 5: 1}
+
+
+def test_a_refused_row_that_is_there_already_is_unchanged(desk: KeyDesk) -> None:
+    make_unique(desk)
+    meanwhile(desk, lambda: desk.server.add({"email": "p7@acme.com", "note": "x"}, LATER))
+    assert counts(desk.load(FILE, "email")) == {"created": 149, "unchanged": 1}
+
+
+def test_a_row_whose_record_was_deleted_meanwhile_creates_it(desk: KeyDesk) -> None:
+    desk.server.seed([{"email": f"p{n}@acme.com", "note": "old"} for n in range(30)])
+    meanwhile(desk, lambda: desk.server.records.pop(7))
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code) == ({"created": 121, "updated": 29}, ExitCode.OK)
+    assert desk.server.values("email")["p7@acme.com"] == 1
+    assert desk.server.values("note") == {"x": 150}
+
+
+def test_a_row_whose_record_was_replaced_meanwhile_updates_the_new_one(desk: KeyDesk) -> None:
+    desk.server.seed([{"email": f"p{n}@acme.com", "note": "old"} for n in range(30)])
+
+    def replace() -> None:
+        desk.server.records.pop(7)
+        desk.server.add({"email": "P7@acme.com", "note": "theirs"}, LATER)
+
+    meanwhile(desk, replace)
+    assert counts(desk.load(FILE, "email")) == {"created": 120, "updated": 30}
+    assert desk.server.values("note") == {"x": 150}
+
+
+def test_what_the_service_refuses_for_its_own_reasons_stays_refused(desk: KeyDesk) -> None:
+    desk.server.seed([{"email": f"p{n}@acme.com", "note": "old"} for n in range(30)])
+    desk.server.refuse_row = lambda data: "not this one" if data["email"] in ("p3@acme.com", "p99@acme.com") else None
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code) == ({"created": 119, "updated": 29, "failed": 2}, ExitCode.PARTIAL)
+    assert sum(len(body["records"]) for body in desk.server.writes) == 150
+
+
+def test_where_nobody_can_look_again_that_is_said(desk: KeyDesk) -> None:
+    def close(_: list[dict[str, Any]]) -> None:
+        desk.server.readable = False
+
+    desk.server.refuse_batch = close
+    result = desk.load(FILE, "email")
+    assert (counts(result), result.exit_code) == ({"created": 150}, ExitCode.OK)
+    assert any("nobody can say" in note for note in result.notes)

@@ -1,0 +1,330 @@
+"""Deleting many records: nothing goes before its copy is on disk, under faults and deaths at every step; and all of it comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl import Client
+from crmctl.client.answers import Page
+from crmctl.client.crm import Crm
+from crmctl.clock import SystemClock
+from crmctl.errors import PartialError, RejectedError, StorageError, UsageError
+from crmctl.models import jsontext
+from crmctl.models.resources import Attribute, BulkResult, Record
+from crmctl.plan.undo import Undo
+from crmctl.plan.undo_deletions import Recreated, Recreation, link_referrers
+from tests.support.inprocess import run_here
+from tests.support.mishaps import STEPS, Mishaps, deadly
+from tests.support.service import RunningService, running_service
+
+COUNT = 130
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("delete") / "service") as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: RunningService) -> Iterator[Client]:
+    with opened(service) as made:
+        yield made
+        made.bulk.delete("people", filter="score>=0", backup=False)
+
+
+def opened(service: RunningService) -> Client:
+    return Client(base_url=service.base_url, api_key=service.key)
+
+
+def people(client: Client, count: int = COUNT) -> list[dict[str, Any]]:
+    rows = ({"score": n, "email": f"p{n}@acme.com", "address.city": "Rome", "tags": ["a", "b"]} for n in range(count))
+    client.bulk.import_records("people", rows, again=True).raise_for_error()
+    return held(client)
+
+
+def held(client: Client) -> list[dict[str, Any]]:
+    return sorted((record.data for record in client.records("people").list()), key=lambda data: data["score"])
+
+
+def undone(client: Client, job: str | None) -> Recreation:
+    plan = client.bulk.undo(str(job))
+    assert isinstance(plan, Recreation)
+    assert plan.outcome is None
+    return plan
+
+
+def test_a_deletion_is_in_a_private_file_and_comes_back_once(client: Client, tmp_path: Path) -> None:
+    before = people(client)
+    mishaps = Mishaps(client)
+    done = client.bulk.delete("people", filter="score>=0", backup=tmp_path / "copy.jsonl")
+    done.raise_for_error()
+    summary = done.summary
+    assert summary is not None
+    assert (summary.deleted, summary.not_found, summary.requests) == (COUNT, 0, 2)
+    assert [method for method, _ in mishaps.bulk] == ["DELETE", "DELETE"]
+    assert summary.backup == tmp_path / "copy.jsonl"
+    assert summary.backup.stat().st_mode & 0o777 == 0o600
+    lines = [jsontext.loads(line)["data"] for line in summary.backup.read_text(encoding="utf-8").splitlines()]
+    assert sorted(lines, key=lambda data: data["score"]) == before
+    assert held(client) == []
+    assert undone(client, summary.job).to_document()["created"] == COUNT
+    assert held(client) == before
+    again = undone(client, summary.job)
+    assert (again.found, again.done, held(client)) == (0, COUNT, before)
+
+
+@pytest.mark.parametrize(("number", "fault"), [(0, "before"), (1, "after"), (0, 500), (0, 404)])
+def test_a_lost_request_deletes_the_rest_all_the_same(client: Client, number: int, fault: str | int) -> None:
+    before = people(client)
+    Mishaps(client, {number: fault})
+    done = client.bulk.delete("people", filter="score>=0", concurrency=1)
+    done.raise_for_error()
+    assert done.summary is not None
+    assert (done.summary.deleted + done.summary.not_found, held(client)) == (COUNT, [])
+    assert undone(client, done.summary.job).result is not None
+    assert held(client) == before
+
+
+@pytest.fixture
+def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Ids that the service does not delete, without a word but its count."""
+    kept: set[str] = set()
+    delete = Crm.bulk_delete
+
+    def bulk_delete(crm: Crm, object_id: str, ids: Sequence[str], **options: Any) -> int | None:
+        return delete(crm, object_id, [one for one in ids if one not in kept], **options)
+
+    monkeypatch.setattr(Crm, "bulk_delete", bulk_delete)
+    yield kept
+    kept.clear()
+
+
+@pytest.mark.parametrize("fault", ["before", 503])
+def test_a_repeated_delete_reports_only_what_is_gone(client: Client, stubborn: set[str], fault: str | int) -> None:
+    people(client, 20)
+    stubborn.update(record.id for record in client.records("people").list(filter="score<6"))
+    Mishaps(client, {0: fault})
+    done = client.bulk.delete("people", filter="score>=0", concurrency=1)
+    assert done.summary is not None
+    assert (done.summary.deleted, done.summary.failed) == (14, 6)
+    assert isinstance(done.error, PartialError)
+    assert [data["score"] for data in held(client)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_the_service_keeps_in_silence_is_not_called_deleted_and_not_made_twice(client: Client, stubborn: set[str]) -> None:
+    before = people(client)
+    stubborn |= {record.id for record in client.records("people").list() if record.data["score"] in (3, 7)}
+    done = client.bulk.delete("people", filter="score>=0")
+    assert done.summary is not None
+    assert (done.summary.deleted, done.summary.failed, done.summary.not_found) == (COUNT - 2, 2, 0)
+    with pytest.raises(PartialError):
+        done.raise_for_error()
+    assert [data["score"] for data in held(client)] == [3, 7]
+    undone(client, done.summary.job)
+    assert held(client) == before
+
+
+def test_what_the_service_keeps_in_silence_is_not_called_undone(client: Client, stubborn: set[str]) -> None:
+    job = client.bulk.import_records("people", ({"score": n} for n in range(COUNT))).summary.job
+    stubborn |= {record.id for record in client.records("people").list() if record.data["score"] in (3, 7)}
+    plan = client.bulk.undo(job)
+    assert isinstance(plan, Undo)
+    assert plan.deleted is not None
+    assert (plan.deleted.deleted, plan.deleted.failed, plan.deleted.not_found) == (COUNT - 2, 2, 0)
+    assert [data["score"] for data in held(client)] == [3, 7]
+    stubborn.clear()
+    again = client.bulk.undo(job)
+    assert isinstance(again, Undo)
+    assert (again.left, held(client)) == ({}, [])
+
+
+@pytest.mark.parametrize(("step", "count"), [*((step, 1) for step in STEPS), ("after begin", 2)])
+def test_a_process_that_dies_goes_on_or_is_taken_back(service: RunningService, client: Client, step: str, count: int) -> None:
+    before = people(client)
+    with deadly(step, count):
+        client.bulk.delete("people", filter="score>=0", concurrency=1)
+    with opened(service) as again:
+        job = again.bulk.jobs()[0]
+        assert (job.to_document()["mode"], job.is_resumable) == ("delete", True)
+        if count == 1:
+            again.bulk.resume(job.id).raise_for_error()
+            assert held(again) == []
+            assert again.bulk.jobs()[0].to_document()["deleted"] == COUNT
+        undone(again, job.id)
+        assert held(again) == before
+        with pytest.raises(UsageError, match="no job to resume"):
+            again.bulk.resume()
+
+
+@pytest.mark.parametrize("step", ["after begin", "before settle", "after settle"])
+def test_an_undo_that_dies_creates_nothing_twice(service: RunningService, client: Client, step: str) -> None:
+    before = people(client)
+    job = client.bulk.delete("people", filter="score>=0").summary.job  # type: ignore[union-attr]
+    with deadly(step, 1):
+        client.bulk.undo(str(job))
+    with opened(service) as again:
+        Mishaps(again)
+        undone(again, job)
+        assert held(again) == before
+
+
+def test_references_among_them_and_activities_are_linked_again(service: RunningService, client: Client) -> None:
+    path = f"/api/v1/objects/{service.object_id('people')}/attributes"
+    fields = {"name": "Manager", "type": "reference", "config": {"allowed_object_id": service.object_id("people")}}
+    service.client.post(path, json=fields).raise_for_status()
+    boss = client.records("people").create({"score": 1, "email": "boss@acme.com"})
+    report = client.records("people").create({"score": 2, "email": "report@acme.com", "manager": boss.id})
+    link = {"objectId": service.object_id("people"), "recordId": boss.id}
+    body = {"title": "Call", "linkedRecords": [link], "participants": [{"type": "person", "id": report.id}]}
+    activity = service.client.post("/api/v1/activities", json=body).json()["id"]
+    no_link = {"title": "Mail", "participants": body["participants"]}
+    unlinked = service.client.post("/api/v1/activities", json=no_link).json()["id"]
+    done = client.bulk.delete("people", [boss.id, report.id])
+    assert undone(client, done.summary.job).to_document()["activities"] == 2  # type: ignore[union-attr]
+    new = {record.data["email"]: record for record in client.records("people").list()}
+    assert new["report@acme.com"].data["manager"] == new["boss@acme.com"].id != boss.id
+    shown = service.client.get(f"/api/v1/activities/{activity}").json()
+    assert (shown["linkedRecords"], shown["participants"]) == (
+        [{**link, "recordId": new["boss@acme.com"].id}],
+        [{"type": "person", "id": new["report@acme.com"].id}],
+    )
+    assert service.client.get(f"/api/v1/activities/{unlinked}").json()["participants"] == shown["participants"]
+
+
+@pytest.mark.parametrize("others", [3, 230], ids=["read", "asked"])
+def test_other_records_refer_to_them_again(service: RunningService, client: Client, others: int) -> None:
+    """Of other objects and of the same one, by one value and in a list; what somebody set to another record meanwhile stays."""
+    people_id = service.object_id("people")
+    for name, extra in (("Mentor", {}), ("Friends", {"isList": True})):
+        fields = {"name": name, "type": "reference", "config": {"allowed_object_id": people_id}, **extra}
+        service.client.post(f"/api/v1/objects/{people_id}/attributes", json=fields)
+    gone = [client.records("people").create({"score": n, "email": f"gone{n}@acme.com"}) for n in (1, 2)]
+    stays = client.records("people").create({"score": 3, "email": "stays@acme.com", "mentor": gone[0].id})
+    friends = [stays.id, gone[1].id] if others == 3 else gone[1].id
+    client.records("people").update(stays.id, {"friends" if others == 3 else "mentor": friends})
+    rows = [{"name": f"Deal {n}", "contact": gone[n % 2].id if n < 3 else stays.id} for n in range(others)]
+    client.bulk.import_records("deals", rows, again=True).raise_for_error()
+    moved = next(one for one in client.records("deals").list() if one.data["name"] == "Deal 2")
+    done = client.bulk.delete("people", [one.id for one in gone])
+    client.records("deals").update(moved.id, {"contact": stays.id})
+    document = undone(client, done.summary.job).to_document()  # type: ignore[union-attr]
+    new = {record.data["email"]: record for record in client.records("people").list()}
+    deals = {one.data["name"]: one.data["contact"] for one in client.records("deals").list()}
+    assert (deals["Deal 0"], deals["Deal 1"], deals["Deal 2"]) == (new["gone1@acme.com"].id, new["gone2@acme.com"].id, stays.id)
+    assert set(deals.values()) == {record.id for record in new.values()}
+    held_now = new["stays@acme.com"].data
+    assert held_now["mentor"] == new["gone1@acme.com" if others == 3 else "gone2@acme.com"].id
+    if others == 3:
+        assert held_now["friends"] == [stays.id, new["gone2@acme.com"].id]
+    assert (document["references"], document["unreferenced"]) == (3, 0)
+    client.bulk.delete("deals", list(_ids(client)), backup=False)
+
+
+def _ids(client: Client) -> Iterator[str]:
+    return (record.id for record in client.records("deals").list())
+
+
+def _moment(number: int) -> str:
+    return f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
+
+
+class Blind:
+    """A service of many deals that finds none by reference, though one names a person."""
+
+    def __init__(self) -> None:
+        wires = ({"id": f"d{n:03}", "data": {"contact": "ab" if n == 7 else f"c{n}"}, "createdAt": _moment(n)} for n in range(900))
+        self.rows = [Record.parse(wire) for wire in wires]
+        self.written: list[Any] = []
+
+    def list_records(
+        self, _: str, *, filters: Any = (), sort: str | None = None, order: str | None = None, limit: int = 50, offset: int = 0
+    ) -> Page[Record]:
+        rows = [] if filters else self.rows if order == "asc" else self.rows[::-1]
+        return Page(rows[offset : offset + limit], len(rows), limit, offset)
+
+    def bulk_write(self, _: str, records: Any, *, mode: str = "create") -> BulkResult:
+        self.written += records
+        return BulkResult(updated=len(records))
+
+
+def test_a_service_that_finds_nothing_by_reference_is_read_whole() -> None:
+    service, done = Blind(), Recreated()
+    contact = Attribute.model_validate({"id": "a", "slug": "contact", "name": "Contact", "type": "reference"})
+    link_referrers(service, {"deals": [contact]}, {"ab": "new"}, done)  # type: ignore[arg-type]
+    assert service.written == [{"id": "d007", "data": {"contact": "new"}}]
+    assert (done.references, done.unreferenced) == (1, 0)
+
+
+class Hasty(SystemClock):
+    """Sleeps no longer than it takes to say so."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.slept
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+def test_an_undo_in_which_nothing_is_lost_waits_for_nothing(
+    service: RunningService, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both of its phases: records that refer to each other; one of them is refused, since its address is taken meanwhile."""
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+    monkeypatch.chdir(tmp_path)
+    object_id = service.object_id("people")
+    definition = {"name": "Boss", "slug": "boss", "type": "reference", "config": {"allowed_object_id": object_id}}
+    made = service.client.post(f"/api/v1/objects/{object_id}/attributes", json=definition).raise_for_status().json()
+    people(client, 4)
+    found = list(client.records("people").list())
+    for one, other in pairwise(found):
+        service.client.patch(f"/api/v1/objects/{object_id}/records/{one.id}", json={"data": {"boss": other.id}}).raise_for_status()
+    clock = Hasty()
+    run_here("bulk", "delete", "people", "--filter", "score>=0", "--yes", clock=clock).ok()
+    service.client.post(f"/api/v1/objects/{object_id}/records", json={"data": {"email": "p3@acme.com", "score": 9}}).raise_for_status()
+    result = run_here("bulk", "undo", "last", "--yes", "-o", "json", clock=clock)
+    assert (result.code, clock.slept < 2.0) == (10, True), (result, clock.slept)
+    assert len(held(client)) == 4
+    service.client.delete(f"/api/v1/objects/{object_id}/attributes/{made['id']}").raise_for_status()
+
+
+def test_what_keeps_it_from_beginning_deletes_nothing(client: Client, tmp_path: Path) -> None:
+    before = people(client, 3)
+    jobs = len(client.bulk.jobs())
+    if Path("/dev/full").exists():
+        with pytest.raises(StorageError, match="nothing was deleted: no space left"):
+            client.bulk.delete("people", filter="score>=0", backup="/dev/full")
+    with pytest.raises(UsageError, match="no directory"):
+        client.bulk.delete("people", filter="score>=0", backup=tmp_path / "absent" / "copy")
+    with pytest.raises(RejectedError, match="3 records would be deleted, --expect says 2"):
+        client.bulk.delete("people", filter="score>=0", expect=2)
+    assert (held(client), len(client.bulk.jobs())) == (before, jobs)
+
+
+def test_a_copy_that_is_gone_or_was_changed_is_not_believed(client: Client, tmp_path: Path) -> None:
+    people(client, 3)
+    copy = tmp_path / "copy.jsonl"
+    job = client.bulk.delete("people", filter="score>=0", backup=copy).summary.job  # type: ignore[union-attr]
+    kept = copy.read_bytes()
+    copy.write_bytes(kept + b"{}\n")
+    with pytest.raises(UsageError, match="is not what was written"):
+        client.bulk.undo(str(job))
+    copy.unlink()
+    with pytest.raises(UsageError, match="cannot read the backup"):
+        client.bulk.undo(str(job))
+    copy.write_bytes(kept)
+    undone(client, job)
+    assert Counter(data["email"] for data in held(client)) == {f"p{n}@acme.com": 1 for n in range(3)}

@@ -1,0 +1,241 @@
+"""Exports as processes: killed at any moment and gone on with, beside a writer, from the command line, from one run to the next."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.values.moments import micros_of
+from tests.support.bulkserver import BulkServer
+from tests.support.cli import run_crmctl
+from tests.support.patience import PATIENCE, wait_until
+from tests.support.service import RunningService, running_service
+from tests.support.warm_program import WarmProcess, start_module
+
+COUNT = 750
+
+
+def start(server: BulkServer, target: Path, point: str = "", state: Path | str = "") -> WarmProcess:
+    return start_module("tests.support.exportchild", server.origin, target, point, state, stdout=subprocess.PIPE)
+
+
+def finish(child: WarmProcess) -> dict[str, Any]:
+    out, _ = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 0
+    return dict(json.loads(out))
+
+
+@pytest.mark.parametrize("page", [0, 1, 4, 8, 9])
+def test_an_export_that_is_killed_goes_on_where_it_was(tmp_path: Path, page: int) -> None:
+    target = tmp_path / "people.jsonl.gz"
+    with BulkServer() as server:
+        ids = server.seed([{"n": n} for n in range(COUNT)])
+        reached, go = threading.Event(), threading.Event()
+
+        def stop_there(number: int) -> None:
+            if number == page and not go.is_set():
+                reached.set()
+                go.wait(PATIENCE)
+
+        server.before_page = stop_there
+        with start(server, target) as child:
+            assert reached.wait(PATIENCE)
+            os.kill(child.pid, signal.SIGKILL)
+            child.communicate()
+        go.set()
+        assert not target.exists()
+        before = len(server.reads)
+        with start(server, target) as child:
+            summary = finish(child)
+    lines = gzip.decompress(target.read_bytes()).decode().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ids
+    assert summary["resumed"] == (page > 0)
+    assert len(server.reads) - before <= 12 - max(0, page - 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [target.name, f"{target.name}.manifest.json"]
+
+
+@pytest.mark.parametrize("point", ["written", "described"])
+def test_a_kill_at_the_end_leaves_nothing_half(tmp_path: Path, point: str) -> None:
+    target = tmp_path / "people.csv"
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(50)])
+        with start(server, target, point) as child:
+            child.communicate(timeout=PATIENCE)
+            assert child.returncode == -signal.SIGKILL
+        asked = len(server.reads)
+        with start(server, target) as child:
+            summary = finish(child)
+        assert len(server.reads) == asked
+    assert summary["resumed"]
+    assert len(target.read_text().splitlines()) == 51
+    manifest = json.loads((tmp_path / "people.csv.manifest.json").read_text())
+    assert (manifest["rows"], manifest["sha256"]) == (50, summary["sha256"])
+    assert not (tmp_path / "people.csv.resume").exists()
+
+
+@pytest.mark.parametrize("point", ["recalled", "written", "described", "remembered"])
+def test_an_incremental_export_that_is_killed_at_its_end_gives_all_once(tmp_path: Path, point: str) -> None:
+    """Who loads files with their manifest misses nothing; who loads only those of runs that ended well gets nothing twice."""
+    target, state = tmp_path / "people.jsonl", tmp_path / "state"
+
+    def given() -> list[int]:
+        return [json.loads(line)["data"]["n"] for line in target.read_text().splitlines()]
+
+    with BulkServer() as server:
+        server.seed([{"n": n} for n in range(150)])
+        with start(server, target, "", state) as child:
+            assert finish(child)["rows"] == 150
+        server.seed([{"n": n} for n in range(150, 300)], lambda _: "2026-01-01T00:00:01Z")
+        with start(server, target, point, state) as child:
+            child.communicate(timeout=PATIENCE)
+            assert child.returncode == -signal.SIGKILL
+        assert len(given()) == 150
+        if point == "remembered":
+            manifest = json.loads((tmp_path / "people.jsonl.manifest.json").read_text())
+            assert manifest["sha256"] == hashlib.sha256(target.read_bytes()).hexdigest()
+            assert given() == list(range(150, 300))
+        server.seed([{"n": 300}], lambda _: "2026-01-01T00:00:01Z")
+        found: list[int] = []
+        for _ in range(2):
+            with start(server, target, "", state) as child:
+                finish(child)
+            found += given()
+    assert sorted(found) == list(range(300 if point == "remembered" else 150, 301))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["people.jsonl", "people.jsonl.manifest.json", "state"]
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    with running_service(tmp_path / "service") as running:
+        monkeypatch.setenv("CRMCTL_BASE_URL", running.base_url)
+        monkeypatch.setenv("CRMCTL_API_KEY", running.key)
+        yield running
+
+
+def create(service: RunningService, start: int, count: int) -> None:
+    path = f"/api/v1/objects/{service.object_id('people')}/records/bulk"
+    rows = [{"data": {"email": f"p{number}@acme.com", "score": number}} for number in range(start, start + count)]
+    for at in range(0, count, 100):
+        assert service.client.post(path, json={"records": rows[at : at + 100]}).json()["failed"] == []
+
+
+def all_people(service: RunningService) -> dict[str, Any]:
+    path = f"/api/v1/objects/{service.object_id('people')}/records"
+    found: dict[str, Any] = {}
+    while page := service.client.get(path, params={"order": "asc", "limit": 100, "offset": len(found)}).json()["records"]:
+        found |= {record["id"]: record for record in page}
+    return found
+
+
+def until_older(service: RunningService, made: dict[str, Any]) -> None:
+    """What was made is older than the service's clock, which its answers tell in whole seconds and a little late, says from now on."""
+    newest = max(micros_of(record["updatedAt"]) or 0 for record in made.values())
+
+    def now() -> float:
+        return parsedate_to_datetime(service.client.get("/api/v1/objects").headers["Date"]).timestamp() * 1_000_000
+
+    wait_until(lambda: now() > newest)
+
+
+def test_an_export_beside_a_writer_has_all_that_stayed(service: RunningService, tmp_path: Path) -> None:
+    create(service, 0, 2500)
+    before = all_people(service)
+    until_older(service, before)
+    path = f"/api/v1/objects/{service.object_id('people')}/records"
+    done = threading.Event()
+    deleted: set[str] = set()
+    ids = list(before)
+
+    def write() -> None:
+        number = 0
+        while not done.is_set() and number < 400:
+            number += 1
+            service.client.patch(f"{path}/{ids[-number]}", json={"data": {"score": -number}})
+            service.client.delete(f"{path}/{ids[number * 3]}")
+            deleted.add(ids[number * 3])
+            create(service, 10_000 + number, 1)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        summary = run_crmctl("bulk", "export", "people", "-O", "people.jsonl").ok().json()
+    finally:
+        done.set()
+        writer.join()
+    exported = [json.loads(line) for line in Path("people.jsonl").read_text().splitlines()]
+    got = {record["id"]: record for record in exported}
+    assert len(got) == len(exported) == summary["rows"]
+    assert before.keys() - deleted <= got.keys()
+    as_of = micros_of(json.loads(Path("people.jsonl.manifest.json").read_text())["consistentAsOf"])
+    now = all_people(service)
+    settled = [one for one in now.keys() & got.keys() if micros_of(now[one]["updatedAt"]) < as_of]  # type: ignore[operator]
+    assert len(settled) >= 2500 - 2 * 400, "all that the writer cannot have touched"
+    assert [one for one in settled if now[one] != got[one]] == []
+
+
+def test_incremental_exports_give_every_change_once(service: RunningService) -> None:
+    create(service, 0, 130)
+
+    def changes() -> list[dict[str, Any]]:
+        run_crmctl("bulk", "export", "people", "-O", "changes.jsonl", "--since-last", "--yes").ok()
+        return [json.loads(line) for line in Path("changes.jsonl").read_text().splitlines()]
+
+    assert len(changes()) == 130
+    assert changes() == []
+    path = f"/api/v1/objects/{service.object_id('people')}/records"
+    some = list(all_people(service))[5]
+    service.client.patch(f"{path}/{some}", json={"data": {"score": 9999}})
+    create(service, 500, 2)
+    delivered = changes()
+    assert sorted(record["data"]["score"] for record in delivered) == [500, 501, 9999]
+    assert changes() == []
+    everything = run_crmctl("bulk", "export", "people").ok().lines()
+    assert len(everything) == 132
+    other = run_crmctl("bulk", "export", "people", "--since-last").ok().lines()
+    assert len(other) == 132
+    assert run_crmctl("bulk", "export", "people", "--since-last").ok().lines() == []
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "xlsx"])
+def test_an_export_of_typed_cells_can_be_imported(service: RunningService, suffix: str) -> None:
+    create(service, 0, 12)
+    run_crmctl("bulk", "export", "people", "-O", f"people.{suffix}").ok()
+    done = run_crmctl("bulk", "import", "people", f"people.{suffix}", "--mode", "upsert").ok().json()
+    assert (done["rows"], done["updated"], done["failed"]) == (12, 12, 0)
+    run_crmctl("bulk", "export", "people", "-O", f"two.{suffix}.gz").exits(2)
+    assert run_crmctl("bulk", "export", "people", "--format", suffix).exits(2).out == ""
+
+
+def test_a_missing_library_is_one_clear_error(service: RunningService, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "pyarrow.py").write_text("raise ImportError('hidden')")
+    error = run_crmctl("bulk", "export", "people", "-O", "a.parquet", env={"PYTHONPATH": str(hidden)}).exits(2).error()
+    assert (error["code"], error["hint"]) == ("not_installed", "pip install 'crmctl[files]'")
+
+
+def test_records_that_were_made_together_are_given_once_whatever_the_lookback(service: RunningService) -> None:
+    create(service, 0, 2000)
+
+    def changes(lookback: str, file: str) -> list[int]:
+        run_crmctl("bulk", "export", "people", "--since-last", "--lookback", lookback, "-O", file, "--yes").ok()
+        return [json.loads(line)["data"]["score"] for line in Path(file).read_text().splitlines()]
+
+    for lookback in ("0", "900"):
+        assert len(changes(lookback, f"{lookback}.jsonl")) == 2000
+        assert changes(lookback, f"{lookback}.jsonl") == []
+    create(service, 5000, 1)
+    assert changes("86400", "0.jsonl") == [5000]
+    assert changes("0", "900.jsonl") == [5000]
+    assert changes("7200", "900.jsonl") == []

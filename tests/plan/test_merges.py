@@ -1,0 +1,316 @@
+"""Merges on a real service: everything is merged or left as it was, at every crash, whoever else writes; an undo brings all of it back."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.errors import NetworkError, PartialError, RejectedError
+from crmctl.models.resources import Record
+from crmctl.plan.merge_steps import GroupState, MergeJournal
+from crmctl.write.steps import MERGE_ORDER, StepKind, StepState
+from tests.support.merges import Crash, CrashingService, World, apply, merge_context, newest_job, resume, unmerge
+from tests.support.service import RunningService, running_service
+from tests.support.warm_program import run_module
+
+NUMBERS = count(1)
+SEEDS = (1,)
+THREE_LOSERS = 20
+ALL_KINDS = 28
+"""A world whose merge takes a step of every kind."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("merges") / "service") as running:
+        yield running
+
+
+class Case:
+    """One world of its own, with a plan."""
+
+    def __init__(self, service: RunningService, folder: Path, seed: int = 1, groups: int = 1) -> None:
+        self.service, self.folder = service, folder
+        self.chance = random.Random(seed)
+        self.state = folder / f"state{next(NUMBERS)}"
+        self.path = self.state.with_suffix(".plan")
+        self.groups = groups
+
+    def __enter__(self) -> Case:
+        self._context = merge_context(self.service.base_url, self.service.key, self.state)
+        self.context = self._context.__enter__()
+        self.crm = self.context.service
+        self.world = World.make(self.crm, f"w{next(NUMBERS)}")
+        self.ids = self.world.fill(self.chance, self.groups)
+        self.before = self.world.snapshot()
+        self._drawn = self.chance.getstate()
+        self._codes = [[str(self._known()[one].data["code"]) for one in ids] for ids in self.ids]
+        self.merges = self.world.plan(self.chance, self.ids, self.path, self.service.base_url)
+        return self
+
+    def _known(self) -> dict[str, Record]:
+        return {record.id: record for record in self.world.records(self.world.contacts)}
+
+    def plan_again(self, number: int) -> None:
+        """The same merges, of what has other ids after an undo."""
+        ids = {str(record.data["code"]): one for one, record in self._known().items()}
+        self.ids = [[ids[code] for code in codes] for codes in self._codes]
+        self.path = self.path.with_suffix(f".{number}")
+        self.chance.setstate(self._drawn)
+        self.merges = self.world.plan(self.chance, self.ids, self.path, self.service.base_url)
+
+    def __exit__(self, *error: Any) -> None:
+        self.world.remove()
+        self._context.__exit__(*error)
+
+    def apply(self) -> Any:
+        return apply(self.context, self.path)
+
+    def crash(self, act: Any, at: int, when: str) -> bool:
+        """Whether it came to it."""
+        self.context.service = CrashingService(self.crm, at, when)
+        try:
+            act()
+        except Crash:
+            return True
+        finally:
+            self.context.service = self.crm
+        return False
+
+    def undone(self) -> None:
+        """Take everything apart; what there was before is there again."""
+        done = unmerge(self.context)
+        assert done.error is None, done.error.details
+        assert self.world.snapshot() == self.before
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_merged_by_chance_is_taken_apart_again(service: RunningService, tmp_path: Path, seed: int) -> None:
+    with Case(service, tmp_path, seed, groups=3) as case:
+        done = case.apply()
+        assert done.error is None
+        assert done.to_document()["merged"] == 3
+        case.world.check_merged(case.merges)
+        case.undone()
+        again = unmerge(case.context)
+        assert (again.groups, again.error) == (0, None), "it can be said twice"
+
+
+def when(at: int) -> str:
+    """Every second crash comes before its request leaves, the others with the answer in hand; the benchmark has both for each."""
+    return "before" if at % 2 else "after"
+
+
+def test_a_crash_at_any_write_of_a_merge_loses_nothing(service: RunningService, tmp_path: Path) -> None:
+    for at in count(1):
+        with Case(service, tmp_path, seed=ALL_KINDS) as case:
+            if not case.crash(case.apply, at, when(at)):
+                assert at > 6, "a step of every kind"
+                return
+            assert resume(case.context).error is None
+            case.world.check_merged(case.merges)
+            case.undone()
+
+
+def test_a_crash_at_any_write_of_an_undo_loses_and_doubles_nothing(service: RunningService, tmp_path: Path) -> None:
+    for at in count(1):
+        with Case(service, tmp_path, seed=ALL_KINDS) as case:
+            assert case.apply().error is None
+            if not case.crash(lambda: unmerge(case.context), at, when(at)):
+                assert at > 5
+                return
+            case.undone()
+
+
+def test_a_process_killed_at_any_step_goes_on_where_it_was(service: RunningService, tmp_path: Path) -> None:
+    def is_killed(case: Case, action: str, at: int) -> bool:
+        given = [case.state, service.base_url, service.key, action, at, when(at), case.path]
+        return run_module("tests.support.mergechild", *given) == -signal.SIGKILL
+
+    under_way = set[StepKind]()
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        for at in count(1):
+            dies = is_killed(case, "apply", at)
+            if dies:
+                with closing(MergeJournal(newest_job(case.context).folder, case.context.clock)) as journal:
+                    under_way |= {kind for kind, state in journal.step_counts() if state is StepState.SENDING}
+                assert resume(case.context).error is None
+            case.world.check_merged(case.merges)
+            dies_undoing = is_killed(case, "undo", at)
+            case.undone()
+            if not dies and not dies_undoing:
+                assert at > 6
+                assert under_way == set(MERGE_ORDER)
+                return
+            case.plan_again(at)
+
+
+def test_losers_that_refer_to_each_other_do_so_again(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=THREE_LOSERS) as case:
+        last = max(case.ids[0])  # made again after the others, who are without it until then
+        for one in case.ids[0]:
+            case.crm.update_record(case.world.contacts, one, {"manager": last})
+        case.before = case.world.snapshot()
+        case.merges = case.world.plan(case.chance, case.ids, case.path, service.base_url)
+        while case.merges[0].survivor == last:
+            case.merges = case.world.plan(case.chance, case.ids, case.path, service.base_url)
+        assert case.apply().error is None
+        case.undone()
+
+
+# -- somebody else ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_whose_record_moved_is_refused_by_name_and_the_rest_goes_on(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=5, groups=3) as case:
+        moved, gone = case.merges[0], case.merges[2]
+        case.crm.update_record(case.world.contacts, moved.losers[0], {"title": "Somebody else"})
+        case.crm.delete_record(case.world.contacts, gone.survivor)
+        done = case.apply()
+        assert isinstance(done.error, PartialError)
+        document = done.to_document()
+        assert (document["merged"], document["refused"]) == (1, 2)
+        assert [(row["group"], row["error"]) for row in document["rows"]["refused"]] == [
+            (1, f"record {moved.losers[0]} has changed since the plan was made"),
+            (3, f"record {gone.survivor} is not there any more"),
+        ]
+        there = {record.id for record in case.world.records(case.world.contacts)}
+        assert set(case.ids[0]) <= there
+        assert there & set(case.ids[1]) == {case.merges[1].survivor}
+
+
+def test_a_loser_changed_while_it_is_merged_stays_and_its_group_is_taken_back(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        (merge,) = case.merges
+
+        def edit() -> None:
+            case.crm.update_record(case.world.contacts, merge.losers[0], {"title": "Edited meanwhile"})
+
+        case.context.service = Meddling(case.crm, 1, edit)
+        done = case.apply()
+        assert isinstance(done.error, RejectedError)
+        assert f"record {merge.losers[0]} was changed while it was merged" in done.error.message
+        after = case.world.snapshot()
+        edited = {name for name in after if after[name] != case.before.get(name)}
+        assert [after[name]["title"] for name in edited] == ["Edited meanwhile"]
+        assert done.counts[GroupState.FAILED] == 1
+
+
+def test_what_refers_to_a_loser_meanwhile_refers_to_the_survivor(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        (merge,) = case.merges
+        link = {"objectId": case.world.contacts, "recordId": merge.losers[0]}
+
+        def refer() -> None:
+            case.crm.create_record(case.world.tickets, {"code": "late", "asker": merge.losers[0]})
+            late = {"title": f"{case.world.slug} late", "summary": "", "linkedRecords": [link], "participants": []}
+            case.crm.create_activity(late)
+
+        case.context.service = Meddling(case.crm, 1, refer)
+        assert case.apply().error is None
+        case.world.check_merged(case.merges)
+        case.context.service = case.crm
+        assert unmerge(case.context).error is None
+        code = next(name for name, one in case.world.snapshot().items() if name == "ticket late")
+        assert case.world.snapshot()[code]["asker"] in case.before
+
+
+def test_what_somebody_changed_after_a_merge_stays_and_is_reported(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        assert case.apply().error is None
+        (merge,) = case.merges
+        written = next(slug for slug in ("score", "phone") if merge.values[slug].sources[0] != merge.survivor)
+        new = {"score": 99, "phone": "+442079460000"}[written]
+        case.crm.update_record(case.world.contacts, merge.survivor, {written: new})
+        done = unmerge(case.context)
+        assert isinstance(done.error, PartialError)
+        assert done.done.conflicts == [{"group": 1, "id": merge.survivor, "attributes": [written]}]
+        after = case.world.snapshot()
+        differs = {name for name in case.before if after.get(name) != case.before[name]}
+        assert len(differs) == 1
+        assert after[differs.pop()][written] == new
+        again = unmerge(case.context)
+        assert again.done.conflicts == done.done.conflicts, "it is said again, and nothing is made twice"
+        assert len(case.world.snapshot()) == len(case.before)
+
+
+def test_a_lost_answer_makes_no_record_twice(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        assert case.apply().error is None
+        case.context.service = LostAnswers(case.crm)
+        case.undone()
+
+
+def test_what_the_service_refuses_takes_the_group_back(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        case.context.service = Refusing(case.crm)
+        done = case.apply()
+        assert isinstance(done.error, RejectedError)
+        assert "no deletion today" in done.error.message
+        assert case.world.snapshot() == case.before
+        assert newest_job(case.context).to_document()["failed"] == 1
+
+
+def test_a_record_that_the_service_keeps_in_silence_takes_the_group_back(service: RunningService, tmp_path: Path) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        case.context.service = Keeping(case.crm)
+        done = case.apply()
+        assert done.error is not None
+        assert "still there" in done.error.message
+        assert case.world.snapshot() == case.before
+
+
+class Meddling(CrashingService):
+    """Somebody else does something after the `at`-th write."""
+
+    def __init__(self, crm: Any, at: int, act: Any) -> None:
+        super().__init__(crm, at, "after")
+        self.act = act
+
+    def _crash(self, when: str) -> None:
+        if self.writes == self._at and when == self._when:
+            self.act()
+
+
+class LostAnswers(CrashingService):
+    """Every second record that is created is never heard of."""
+
+    made = 0
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._crm, name)
+        if name != "create_record":
+            return call
+
+        def create(*arguments: Any) -> Any:
+            self.made += 1
+            answer = call(*arguments)
+            if self.made % 2:
+                raise NetworkError("no answer came", outcome_unknown=True)
+            return answer
+
+        return create
+
+
+class Refusing(CrashingService):
+    """Deletes nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: Any) -> Any:
+            raise RejectedError("no deletion today", status=409)
+
+        return refuse if name == "bulk_delete" else getattr(self._crm, name)
+
+
+class Keeping(CrashingService):
+    """Deletes nothing, and says so by its count alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_, **__: 0) if name == "bulk_delete" else getattr(self._crm, name)

@@ -1,0 +1,181 @@
+"""Parents and links when the service refuses some of them, when others make them first, and when two references want the same."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.bulk_context import Finding
+from crmctl.errors import ExitCode, RejectedError
+from crmctl.files.mapping import MappingOptions, Mode
+from crmctl.files.sources import GivenInput
+from crmctl.match.references import Reference, ReferenceMap
+from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.job_run import JobResult, RunOptions, run_job
+from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
+from crmctl.plan.resume import choose_job, reopen
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import JobStore
+from tests.support.bulkcontext import QuietContext
+from tests.support.bulkfiles import attribute
+from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
+from tests.support.clock import FakeClock
+from tests.support.keydesk import counts
+
+ATTRIBUTES = [
+    attribute("email", "email"),
+    attribute("manager", "reference", config={"allowed_object_id": OBJECT_ID}),
+    attribute("friends", "reference", isList=True, config={"allowed_object_id": OBJECT_ID}),
+]
+
+
+class Desk:
+    """Imports people who refer to one another by address."""
+
+    def __init__(self, server: BulkServer, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.clock = FakeClock()
+        self.store = JobStore(folder / "state", self.clock)
+        self.findings: list[Finding] = []
+        self.attributes = list(ATTRIBUTES)
+
+    def load(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> JobResult:
+        return self.run(self.start(text, *keys, missing=missing, stop=stop, **options))
+
+    def start(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> ImportJob:
+        path = self.folder / "people.csv"
+        path.write_text(text, encoding="utf-8")
+        given = (Reference(slug, "people", OBJECT_ID, "email", "email", **options) for slug in ("manager", "friends"))
+        mapping = MappingOptions(Mode.UPSERT if keys else Mode.CREATE, keys=keys)
+        plan = ImportPlan(mapping=mapping, references=tuple(given), missing_references=missing, stop_on_error=stop)
+        target = ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, self.server.crm(self.clock))
+        return start_import(self.store, target, GivenInput.at(path), JobOptions(plan))
+
+    def resume(self, assume: str | None = None) -> JobResult:
+        return self.run(reopen(self.store, choose_job(self.store, None), self.server.origin, self.attributes), assume)
+
+    def run(self, job: ImportJob, assume: str | None = None) -> JobResult:
+        context = QuietContext(self.server.crm(self.clock), self.clock)
+        return run_job(context, job, RunOptions(DeliveryOptions(concurrency=1, assume=assume)), self.findings.append)
+
+    def people(self) -> dict[str, dict[str, Any]]:
+        """By address, what everybody holds, with addresses in place of ids."""
+        names = {record["id"]: record["data"]["email"] for record in self.server.records}
+
+        def named(value: Any) -> Any:
+            return [names[one] for one in value] if isinstance(value, list) else names.get(value)
+
+        return {
+            record["data"]["email"]: {slug: named(value) for slug, value in record["data"].items() if slug != "email"}
+            for record in self.server.records
+        }
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with BulkServer() as server:
+        yield Desk(server, tmp_path)
+
+
+def test_two_references_to_one_missing_record_make_it_once(desk: Desk) -> None:
+    done = desk.load("Email,Manager,Friends\na@x.com,g@x.com,b@x.com;G@x.com;a@x.com\nb@x.com,,a@x.com\n")
+    assert counts(done) == {"created": 2}
+    assert desk.people() == {
+        "a@x.com": {"manager": "g@x.com", "friends": ["b@x.com", "g@x.com", "a@x.com"]},
+        "b@x.com": {"friends": ["a@x.com"]},
+        "g@x.com": {},
+    }
+
+
+@pytest.mark.parametrize("keys", [(), ("email",)])
+def test_rows_of_a_refused_parent_are_rejected_and_the_rest_is_sent(desk: Desk, keys: tuple[str, ...]) -> None:
+    desk.server.refuse_row = lambda data: "not this one" if data.get("email") == "g@x.com" else None
+    done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n", *keys)
+    assert (counts(done), done.exit_code) == ({"created": 1, "rejected": 1}, ExitCode.PARTIAL)
+    assert desk.people() == {"b@x.com": {"manager": "h@x.com"}, "h@x.com": {}}
+    failed = done.summary.files["failed"]
+    assert failed is not None
+    assert "people.email: not this one" in failed.read_text(encoding="utf-8")
+
+
+def test_a_parent_that_somebody_else_made_meanwhile_is_used(desk: Desk) -> None:
+    desk.server.faults[0] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
+    first = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n")
+    assert (first.resumable, counts(first)) == (True, {"unsent": 2})
+    desk.server.add({"email": "G@x.com"}, "2026-01-01T00:10:00.000000Z")
+    assert counts(desk.resume()) == {"created": 2}
+    assert desk.people() == {
+        "G@x.com": {}, "h@x.com": {}, "a@x.com": {"manager": "G@x.com"}, "b@x.com": {"manager": "h@x.com"},
+    }  # fmt: skip
+
+
+def test_a_parent_that_exists_twice_is_named_and_not_picked(desk: Desk) -> None:
+    desk.server.faults[0] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
+    assert counts(desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n")) == {"unsent": 2}
+    for minute in (10, 11):
+        desk.server.add({"email": "g@x.com"}, f"2026-01-01T00:{minute}:00.000000Z")
+    done = desk.resume()
+    assert (counts(done), done.exit_code) == ({"created": 1, "rejected": 1}, ExitCode.PARTIAL)
+    failed = done.summary.files["failed"]
+    assert failed is not None
+    assert "people.email: several records of people have this value" in failed.read_text(encoding="utf-8")
+    assert len(desk.server.records) == 4, "both of g@x.com, h@x.com and b@x.com"
+
+
+def test_a_link_the_service_refuses_fails_its_row_which_is_there(desk: Desk) -> None:
+    desk.server.refuse_row = lambda data: "no such manager" if data.get("manager") and "email" not in data else None
+    done = desk.load("Email,Manager\na@x.com,b@x.com\nb@x.com,a@x.com\n")
+    assert (counts(done), done.exit_code) == ({"failed": 2}, ExitCode.PARTIAL)
+    assert desk.people() == {"a@x.com": {}, "b@x.com": {}}
+    failed = done.summary.files["failed"]
+    assert failed is not None
+    text = failed.read_text(encoding="utf-8")
+    assert all(f"record {record['id']} was written, but not linked: no such manager" in text for record in desk.server.records)
+    assert any("not linked" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("applies", [True, False])
+@pytest.mark.parametrize("request_number", [0, 1, 2])
+def test_an_answer_that_is_lost_doubles_nothing(desk: Desk, request_number: int, applies: bool) -> None:
+    desk.server.faults[request_number] = Fault(applies=applies, drop=True)
+    done = desk.load("Email,Manager\na@x.com,b@x.com\nb@x.com,g@x.com\nc@x.com,a@x.com\n")
+    if request_number < 2 and not applies:  # the only records that are made: a list without anything newer proves nothing
+        assert (done.exit_code, counts(done)) == (ExitCode.PARTIAL, {"unsent": 3} if request_number == 0 else {"inDoubt": 3})
+        assert len(desk.server.records) == request_number
+        done = desk.resume(assume="lost")
+    assert (counts(done), done.exit_code) == ({"created": 3}, ExitCode.OK)
+    assert desk.people() == {
+        "a@x.com": {"manager": "b@x.com"}, "b@x.com": {"manager": "g@x.com"}, "c@x.com": {"manager": "a@x.com"}, "g@x.com": {},
+    }  # fmt: skip
+    assert len(desk.server.records) == 4
+
+
+def test_what_references_mean_is_closed_when_the_job_is_over(desk: Desk) -> None:
+    job = desk.start("email,manager\nann@x.io,zoe@x.io\n")
+    references = job.input.references
+    assert references is not None
+    assert [group.size for group in references.groups()] == [1]
+    assert desk.run(job).exit_code is ExitCode.OK
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        references.groups()
+
+
+def test_what_references_mean_is_closed_when_no_job_is_made_of_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr(ReferenceMap, "learn", lambda self, *_: opened.append(self) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        desk.start("email,manager\nann@x.io,zoe@x.io\n")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].groups()
+    assert desk.store.list() == []
+
+
+def test_a_required_reference_cannot_wait(desk: Desk) -> None:
+    with pytest.raises(RejectedError) as caught:
+        desk.load("Email,Manager\na@x.com,b@x.com\nb@x.com,a@x.com\n", is_required=True)
+    assert (caught.value.code, desk.server.writes, desk.store.list()) == ("required_link", [], [])

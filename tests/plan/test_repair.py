@@ -1,0 +1,169 @@
+"""What is there a second time: looked at as it is now, and deleted only beside the row's own record and while nobody has changed it."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crmctl.client.crm import Crm
+from crmctl.client.transport import Response
+from crmctl.errors import ExitCode, UsageError
+from crmctl.files.sources import GivenInput
+from crmctl.models.resources import Attribute
+from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_start import ImportTarget, JobOptions, start_import
+from crmctl.plan.results import JobResult, result_of
+from crmctl.plan.resume import RepairRequest, RepairResult, repair
+from crmctl.plan.undo import Undo, UndoRequest, undo
+from crmctl.write.database import RowState
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.jobs import JobStore, Summary
+from tests.support.bulkcontext import QuietContext
+from tests.support.bulkfiles import attribute
+from tests.support.bulkserver import OBJECT_ID
+from tests.support.clock import FakeClock
+from tests.support.faultruns import ORIGIN, client_of
+from tests.support.faultservice import Fault, FaultService
+
+PROVABLE = ["marker", "unique"]
+
+
+@dataclass
+class RepairDesk(QuietContext):
+    """A job of nine rows whose second request, rows 4 to 6, a proxy has repeated."""
+
+    state: Path = field(kw_only=True)
+    recognition: str = field(kw_only=True)
+    origin: str = ORIGIN
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        self.faulty = FaultService(self.clock, {1: Fault("drop, applied twice", "twice", "drop")})
+        self.service: Crm = client_of(self.faulty, self.clock)
+        self.directory = SimpleNamespace(attributes=lambda _, refresh=False: self.attributes, object_id=lambda _: OBJECT_ID)
+        file = self.state / "people.csv"
+        file.write_text("n,note,email\n" + "".join(f"{n},row {n},p{n}@acme.com\n" for n in range(1, 10)))
+        target = ImportTarget("people", OBJECT_ID, ORIGIN, self.attributes, self.service)
+        options = JobOptions(ImportPlan(), marker="ref" if self.recognition == "marker" else None)
+        job = start_import(JobStore(self.state, self.clock), target, GivenInput.at(file), options)
+        self.job = job.id
+        run_job(self, job, RunOptions(DeliveryOptions(concurrency=1, max_rows=3)), lambda _: None)  # type: ignore[arg-type]
+        self.clock.sleep(1000)
+        assert self.there == Counter({n: 1 + (4 <= n <= 6) for n in range(1, 10)})
+
+    @property
+    def attributes(self) -> list[Attribute]:
+        unique = {"isUnique": True} if self.recognition == "unique" else {}
+        return [attribute("n", "number"), attribute("note"), attribute("email", "email", **unique), attribute("ref")]
+
+    def repair(self, *, delete: bool = False) -> RepairResult:
+        return repair(self, RepairRequest(self.job, delete_duplicates=delete))  # type: ignore[arg-type]
+
+    @property
+    def there(self) -> Counter[int]:
+        return Counter(one["wire"]["data"]["n"] for one in self.faulty.records)
+
+    def record(self, record_id: str) -> dict[str, Any]:
+        (found,) = (one["wire"] for one in self.faulty.records if one["wire"]["id"] == record_id)
+        return dict(found)
+
+    def remove(self, record_id: str) -> None:
+        self.faulty.records = [one for one in self.faulty.records if one["wire"]["id"] != record_id]
+
+    def change(self, record_id: str) -> None:
+        for one in self.faulty.records:
+            if one["wire"]["id"] == record_id:
+                one["wire"] |= {"data": one["wire"]["data"] | {"note": "by hand"}, "updatedAt": "2099-01-01T00:00:00Z"}
+
+    def named(self) -> dict[int, str]:
+        """The ids in the file of rows that are ok."""
+        (file,) = self.state.rglob("ok.csv")
+        return {int(row["_row"]): row["_id"] for row in csv.DictReader(file.read_text().splitlines()) if row["_id"]}
+
+
+def desk(folder: Path, recognition: str) -> RepairDesk:
+    return RepairDesk(None, FakeClock(), state=folder, recognition=recognition)
+
+
+@pytest.mark.parametrize("recognition", PROVABLE)
+def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path, recognition: str) -> None:
+    people = desk(tmp_path, recognition)
+    found = people.repair()
+    assert (sorted(found.found.duplicates), found.error is not None and found.error.hint) == (
+        [4, 5, 6],
+        f"crmctl bulk repair {people.job} --delete-duplicates",
+    )
+    done = people.repair(delete=True)
+    assert (done.deleted, done.error) == (3, None)
+    assert people.there == Counter(range(1, 10))
+    assert {people.record(record_id)["data"]["n"]: row for row, record_id in people.named().items()} == {n: n for n in people.named()}
+    assert people.repair(delete=True).to_document()["duplicates"] == []
+
+
+def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = desk(tmp_path, "marker")
+    with monkeypatch.context() as patch:
+        patch.setattr(people.faulty, "_delete", lambda _: Response(200, {"content-type": "application/json"}, b'{"deleted": 0}'))
+        done = people.repair(delete=True)
+    assert (done.deleted, done.left, sorted(done.found.duplicates)) == (0, 3, [4, 5, 6])
+    assert (people.repair(delete=True).deleted, people.there) == (3, Counter(range(1, 10)))
+
+
+@pytest.mark.parametrize("recognition", PROVABLE)
+def test_what_people_did_since_decides_which_one_stays(tmp_path: Path, recognition: str) -> None:
+    """Of row 4 they have removed the record that was kept, of row 5 the other one, and changed the other one of row 6."""
+    people = desk(tmp_path, recognition)
+    copies = people.repair().found.duplicates
+    people.remove(str(copies[4][0]))
+    people.remove(copies[5][1][0])
+    people.change(copies[6][1][0])
+    done = people.repair(delete=True)
+    assert (done.deleted, sorted(done.found.duplicates), done.left) == (0, [6], 1)
+    assert done.error is not None
+    assert str(done.error.hint).endswith("crmctl bulk delete people --ids FILE")
+    assert people.there == Counter(range(1, 10)) + Counter([6])
+    assert people.named()[4] == copies[4][1][0]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(tmp_path: Path, delete: bool) -> None:
+    people = desk(tmp_path, "content")
+    found = people.repair()
+    assert found.error is not None
+    assert "--delete-duplicates" not in str(found.error.hint)
+    if delete:
+        with pytest.raises(UsageError, match="neither marker nor unique"):
+            people.repair(delete=True)
+        for _, extra in found.found.duplicates.values():
+            people.remove(extra[0])
+        assert people.repair().error is None
+    assert people.there == Counter(range(1, 10)) + Counter([] if delete else [4, 5, 6])
+
+
+@pytest.mark.parametrize("recognition", ["content", "unique", "marker"])
+def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path: Path, recognition: str) -> None:
+    """Only a marker shows that a record is the job's: with it all of them are deleted."""
+    people = desk(tmp_path, recognition)
+    left = Counter([] if recognition == "marker" else [4, 5, 6])
+    for _ in range(2 if left else 1):
+        done = undo(people, UndoRequest(people.job, estimates=False), lambda _: None)  # type: ignore[arg-type]
+        assert isinstance(done, Undo)
+        assert (people.there, done.left) == (left, {"duplicates": 3} if left else {})
+        named = {str(row["id"]) for row in done.to_document()["rows"]["duplicates"]}
+        assert {people.record(one)["data"]["n"] for one in named} == set(left)
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+def test_rows_that_are_there_twice_are_told_beside_those_that_failed(failed: int) -> None:
+    counts = dict.fromkeys(RowState, 0) | {RowState.CREATED: 9, RowState.FAILED: failed}
+    error = result_of(JobResult(Summary("j", "people", "create", counts, 3, 1.0, {}), ExitCode.PARTIAL, duplicates=3), "people.csv").error
+    assert error is not None
+    assert ("there more than once: 3 rows" in error.message, error.details["duplicates"]) == (True, 3)
+    assert "crmctl bulk repair j" in error.message + str(error.hint)

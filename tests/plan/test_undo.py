@@ -1,0 +1,198 @@
+"""Undo of imports by key over a real socket: what nobody changed since is as it was before, whatever happens on the way, and once only."""
+
+from __future__ import annotations
+
+import copy
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.models.resources import Attribute
+from crmctl.plan.undo import Undo
+from crmctl.plan.undo_updates import UpdateStatus, standing
+from crmctl.read import records as fetching
+from crmctl.write.database import JobState
+from tests.support.bulkfiles import attribute
+from tests.support.bulkserver import BulkServer, Fault
+from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
+from tests.support.undochild import undo
+from tests.support.warm_program import run_module
+
+OLD, NEW = 250, 150
+"""Records that were there, all of which the import changes, and those it creates."""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[KeyDesk]:
+    with BulkServer() as server:
+        yield KeyDesk(server, tmp_path)
+
+
+def imported(desk: KeyDesk) -> list[dict[str, Any]]:
+    """An import that changes all old records and creates new ones; returns how the records were before."""
+    desk.server.seed([{"email": f"p{n}@acme.com", "note": f"old {n}", **({"n": n} if n % 2 else {})} for n in range(OLD)])
+    before = copy.deepcopy(desk.server.records)
+    text = "Email,Note,n\n" + "".join(f"P{n}@acme.com,new,{n + 1000}\n" for n in range(OLD + NEW))
+    assert counts(desk.load(text, "email")) == {"updated": OLD, "created": NEW}
+    desk.server.writes.clear()
+    return before
+
+
+def undone(desk: KeyDesk) -> Undo:
+    desk.clock.advance(1)
+    return undo(desk.folder, desk.server.origin, desk.server.crm(desk.clock), desk.clock)
+
+
+def shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Data with empty attributes left out."""
+    return [{slug: value for slug, value in record["data"].items() if value is not None} for record in records]
+
+
+def test_an_undo_puts_everything_back_and_a_second_one_has_nothing_to_do(desk: KeyDesk) -> None:
+    before = imported(desk)
+    assert desk.store.list()[0].folder.joinpath("journal.sqlite").stat().st_mode & 0o777 == 0o600
+    plan = undone(desk)
+    assert (plan.left, plan.error, plan.restorable, plan.found) == ({}, None, OLD, NEW)
+    assert shown(desk.server.records) == shown(before)
+    assert desk.store.list()[0].state is JobState.UNDONE
+    desk.server.writes.clear()
+    desk.server.deletes.clear()
+    desk.server.reads.clear()
+    again = undone(desk)
+    assert (again.left, again.work, again.done) == ({}, 0, OLD + NEW)
+    assert (desk.server.writes, desk.server.deletes, desk.server.reads) == ([], [], [])
+
+
+def test_what_somebody_changed_or_deleted_since_is_reported_and_stays(desk: KeyDesk) -> None:
+    imported(desk)
+    records = desk.server.records
+    records[3]["data"]["note"] = "New"
+    records[5]["data"]["n"] = None
+    records[7]["data"]["note"] = "old 7"
+    records[9]["data"] = {"email": "p9@acme.com", "note": "old 9", "n": 9}
+    gone = records.pop(11)["id"]
+    changed = {records[n]["id"]: copy.deepcopy(records[n]) for n in (3, 5, 7, 9)}
+    plan = undone(desk)
+    assert [(row["row"], row["attributes"]) for row in plan.changed.rows] == [(4, ["note"]), (6, ["n"]), (8, ["note"])]
+    assert (plan.gone.rows, plan.back) == ([{"row": 12, "id": gone}], 1)
+    assert plan.left == {"conflicts": 3, "gone": 1}
+    assert all(record == changed[record["id"]] for record in desk.server.records if record["id"] in changed)
+    assert sum(record["data"]["note"] == f"old {n}" for n, record in enumerate(desk.server.records[:11])) == 9
+    assert desk.store.list()[0].state is JobState.FINISHED
+
+
+def test_a_change_while_the_question_is_asked_is_seen(desk: KeyDesk) -> None:
+    imported(desk)
+    seen = 0
+
+    def somebody(page: int) -> None:
+        nonlocal seen
+        if desk.server.reads[page].get("sort") == ["updated_at"]:
+            seen += 1
+            if seen == 2:  # the look after the answer
+                record = desk.server.records[3]
+                record["data"]["note"], record["updatedAt"] = "theirs", "2026-01-01T00:10:00.000000Z"
+
+    desk.server.before_page = somebody
+    plan = undone(desk)
+    assert plan.left == {"conflicts": 1}
+    assert desk.server.records[3]["data"]["note"] == "theirs"
+
+
+UNCLEAR = [Fault(applies=True, drop=True), Fault(drop=True), Fault(status=502), Fault(applies=True, status=200, body=b"<html>")]
+
+
+@pytest.mark.parametrize("fault", UNCLEAR)
+def test_an_unclear_answer_is_asked_for_again(desk: KeyDesk, fault: Fault) -> None:
+    before = imported(desk)
+    desk.server.faults[1] = desk.server.faults[2] = fault
+    assert undone(desk).left == {}
+    assert shown(desk.server.records) == shown(before)
+
+
+def test_a_record_the_service_refuses_is_named_and_the_others_are_put_back(desk: KeyDesk) -> None:
+    before = imported(desk)
+    desk.server.refuse_row = lambda data: "no old thing" if data.get("note") == "old 42" else None
+    plan = undone(desk)
+    assert (plan.left, plan.to_document()["rows"]["failed"]) == ({"failed": 1}, [{"row": 43, "error": "no old thing"}])
+    desk.server.refuse_row = lambda _: None
+    assert undone(desk).left == {}
+    assert shown(desk.server.records) == shown(before)
+
+
+def test_an_error_that_ends_it_leaves_the_rest_for_another_time(desk: KeyDesk) -> None:
+    before = imported(desk)
+    desk.server.faults[1] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
+    plan = undone(desk)
+    assert plan.error is not None
+    assert plan.left == {"failed": 150}
+    desk.server.faults.clear()
+    assert (plan.deleted, undone(desk).left) == (None, {})
+    assert shown(desk.server.records) == shown(before)
+
+
+@pytest.mark.parametrize("point", ["answered:1", "answered:2", "marked:3", "answered:4", "answered:5", "marked:5"])
+def test_a_killed_undo_is_finished_by_the_next_one(desk: KeyDesk, point: str) -> None:
+    before = imported(desk)
+    assert run_module("tests.support.undochild", desk.folder, desk.server.origin, point) == -signal.SIGKILL
+    assert (shown(desk.server.records) == shown(before)) is point.endswith(":5")
+    edited = copy.deepcopy(desk.server.records[0]["data"])  # put back by now, and then changed by somebody
+    desk.server.records[0]["data"]["note"] = "theirs"
+    plan = undone(desk)
+    assert set(plan.left) <= {"conflicts"}
+    assert shown(desk.server.records[1:]) == shown(before[1:])
+    assert desk.server.records[0]["data"] == {**edited, "note": "theirs"}
+
+
+def test_somebody_elses_record_with_the_same_key_is_not_deleted(desk: KeyDesk) -> None:
+    assert counts(desk.load("Email,Note\na@acme.com,x\n", "email")) == {"created": 1}
+    desk.server.add({"email": "A@acme.com", "note": "theirs"}, "2026-01-01T00:00:00.000001Z")
+    plan = undone(desk)
+    assert (plan.found, plan.left) == (1, {"conflicts": 1})
+    assert [record["data"]["note"] for record in desk.server.records] == ["theirs"]
+
+
+def test_a_created_record_that_somebody_enriched_stays(desk: KeyDesk) -> None:
+    assert counts(desk.load("Email,Note\na@acme.com,x\n", "email")) == {"created": 1}
+    record = desk.server.records[0]
+    record["data"]["phone"], record["updatedAt"] = "+44 20 7946 0958", "2026-01-01T00:10:00.000000Z"
+    assert undone(desk).left == {"conflicts": 1}
+    assert len(desk.server.records) == 1
+
+
+def test_few_records_of_many_are_read_by_themselves(desk: KeyDesk) -> None:
+    desk.server.seed([{"email": f"q{n}@acme.com"} for n in range(1000)])
+    desk.server.seed([{"email": f"p{n}@acme.com", "note": "old"} for n in range(5)], lambda n: f"2026-01-01T00:10:0{n}Z")
+    desk.load("Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(5)), "email")
+    desk.server.reads.clear()
+    assert undone(desk).left == {}
+    assert len(desk.server.reads) == 3  # the newest, how many there are, and what changed since
+    assert fetching.reading_cost(desk.server.crm(desk.clock), "people", 12) == (11, True)
+
+
+KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {"firm": attribute("firm", "reference")}
+
+
+@pytest.mark.parametrize(
+    ("sent", "before", "current", "expected"),
+    [
+        ({"note": "b"}, {"note": "a"}, {"note": "b"}, UpdateStatus.WROTE),
+        ({"note": "b"}, {"note": "a"}, {"note": "a"}, UpdateStatus.BACK),
+        ({"note": "b"}, {"note": None}, {}, UpdateStatus.BACK),
+        ({"note": "b"}, {"note": "a"}, {}, UpdateStatus.CHANGED),
+        ({"note": "b"}, {"note": "a"}, {"note": "B"}, UpdateStatus.CHANGED),
+        ({"note": "b", "n": 1}, {"note": "a"}, {"note": "b", "n": 2}, UpdateStatus.CHANGED),
+        ({"note": "b", "n": 1}, {}, {"note": "b", "n": 2}, UpdateStatus.BACK),
+        ({"email": "A@b.c"}, {"email": "x@b.c"}, {"email": "a@b.c"}, UpdateStatus.WROTE),
+        ({"email": "A@b.c"}, {"email": "a@b.c"}, {"email": "A@b.c"}, UpdateStatus.WROTE),
+        ({"phone": "+44 20 79"}, {"phone": None}, {"phone": "+442079"}, UpdateStatus.WROTE),
+        ({"firm": "11"}, {"firm": {"id": "22"}}, {"firm": {"id": "11", "name": "x"}}, UpdateStatus.WROTE),
+        ({"n": 12}, {"n": 1}, {"n": "12.0"}, UpdateStatus.CHANGED),
+        ({"n": 12}, {"n": 1}, {"n": 12.0}, UpdateStatus.WROTE),
+    ],
+)
+def test_how_a_record_stands(sent: dict[str, Any], before: dict[str, Any], current: dict[str, Any], expected: UpdateStatus) -> None:
+    assert standing(sent, before, current, KNOWN)[0] is expected

@@ -1,0 +1,144 @@
+"""Updating many records: what is changed and what is not, under faults and deaths at every step, resumed and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl import Client
+from crmctl.errors import InterruptedByUser, RejectedError
+from crmctl.plan.changes import ChangeForecast
+from tests.support.mishaps import STEPS, Mishaps, deadly
+from tests.support.service import RunningService, running_service
+
+COUNT = 150
+SET = {"status": "contacted", "address.city": "Rome"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("update") / "service") as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: RunningService) -> Iterator[Client]:
+    with opened(service) as made:
+        yield made
+        made.bulk.delete("people", filter="score>=0", backup=False)
+
+
+def opened(service: RunningService) -> Client:
+    return Client(base_url=service.base_url, api_key=service.key)
+
+
+def people(client: Client, count: int = COUNT) -> dict[str, dict[str, Any]]:
+    """Records with an address of several parts; every tenth holds the new values already."""
+    rows = (
+        {
+            "score": n,
+            "status": "contacted" if n % 10 == 0 else "new",
+            "address.street": f"Street {n}",
+            "address.city": "Rome" if n % 10 == 0 else "Paris",
+            "address.country": "FR",
+        }
+        for n in range(count)
+    )
+    client.bulk.import_records("people", rows, again=True).raise_for_error()
+    return held(client)
+
+
+def held(client: Client) -> dict[str, dict[str, Any]]:
+    return {record.id: record.data for record in client.records("people").list()}
+
+
+def expected(before: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {one: data | {"status": "contacted", "address": data["address"] | {"city": "Rome"}} for one, data in before.items()}
+
+
+def test_only_what_is_another_value_is_written_and_no_other_part_changes(client: Client) -> None:
+    before = people(client)
+    mishaps = Mishaps(client)
+    preview = client.bulk.update("people", SET, filter="score>=0", dry_run=True)
+    assert (preview.forecast.changes, preview.forecast.unchanged, preview.requests) == (135, 15, 4 + 2)
+    sample = preview.to_document()["samples"][0]
+    assert sample["before"]["address"] == before[sample["id"]]["address"]
+    assert held(client) == before
+    result = client.bulk.update("people", SET, filter="score>=0")
+    result.raise_for_error()
+    assert (result.summary.counts["updated"], result.summary.counts["unchanged"], len(mishaps.bulk)) == (135, 15, 2)
+    assert result.summary.requests == preview.requests
+    assert held(client) == expected(before)
+    undone = client.bulk.undo(str(result.job))
+    assert (undone.restorable, undone.outcome) == (135, None)
+    assert held(client) == before
+
+
+@pytest.mark.parametrize(("number", "fault"), [(0, "before"), (1, "after"), (0, 500), (0, 429)])
+def test_a_lost_request_changes_nothing_twice(client: Client, number: int, fault: str | int) -> None:
+    before = people(client)
+    Mishaps(client, {number: fault})
+    result = client.bulk.update("people", SET, filter="score>=0", concurrency=1)
+    for _ in range(3):
+        if result.error is not None:
+            result = client.bulk.resume(result.job)
+    result.raise_for_error()
+    assert held(client) == expected(before)
+    assert result.summary.counts["updated"] == 135
+    assert client.bulk.undo(str(result.job)).outcome is None
+    assert held(client) == before
+
+
+@pytest.mark.parametrize(("step", "count"), [*((step, 1) for step in STEPS), ("after begin", 2)])
+def test_a_process_that_dies_goes_on(service: RunningService, client: Client, step: str, count: int) -> None:
+    before = people(client)
+    with deadly(step, count):
+        client.bulk.update("people", SET, filter="score>=0", concurrency=1)
+    with opened(service) as again:
+        job = again.bulk.jobs()[0]
+        assert (job.to_document()["mode"], job.is_resumable) == ("update", True)
+        again.bulk.resume(job.id).raise_for_error()
+        assert held(again) == expected(before)
+        assert again.bulk.undo(job.id).outcome is None
+        assert held(again) == before
+
+
+def test_what_was_not_agreed_to_leaves_nothing_behind(client: Client) -> None:
+    before = people(client, 20)
+    jobs = len(client.bulk.jobs())
+    seen: list[ChangeForecast] = []
+
+    def decline(found: ChangeForecast) -> None:
+        seen.append(found)
+        raise InterruptedByUser("declined; nothing was changed")
+
+    with pytest.raises(InterruptedByUser):
+        client.bulk.update("people", SET, filter="score>=0", approve=decline)
+    assert (seen[0].rows, seen[0].changes, len(seen[0].samples)) == (20, 18, 5)
+    assert (held(client), len(client.bulk.jobs())) == (before, jobs)
+
+
+def test_more_than_expected_and_ids_of_nothing_send_nothing(client: Client) -> None:
+    before = people(client, 20)
+    refused = client.bulk.update("people", SET, filter="score>=0", max_changes="50%")
+    assert isinstance(refused.error, RejectedError)
+    assert refused.error.code == "unexpected_changes"
+    stranger = "00000000-0000-4000-8000-000000000000"
+    absent = client.bulk.update("people", SET, [*before, stranger])
+    assert isinstance(absent.error, RejectedError)
+    assert [finding.message for finding in absent.findings.kept] == ["there is no such record"]
+    assert held(client) == before
+    some = client.bulk.update("people", SET, [*before, stranger], on_error="continue", expect=18)
+    assert (some.summary.counts["updated"], some.summary.counts["rejected"]) == (18, 1)
+    assert held(client) == expected(before)
+
+
+def test_a_value_of_one_text_is_not_merged_into(client: Client, tmp_path: Path) -> None:
+    made = client.records("people").create({"score": 1, "address": "Main Street 1, Paris"})
+    result = client.bulk.update("people", {"address.city": "Rome"}, [made.id])
+    assert isinstance(result.error, RejectedError)
+    assert "address" in result.findings.kept[0].message
+    assert client.records("people").get(made.id).data["address"] == "Main Street 1, Paris"

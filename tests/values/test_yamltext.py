@@ -1,0 +1,27 @@
+"""YAML that people wrote: what cannot be read is said in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from crmctl.values import yaml_text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 2026-02-30", "a date or a number that does not exist"),
+        ("a: " + "[" * 5_000, "nested too deeply"),
+        ("a: [1, 2", "line 1, column 9"),
+        ("a: \x00", "an invalid character"),
+        ("!!python/object:os.system x", "line 1, column 1"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_words(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        yaml_text.loads(text)
+    assert type(refused.value) is ValueError
+
+
+def test_the_rest_is_plain_values() -> None:
+    assert yaml_text.loads("a: [1, x]\nb: {c: null}") == {"a": [1, "x"], "b": {"c": None}}

@@ -1,0 +1,84 @@
+"""Reading back: what counts as evidence and what does not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crmctl.write.database import RowState
+from crmctl.write.in_flight import DeliveryOptions
+from crmctl.write.journal import Journal
+from tests.support.bulkjobs import Prepared, header, prepared, run
+from tests.support.bulkserver import BulkServer, Fault
+from tests.support.clock import FakeClock
+
+ONE = DeliveryOptions(concurrency=1)
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Iterator[Journal]:
+    with closing(Journal.create(tmp_path / "job", dataclasses.replace(header(), marker="ref"), FakeClock())) as journal:
+        yield journal
+
+
+def test_a_filter_that_finds_nothing_proves_nothing(marked: Journal) -> None:
+    """The service drops the marker, so that no filter finds it: the rows are there all the same."""
+    with BulkServer() as server:
+        add = server.add
+        server.add = lambda data, at=None: add({name: value for name, value in data.items() if name != "ref"}, at)  # type: ignore[method-assign]
+        server.faults[1] = Fault(applies=True, drop=True)
+        run(server.crm(), marked, prepared(300), ONE)
+        assert max(server.values("n").values()) == 1
+    assert marked.counts()[RowState.CREATED] == 300
+
+
+def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(marked: Journal) -> None:
+    with BulkServer() as server:
+        server.faults[1] = Fault(applies=True, status=502, body=b"<html>")
+        run(server.crm(), marked, prepared(300), ONE)
+        assert len(server.reads) <= 9
+        there = {record["data"]["n"]: record["id"] for record in server.records}
+    assert {row: entry.record_id for row, entry in marked.rows(101, 200).items()} == {row: there[row] for row in range(101, 201)}
+
+
+def test_what_was_there_before_the_job_is_not_read_again(tmp_path: Path) -> None:
+    """However much was created in the same second: it was there when the job began."""
+    unique = dataclasses.replace(header(), unique="n")
+    with BulkServer() as server, closing(Journal.create(tmp_path / "job", unique, FakeClock())) as journal:
+        for number in range(5000):
+            server.add({"n": -number})
+        server.faults[2] = Fault(drop=True)
+        run(server.crm(), journal, prepared(300), ONE)
+        assert journal.counts()[RowState.CREATED] == 300
+        assert len(server.reads) < 50
+
+
+def rows_alike() -> list[Prepared]:
+    return [Prepared(n, {"n": 0 if n in (5, 105) else n}) for n in range(1, 201)]
+
+
+@pytest.mark.parametrize("assume", [None, "applied", "lost"])
+def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path, assume: str | None) -> None:
+    with BulkServer() as server, closing(Journal.create(tmp_path / "job", header(), FakeClock())) as journal:
+        server.faults[1] = Fault(status=500)
+        run(server.crm(), journal, rows_alike(), ONE)
+        assert journal.rows(105, 105)[105].state is RowState.IN_DOUBT
+        assert "just like" in str(journal.rows(105, 105)[105].error)
+        assert journal.counts()[RowState.IN_DOUBT] == 1
+        if assume is not None:
+            run(server.crm(), journal, rows_alike(), dataclasses.replace(ONE, assume=assume))
+            assert journal.counts()[RowState.CREATED] == 200
+            assert server.values("n")[0] == (1 if assume == "applied" else 2)
+
+
+def test_without_the_right_to_read_rows_stay_in_doubt(marked: Journal) -> None:
+    with BulkServer() as server:
+        server.readable = False
+        server.faults[1] = Fault(applies=True, drop=True)
+        run(server.crm(), marked, prepared(300), ONE)
+        assert max(server.values("n").values()) == 1
+    assert marked.counts()[RowState.IN_DOUBT] == 100

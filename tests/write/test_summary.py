@@ -1,0 +1,32 @@
+"""The exit code of a job, by what became of its rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from crmctl.errors import DeniedError, ExitCode
+from crmctl.write.database import RowState
+from crmctl.write.jobs import FeedCounts, exit_code
+
+NO_ROWS = dict.fromkeys(RowState, 0)
+
+
+@pytest.mark.parametrize("state", [RowState.CREATED, RowState.UPDATED, RowState.UNCHANGED, RowState.SKIPPED])
+def test_what_is_as_wanted_is_right_and_beside_anything_else_a_part(state: RowState) -> None:
+    assert exit_code(NO_ROWS | {state: 3}) is ExitCode.OK
+    for other in (RowState.FAILED, RowState.REJECTED, RowState.IN_DOUBT, RowState.UNSENT):
+        assert exit_code(NO_ROWS | {state: 3, other: 1}) is ExitCode.PARTIAL
+
+
+@pytest.mark.parametrize("counts", [{RowState.FAILED: 2}, {RowState.REJECTED: 2}, {RowState.FAILED: 1, RowState.REJECTED: 1}])
+def test_refused_and_nothing_written_is_rejected(counts: dict[RowState, int]) -> None:
+    assert exit_code(NO_ROWS | counts) is ExitCode.REJECTED
+    assert exit_code(NO_ROWS | counts | {RowState.UNSENT: 1}) is ExitCode.REJECTED
+    assert exit_code(NO_ROWS | counts | {RowState.IN_DOUBT: 1}) is ExitCode.PARTIAL, "it may have been written"
+
+
+def test_what_else_ends_a_job() -> None:
+    assert exit_code(NO_ROWS) is ExitCode.OK
+    assert exit_code(NO_ROWS | {RowState.UNSENT: 1}) is ExitCode.PARTIAL
+    assert exit_code(NO_ROWS | {RowState.CREATED: 1}, DeniedError("no key")) is ExitCode.DENIED
+    assert FeedCounts() == (0, 0)

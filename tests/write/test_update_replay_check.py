@@ -1,0 +1,57 @@
+"""Updates that were sent long ago: what may be sent again, and what somebody else may have changed since."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from crmctl.errors import NotFoundError
+from crmctl.files.validation import Entry
+from crmctl.models.resources import Record
+from crmctl.read.read_back import Reader
+from crmctl.write.reconcile import CLOCK_MARGIN, compare
+
+SENT_AT = 1_800_000_000.0
+ENTRY = Entry(1, b'{"data":{"city":"Rome"},"id":"a"}', "a")
+
+
+class Service:
+    """Has one record, which somebody last changed at a moment."""
+
+    def __init__(self, city: str, updated_at: str | None) -> None:
+        self.record = None if updated_at == "gone" else Record.parse({"id": "a", "data": {"city": city}, "updatedAt": updated_at})
+
+    def get_record(self, object_id: str, record_id: str) -> Record:
+        if self.record is None:
+            raise NotFoundError("no such record")
+        return self.record
+
+
+def outcome(city: str, updated_at: str | None) -> tuple[set[int], set[int]]:
+    return compare(Reader(Service(city, updated_at), "people"), [ENTRY], SENT_AT)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("zone", ["Z", ""])
+@pytest.mark.parametrize(
+    ("seconds", "is_repeatable"),
+    [(-CLOCK_MARGIN - 1, True), (-CLOCK_MARGIN + 1, False), (0, False), (CLOCK_MARGIN + 1, False), (3600, False), (-3600, True)],
+)
+def test_only_what_nobody_touched_since_is_sent_again(seconds: float, is_repeatable: bool, zone: str) -> None:
+    """Clocks may be off: what was changed within a minute before the sending may have been changed after it."""
+    moment = datetime.fromtimestamp(SENT_AT + seconds, UTC).isoformat().replace("+00:00", zone)
+    assert outcome("Paris", moment) == (set(), {1} if is_repeatable else set())
+
+
+def test_the_margin_is_a_minute() -> None:
+    assert CLOCK_MARGIN == 60.0
+
+
+def test_what_holds_the_values_is_done_and_what_is_gone_can_be_sent() -> None:
+    assert outcome("Rome", "2000-01-01T00:00:00Z") == ({1}, set())
+    assert outcome("", "gone") == (set(), {1})
+
+
+@pytest.mark.parametrize("updated_at", [None, "", "yesterday"])
+def test_without_a_time_nothing_is_overwritten(updated_at: str | None) -> None:
+    assert outcome("Paris", updated_at) == (set(), set())
