@@ -1,4 +1,4 @@
-# Everything runs in .venv, which the first target that needs it creates. `make help` lists the targets.
+# Everything runs in .venv; the first target that needs it creates it. `make help` lists the targets.
 
 VENV      := .venv
 BIN       := $(VENV)/bin
@@ -9,7 +9,7 @@ ARGS      ?=
 FLOOR     ?= 95
 
 export PYTHON
-# A container may set this; it would compile crmctl anew for each of the thousands of processes that the tests start.
+# A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test coverage lint types contracts check generated requirements bench release clean
@@ -23,7 +23,7 @@ demo: $(PROGRAM) ## Watch crmctl work on a throw-away service
 test: install ## Run the tests (ARGS='tests/cli -k help' runs some of them)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
 
-coverage: install ## Run the tests and say which lines none of them runs; fails below FLOOR percent
+coverage: install ## Run the tests and print uncovered lines; fails below FLOOR percent
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
@@ -41,11 +41,11 @@ contracts: install ## Which package may import which
 
 check: lint types contracts ## lint, types and contracts
 
-generated: install ## Write completions/ and docs/reference/ anew
+generated: install ## Regenerate the completion table, completions/ and docs/reference/
 	$(BIN)/python completions/generate.py
 	$(BIN)/python docs/generate_reference.py
 
-requirements: install ## Pin requirements/ anew (ARGS=--upgrade takes the newest versions)
+requirements: install ## Regenerate the pins in requirements/ (ARGS=--upgrade takes the newest versions)
 	$(PIP) install uv
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python requirements/compile.py $(ARGS)
 
@@ -55,7 +55,7 @@ bench: install ## Measure start-up and import throughput
 
 install: $(INSTALLED) ## Create .venv with the pinned requirements of everything, and crmctl itself
 
-# Enough to run crmctl and its service; tests and checks add the rest to the same .venv.
+# The requirements of crmctl and its service; tests and checks add the rest to the same .venv.
 $(PROGRAM): requirements/program.txt pyproject.toml
 	@python=$$(.ci/python) && echo "creating $(VENV) with $$($$python --version)" && $$python -m venv --clear $(VENV)
 	@$(PIP) install --require-hashes --requirement requirements/program.txt

@@ -1,4 +1,4 @@
-"""Makes a release: version, changelog, commit, tag, and a wheel and an sdist that come out the same, byte for byte. Nothing is sent.
+"""Make a release: version, changelog, commit, tag, and a reproducible wheel and sdist. Nothing leaves the machine.
 
 `make release VERSION=1.2.3`. Refuses, before anything is changed, what is no release: a version that is not newer, a changelog without
 entries, a checkout with changes. The last lines say what is left to a person.
@@ -26,7 +26,7 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 
 
 class NotARelease(Exception):
-    """Why there is none. Nothing was changed."""
+    """The reason for refusing a release. Nothing was changed."""
 
 
 def git(*words: str) -> str:
@@ -40,14 +40,14 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def versions() -> tuple[str, list[str]]:
-    """The version of the source, and those that the changelog has, newest first."""
+    """Return the version of the source, and those of the changelog, newest first."""
     found = re.search(r'__version__ = "([^"]+)"', VERSION_FILE.read_text(encoding="utf-8"))
     assert found is not None
     return found[1], re.findall(r"^## \[(\d[^\]]*)\]", CHANGELOG.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def check(version: str) -> None:
-    """Raises NotARelease."""
+    """Raise NotARelease if the checkout cannot be released."""
     now, released = versions()
     if numbers(version) < numbers(now) or version in released:
         raise NotARelease(f"{version} is not newer than {released[0] if released else now}")
@@ -61,7 +61,7 @@ def check(version: str) -> None:
 
 
 def write(version: str, day: str) -> None:
-    """The version, in the source and over the entries of the changelog."""
+    """Write the version into the source and above the entries of the changelog."""
     source = VERSION_FILE.read_text(encoding="utf-8")
     VERSION_FILE.write_text(re.sub(r'__version__ = "[^"]+"', f'__version__ = "{version}"', source), encoding="utf-8")
     text = CHANGELOG.read_text(encoding="utf-8")
@@ -69,11 +69,11 @@ def write(version: str, day: str) -> None:
 
 
 def build(into: Path) -> None:
-    """Build what is committed, and nothing else, with the time of the commit."""
+    """Build the committed files with the time of the commit."""
     source = into / "source"
     archive = subprocess.run(["git", "archive", "--format=tar", "HEAD"], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        # Not there before Python 3.11.4; the archive is our own.
+        # Missing before Python 3.11.4; the archive is ours.
         files.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         files.extractall(source)
     env = {**os.environ, "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from crmctl.cli.framework import describe_tree, walk_commands
+from crmctl.cli.app import describe_tree, walk_commands
 from crmctl.cli.registry import COMMANDS
 from crmctl.errors import EXIT_CODE_MEANINGS
 
