@@ -84,9 +84,10 @@ def test_one_interrupt_lets_the_request_in_flight_end(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with BulkServer() as server:
         gate = held_up(server, 2)
-        with child(folder, server) as process:
+        with child(folder, server, "patient") as process:
             wait_for_request(server, 3)
             process.send_signal(signal.SIGINT)
+            wait_until(lambda: (folder / "notes").exists() and "Ctrl-C again" in (folder / "notes").read_text())
             gate.set()
             assert process.wait(PATIENCE) == 130
         assert accounted(folder, server) == (300, 0, 200)

@@ -3,7 +3,7 @@
 `python -m tests.support.bulkchild FOLDER ORIGIN ROWS CONCURRENCY POINT`; exits as an import does. The job in FOLDER is made when it is not
 there. At POINT (`NAME:N`, the N-th time from 1) the process kills itself as a power cut would: `begin` before a batch is written down,
 `begun` after that and before its first byte, `answered` with the answer in hand and not written down, `settled` after it was. A `patient`
-one waits for ever for the request in flight after one interrupt.
+one waits for ever for the request in flight after one interrupt. The notes for the user are in FOLDER/notes.
 """
 
 from __future__ import annotations
@@ -52,6 +52,18 @@ class KilledJournal(Journal):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Noted(Silent):
+    """Progress that writes its notes to a file, so that a test can wait for one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def note(self, text: str) -> None:
+        with self._path.open("a") as file:
+            print(text, file=file)
+
+
 def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> int:
     name, _, number = point.partition(":")
     KilledJournal.point = (name, int(number or 0))
@@ -63,7 +75,7 @@ def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> 
     journal = KilledJournal(folder, clock)
     crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE if name != "patient" else 2 * PATIENCE))
     options = DeliveryOptions(concurrency=concurrency, settle=1)
-    result = run_import(ImportRun(crm, journal, options, clock, Silent(), rows=lambda: prepared(rows)))
+    result = run_import(ImportRun(crm, journal, options, clock, Noted(folder / "notes"), rows=lambda: prepared(rows)))
     return exit_code(journal.counts(), result.error)
 
 

@@ -129,6 +129,7 @@ def spawn(
         dimensions=(rows, columns),
         timeout=timeout,
         encoding="utf-8",
+        codec_errors="replace",  # an interrupt may cut a write in the middle of a character
         echo=False,
     )
 
