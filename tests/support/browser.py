@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -27,6 +28,19 @@ FLAGS = (
 )
 WIDE, NARROW = (1200, 900), (390, 844)
 
+LEAVES = """
+const element = arguments[0], link = element.closest("a[href]"), form = element.form;
+if (link) return link.href.split("#")[0] !== location.href.split("#")[0];
+const isSent = form && element.type === "submit" && form.method !== "dialog";
+return Boolean(isSent && (form.noValidate || element.formNoValidate || form.checkValidity()));
+"""
+"""Whether a click on the element opens another page."""
+IS_OPEN = "return document.readyState === 'complete' && !('isLeft' in document.documentElement.dataset)"
+CHANGING = (NoSuchElementException, StaleElementReferenceException)
+"""What reading or pressing an element raises while the browser opens another page."""
+
+T = TypeVar("T")
+
 
 class Browser:
     """What a person does: looks for words, fills in what has a label, presses what has a name."""
@@ -39,28 +53,53 @@ class Browser:
 
     @property
     def text(self) -> str:
-        return self.driver.find_element(By.TAG_NAME, "body").text
+        return self._wait(lambda: self.driver.find_element(By.TAG_NAME, "body").text, "the page has no text")
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Until the page's text matches."""
-        return WebDriverWait(self.driver, PATIENCE, 0.05, [Exception]).until(
-            lambda _: re.search(pattern, self.text), f"no {pattern!r} on the page"
-        )
+        return self._wait(lambda: re.search(pattern, self.text), f"no {pattern!r} on the page")
+
+    def wait_for_focus(self, pattern: str) -> None:
+        """Until the name or the text of what has the focus begins with this."""
+
+        def is_focused() -> bool:
+            element = self.focused()
+            texts = () if element.tag_name == "body" else (element.accessible_name, element.text)
+            return any(re.match(pattern, text) for text in texts)
+
+        self._wait(is_focused, f"{pattern!r} does not get the focus")
 
     def press(self, name: str) -> None:
-        """The first button or link whose text begins with this."""
-        literal = f"'{name}'"
-        self._xpath(f"//main//*[(self::button or self::a) and not(@aria-hidden)][starts-with(normalize-space(), {literal})]").click()
+        """The first button or link whose text begins with this. If it opens another page, wait for that page."""
+        self.click(f"//main//*[(self::button or self::a) and not(@aria-hidden)][starts-with(normalize-space(), '{name}')]")
 
     def visit(self, name: str) -> None:
         """A link of the header."""
-        self._xpath(f"//header//a[normalize-space()='{name}']").click()
+        self.click(f"//header//a[normalize-space()='{name}']")
+
+    def click(self, path: str) -> None:
+        """The element at an XPath. If the click opens another page, wait until that page is complete."""
+
+        def click() -> bool:
+            element = self.driver.find_element(By.XPATH, path)
+            leaves = self.script(LEAVES, element)
+            if leaves:
+                self.script("document.documentElement.dataset.isLeft = ''")
+            element.click()
+            self._wait(lambda: not leaves or self.script(IS_OPEN), f"{path} opens no page")
+            return True
+
+        self._wait(click, f"nothing on the page is {path}")
 
     def field(self, label: str) -> WebElement:
         """What the label beginning with this text belongs to."""
-        found = self._xpath(f"//label[starts-with(normalize-space(), '{label}')]")
-        own = found.find_elements(By.TAG_NAME, "input")
-        return own[0] if own else self.driver.find_element(By.ID, found.get_attribute("for") or "")
+
+        def labelled() -> WebElement:
+            found = self.driver.find_element(By.XPATH, f"//label[starts-with(normalize-space(), '{label}')]")
+            own = found.find_elements(By.TAG_NAME, "input")
+            return own[0] if own else self.driver.find_element(By.ID, found.get_attribute("for") or "")
+
+        return self._wait(labelled, f"no field is called {label!r}")
 
     def fill(self, label: str, text: str) -> None:
         field = self.field(label)
@@ -101,11 +140,9 @@ class Browser:
         """What the browser logged since the last call: blocked by the policy, not found, script errors."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
-    def _xpath(self, path: str) -> WebElement:
-        found: WebElement = WebDriverWait(self.driver, PATIENCE, 0.05).until(
-            lambda driver: driver.find_element(By.XPATH, path), f"nothing on the page is {path}"
-        )
-        return found
+    def _wait(self, read: Callable[[], T | None], problem: str) -> T:
+        """Until `read` returns something, however often the page changes meanwhile."""
+        return WebDriverWait(self.driver, PATIENCE, 0.05, CHANGING).until(lambda _: read(), problem)
 
 
 @contextlib.contextmanager
