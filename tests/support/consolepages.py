@@ -154,7 +154,6 @@ def furnish(service: RunningService) -> FurnishedPages:
             "/records/people?where=score&op=greaterThan&value=x",
         ],
         "/records/{slug}/new": ["/records/people/new", "/records/companies/new"],
-        "/records/{slug}/import": ["/records/people/import"],
         "/records/{slug}/{recordId:uuid}": [record, f"/records/deals/{deal}"],
         "/records/{slug}/{recordId:uuid}/history": [f"{record}/history"],
         "/records/{slug}/{recordId:uuid}/edit": [f"{record}/edit"],

@@ -27,7 +27,6 @@ OF_ONESELF = {("/sign-out"), ("/account/password"), ("/sessions/{id:uuid}/end"),
 OF_MEMBERS = {
     *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
     *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),
-    "/records/{slug}/import",
     *("/activities", "/activities/{id:uuid}", "/activities/{id:uuid}/delete"),
 }
 """What a member may do, besides."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.routing import compile_path
 
 from tests.service.console.conftest import Newcomer, link_to
-from tests.support.cli import run_crmctl
 from tests.support.consolepages import furnish, page_tables
 from tests.support.plainpages import PlainReader
 from tests.support.service import RunningService
@@ -81,8 +78,6 @@ def work_with_records(reader: PlainReader) -> None:
     assert re.search(r"Job title</dt><dd><span[^>]*>Engineer", reader.text)
     reader.press("Add", {"Title": "Call", "Summary": "Wants a quote"})
     assert "Engineer" in reader.follow("People").press("Filter", {"Attribute": "Job title", "Value": "engin"}).text
-    reader.follow("Import").press("Read its columns", upload=("people.csv", b"Job title,E-mail\nBoss,boss@example.com\n"))
-    assert "crmctl bulk import people" in reader.press("Show the commands").text
     reader.follow("Activities").follow("Call").press("Save", {"Title": "Meeting"})
     assert "The activity is deleted" in reader.follow("Delete").press("Delete the activity").text
     reader.open("/console/activities/new").press("Add", {"Title": "Visit", "Object": "Companies", "Record": "acorn"})
@@ -152,25 +147,6 @@ def test_every_form_of_the_console_is_sent_as_its_page_shows_it(service: Running
     sent = {path.removeprefix("/console") for reader in (operator, member) for method, path in reader.sent if method == "post"}
     routes = [route.path for route in page_tables(service)[0].routes if route.method == "POST"]
     assert [path for path in routes if not any(compile_path(path)[0].match(each) for each in sent)] == []
-
-
-def test_the_commands_of_the_import_page_are_pasted_and_do_what_they_say(service: RunningService, reading: Reading, tmp_path: Path) -> None:
-    service.client.post(f"/api/v1/objects/{service.object_id('companies')}/records", json={"data": {"name": "Acme"}})
-    text = "Job title;E-mail;Firma;Note\nBoss;boss@example.com;Acme;x\nHead;head@example.com;Nobody;y\n"
-    (tmp_path / "my people.csv").write_text(text, encoding="utf-8")
-    reader = reading().open(link_to(service)).open("/console/records/people/import")
-    reader.press("Read its columns", upload=("my people.csv", text.encode()))
-    reader.press("Show the commands", {"E-mail": "Email", "Firma": "Company", "Note": "– leave out –"})
-    shown = [html.unescape(each) for each in re.findall(r'id="command-\d"[^>]*>([^<]+)<', reader.text)]
-    env, codes = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}, []
-    for command in shown[:3]:
-        codes.append(run_crmctl(*shlex.split(command)[1:], env=env, cwd=tmp_path).code)
-        for failed in tmp_path.glob("*-failed.csv"):
-            failed.write_text(failed.read_text(encoding="utf-8").replace("Nobody", "Acme"), encoding="utf-8")
-    assert codes == [9, 10, 0], shown
-    page = reader.open("/console/records/people").text
-    assert sorted(re.findall(r"(\w+@example\.com)<", page)) == ["boss@example.com", "head@example.com"]
-    assert page.count(">Acme<") == 2
 
 
 EDITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

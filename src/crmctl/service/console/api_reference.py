@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.console.pages import NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Visit
 
@@ -54,34 +54,8 @@ COMMANDS = {
 """By operation: what does the same on the command line."""
 
 
-@dataclass(frozen=True)
-class SchemaField:
-    """One field of a body or an answer; `depth` says how far inside."""
-
-    name: str
-    type: str
-    about: str
-    is_required: bool
-    depth: int
-
-
-@dataclass(frozen=True)
-class ApiCall:
-    """One method and path, ready to be shown."""
-
-    id: str
-    method: str
-    path: str
-    summary: str
-    scope: str
-    parameters: list[SchemaField]
-    body: list[SchemaField]
-    answer: list[SchemaField]
-    status: str
-    refusals: list[tuple[str, str]]
-    example: str
-    curl: str
-    command: str
+Row = tuple[str, str, str, bool, int]
+"""One field of a body or an answer: name, type, meaning, whether it is required, and how far inside it is."""
 
 
 def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
@@ -104,48 +78,46 @@ def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
         return ConsolePage("api_noun.html", {"section": "api", "tag": visit.path["tag"], "calls": calls})
 
 
-def calls_of(document: Document, address: str) -> dict[str, list[ApiCall]]:
+def calls_of(document: Document, address: str) -> dict[str, list[Json]]:
     """By noun, in the order of the document."""
-    groups: dict[str, list[ApiCall]] = {}
+    groups: dict[str, list[Json]] = {}
     for path, methods in document.get("paths", {}).items():
         for method, operation in methods.items():
             groups.setdefault(operation["tags"][0], []).append(_call(document, address, (method.upper(), path), operation))
     return groups
 
 
-def _call(document: Document, address: str, line: tuple[str, str], operation: Mapping[str, Any]) -> ApiCall:
+def _call(document: Document, address: str, line: tuple[str, str], operation: Mapping[str, Any]) -> Json:
     method, path = line
     body = _schema_in(operation.get("requestBody", {}))
     good = next(status for status in operation["responses"] if status.startswith("2"))
-    example = jsontext.dumps(_example(document, body), indent=2) if body else ""
     shown = path.replace("{", "").replace("}", "")
     curl = [f"curl {address}{path}", f"-X {method}" if method != "GET" else "", '-H "Authorization: Bearer $CRMCTL_API_KEY"']
     if body:
         curl += ["-H 'Content-Type: application/json'", f"-d '{jsontext.dumps(_example(document, body))}'"]
-    return ApiCall(
-        operation["operationId"],
-        method,
-        path,
-        operation["summary"],
-        operation["x-required-scope"],
-        [_parameter(each) for each in operation.get("parameters", [])],
-        _fields(document, body) if body else [],
-        _fields(document, _schema_in(operation["responses"][good])),
-        good,
-        [(status, answer["description"]) for status, answer in operation["responses"].items() if status != good],
-        example,
-        " \\\n  ".join(part for part in curl if part),
-        COMMANDS.get(operation["operationId"], f"crmctl api {method.lower()} {shown}"),
-    )
+    return {
+        "id": operation["operationId"],
+        "method": method,
+        "path": path,
+        "summary": operation["summary"],
+        "scope": operation["x-required-scope"],
+        "parameters": [_parameter(each) for each in operation.get("parameters", [])],
+        "body": _fields(document, body) if body else [],
+        "answer": _fields(document, _schema_in(operation["responses"][good])),
+        "status": good,
+        "refusals": [status for status in operation["responses"] if status != good],
+        "curl": " \\\n  ".join(part for part in curl if part),
+        "command": COMMANDS.get(operation["operationId"], f"crmctl api {method.lower()} {shown}"),
+    }
 
 
 def _schema_in(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(content.get("content", {}).get("application/json", {}).get("schema", {}))
 
 
-def _parameter(parameter: Mapping[str, Any]) -> SchemaField:
+def _parameter(parameter: Mapping[str, Any]) -> Row:
     about = parameter.get("description", "")
-    return SchemaField(parameter["name"], f"{_type(parameter['schema'])}, {parameter['in']}", about, parameter.get("required", False), 0)
+    return parameter["name"], f"{_type(parameter['schema'])}, {parameter['in']}", about, parameter.get("required", False), 0
 
 
 def _resolved(document: Document, schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,15 +131,15 @@ def _resolved(document: Document, schema: Mapping[str, Any]) -> Mapping[str, Any
     return schema
 
 
-def _fields(document: Document, schema: Mapping[str, Any], depth: int = 0) -> list[SchemaField]:
+def _fields(document: Document, schema: Mapping[str, Any], depth: int = 0) -> list[Row]:
     schema = _resolved(document, schema)
     if schema.get("type") == "array":
         return _fields(document, schema["items"], depth)
-    found: list[SchemaField] = []
+    found: list[Row] = []
     for name, part in schema.get("properties", {}).items():
         inner = _resolved(document, part)
         required = name in schema.get("required", ())
-        found.append(SchemaField(name, _type(inner), part.get("description", inner.get("description", "")), required, depth))
+        found.append((name, _type(inner), part.get("description", inner.get("description", "")), required, depth))
         if depth < 3:
             found += _fields(document, inner, depth + 1)
     return found

@@ -9,7 +9,10 @@ from typing import Any
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.visits import Visit
+from crmctl.service.definitions.definitions_file import format_document
 from crmctl.service.faults import BadRequest
+from crmctl.service.store import attributes, objects
+from crmctl.service.store.tx import Tx
 from crmctl.values.operators import VALUELESS, Kind, Operator
 
 PHRASES = {str(operator): operator.meaning.phrase for operator in Operator}
@@ -87,6 +90,18 @@ def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
         (str(each.get("attributeSlug", "")), str(each.get("operator", "")), str(each.get("value", "")) if _shows(each) else "")
         for each in definitions
     )
+
+
+def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Json:
+    """Return the template values of a report's or workflow's form; `conditions` is the field that holds them."""
+    about = objects.find_object_by_slug(tx, str(entry.get("object", "")))
+    return {
+        "is_yaml": "yaml" in (visit.text("as"), visit.query.get("as")),
+        "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else format_document(entry),
+        "attributes": attributes.list_attributes(tx, about["id"]) if about else [],
+        "conditions": rows_from(entry.get(conditions, [])),
+        "operators": operators_for,
+    }
 
 
 def in_words(definitions: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:

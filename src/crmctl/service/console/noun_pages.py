@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.console.cells import ListCell
-from crmctl.service.console.pages import NavigationLink, Pages
-from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
+from crmctl.service.console.pages import FORM_LIMIT, NavigationLink, Pages
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, TurnedBack, Visit, moment
 from crmctl.service.definitions.definitions_file import format_document
 from crmctl.service.faults import BadRequest, Conflict, Fault
 from crmctl.service.roles import MemberRole
@@ -107,7 +107,19 @@ class NounForm:
     edit_title: str = ""
     needs: MemberRole = MemberRole.ADMIN
     is_readable: bool = False
+    template: str = "form.html"
+    values: Callable[[Tx, Visit, Json, bool], Json] = lambda _tx, _visit, _stored, _is_sent: {}
+    """Further template values, of what is stored (nothing for a new thing) or of the form as it was sent."""
+    pressed: Callable[[Tx, Visit], Json | None] = lambda _tx, _visit: None
+    """Return template values if a button only changes the form; then nothing is saved."""
+    subject: Callable[[Json], str] = lambda thing: str(thing["id"])
+    """The thing's name in the audit log."""
+    limit: int = FORM_LIMIT
     facts: Callable[[Tx, Visit, Json], Sequence[tuple[str, ListCell]]] = lambda _tx, _visit, _thing: ()
+
+
+Act = Callable[[Tx, Visit, Json], Outcome | Json | None]
+"""Return where to go, values for the thing's page, or None for the usual way."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +127,11 @@ class NounAction:
     """One thing to do to a thing. With a `text` a page asks first; `label` is the button on the thing's page or row."""
 
     name: str
-    label: Callable[[Json], str]
-    act: Callable[[Tx, Visit, Json], Outcome | Json | None]
-    """Return where to go, values for the thing's page, or None for the usual way."""
+    label: str | Callable[[Json], str]
+    act: Act
     title: Callable[[Json], str] | None = None
-    text: Callable[[Tx, Json], str] | None = None
+    """Of the page that asks; `Delete` and the thing's name if there is none."""
+    text: str | Callable[[Tx, Json], str] = ""
     button: str = ""
     notice: str = ""
     needs: MemberRole = MemberRole.ADMIN
@@ -129,6 +141,9 @@ class NounAction:
     fields: Callable[[Json], Mapping[str, str]] = lambda _thing: {}
     is_offered: Callable[[Visit, Json], bool] = lambda _visit, _thing: True
     is_slow: bool = False
+
+    def button_on(self, thing: Json) -> str:
+        return self.label if isinstance(self.label, str) else self.label(thing)
 
 
 @dataclass(frozen=True)
@@ -269,12 +284,14 @@ def _add_form(pages: Pages, noun: ConsoleNoun, form: NounForm) -> None:
         def new_thing(tx: Tx, visit: Visit) -> ConsolePage:
             return form_page(tx, visit, noun)
 
-        @pages.post(list_path, needs=form.needs)
+        @pages.post(list_path, needs=form.needs, form_limit=form.limit)
         def create_thing(tx: Tx, visit: Visit) -> Outcome:
+            if pressed := form.pressed(tx, visit):
+                return form_page(tx, visit, noun, None, None, pressed)
             try:
                 return create(tx, visit)
             except (BadRequest, Conflict) as error:
-                return form_page(tx, visit, noun, None, error)
+                raise TurnedBack(form_page(tx, visit, noun, None, error)) from error
 
     if (change := form.change) and (get := noun.get):
 
@@ -282,21 +299,25 @@ def _add_form(pages: Pages, noun: ConsoleNoun, form: NounForm) -> None:
         def edit_thing(tx: Tx, visit: Visit) -> ConsolePage:
             return form_page(tx, visit, noun, get(tx, visit))
 
-        @pages.post(thing_path, needs=form.needs)
+        @pages.post(thing_path, needs=form.needs, form_limit=form.limit)
         def change_thing(tx: Tx, visit: Visit) -> Outcome:
             thing = get(tx, visit)
+            if pressed := form.pressed(tx, visit):
+                return form_page(tx, visit, noun, thing, None, pressed)
             try:
-                refuse_if_saved_meanwhile(tx, visit, form.stored(thing), thing["id"])
+                _refuse_if_saved_meanwhile(tx, visit, form.stored(thing), form.subject(thing))
                 return change(tx, visit, thing)
             except (BadRequest, Conflict) as error:
-                return form_page(tx, visit, noun, thing, error)
+                raise TurnedBack(form_page(tx, visit, noun, thing, error)) from error
 
 
-def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None, error: Fault | None = None) -> ConsolePage:
-    """Return the form of a new thing or of this one; after an error with the values as the visitor typed them."""
+def form_page(
+    tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None, error: Fault | None = None, pressed: Json | None = None
+) -> ConsolePage:
+    """Return the form of a new thing or of this one; after an error or a pressed button with the values as the visitor typed them."""
     form = noun.form
     assert form is not None
-    stored = form.stored(thing) if thing else {}
+    stored, is_sent = form.stored(thing) if thing else {}, error is not None or pressed is not None
     fields = [field for field in form.fields if field.is_on(new=thing is None)]
     texts: Json = {}
     for field in fields:
@@ -306,8 +327,8 @@ def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None
             texts[field.boxes.box] = visit.chosen(field.boxes.box) if kept is None else stored[field.name] or []
         else:
             read = visit.chosen if field.kind == "ticks" else visit.raw
-            is_typed = thing is None or (error is not None and not field.is_fixed)
-            texts[field.name] = read(field.name) if is_typed else stored[field.name]
+            is_typed = thing is None or (is_sent and not field.is_fixed)
+            texts[field.name] = read(field.name) if is_typed else stored.get(field.name, "")
     path = noun.path_of(visit, thing) if thing else noun.list_path(visit)
     trail = list(noun.trail(tx, visit)) if noun.trail else [(noun.path, noun.plural)]
     values = {
@@ -327,7 +348,14 @@ def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None
         "actions": offered(visit, noun, thing) if thing and not form.edit_path else [],
         "may_save": visit.may(form.needs),
     }
-    return ConsolePage("form.html", values | form_values(stored if thing else None, error), form_status(error))
+    is_stale = isinstance(error, SavedMeanwhile)
+    values |= {
+        "version": "" if thing is None else visit.text("version") if pressed else _version(stored),
+        "saved": format_document(dict(stored)) if is_stale else "",
+        "error": error.message if error else None,
+    }
+    status = HTTPStatus.CONFLICT if is_stale else HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK
+    return ConsolePage(form.template, values | form.values(tx, visit, stored, is_sent) | (pressed or {}), status)
 
 
 def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None) -> ConsolePage:
@@ -371,7 +399,7 @@ def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
     path = f"{noun.base}{noun.path}/{{id:uuid}}/{action.name}"
     get = noun.get
     assert get is not None
-    if action.text is not None:
+    if action.text:
 
         @pages.get(path, needs=action.needs, is_slow=action.is_slow)
         def confirm(tx: Tx, visit: Visit) -> ConsolePage:
@@ -391,15 +419,13 @@ def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
 
 def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, thing: Json) -> ConsolePage:
     """Return the page that asks before the action."""
-    assert action.title is not None
-    assert action.text is not None
-    path = noun.path_of(visit, thing)
+    path, title = noun.path_of(visit, thing), action.title(thing) if action.title else f"Delete {noun.name(thing)}"
     values = {
         "section": noun.active_section,
-        "title": action.title(thing),
-        "text": action.text(tx, thing),
+        "title": title,
+        "text": action.text if isinstance(action.text, str) else action.text(tx, thing),
         "action": f"{path}/{action.name}",
-        "button": action.button or action.title(thing),
+        "button": action.button or title,
         "back": path if noun.form or noun.opens(visit, thing) else noun.list_path(visit),
     }
     return ConsolePage("confirm.html", values)
@@ -409,7 +435,7 @@ class SavedMeanwhile(Conflict):
     """Someone else changed the thing after this form was opened."""
 
 
-def refuse_if_saved_meanwhile(tx: Tx, visit: Visit, stored: Mapping[str, Any], subject: str) -> None:
+def _refuse_if_saved_meanwhile(tx: Tx, visit: Visit, stored: Mapping[str, Any], subject: str) -> None:
     """Raise SavedMeanwhile if `stored`, the values the form edits, changed after the form was opened. A form without a version passes."""
     if visit.text("version") not in ("", _version(stored)):
         entry = next(iter(logs.list_entries(tx, 1, subject=subject)), None)
@@ -423,22 +449,6 @@ def actor_name(actor: Mapping[str, Any] | None) -> str:
     if actor is None:
         return "the service"
     return str(actor.get("name") or {"operator": "Operator"}.get(actor["type"], f"a deleted {actor['type']}"))
-
-
-def form_values(stored: Mapping[str, Any] | None, error: Fault | None) -> Json:
-    """Return the template values about versions and errors; `stored` is None for a new thing."""
-    is_stale = stored is not None and isinstance(error, SavedMeanwhile)
-    return {
-        "version": _version(stored) if stored is not None else "",
-        "saved": format_document(dict(stored or {})) if is_stale else "",
-        "error": error.message if error else None,
-    }
-
-
-def form_status(error: Fault | None) -> HTTPStatus:
-    if isinstance(error, SavedMeanwhile):
-        return HTTPStatus.CONFLICT
-    return HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK
 
 
 def _version(stored: Mapping[str, Any]) -> str:

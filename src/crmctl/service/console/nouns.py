@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from crmctl.models.jsontext import Json
 from crmctl.models.scopes import SCOPES
 from crmctl.service.console import activities, administration, objects, webhooks
 from crmctl.service.console import reports as report_pages
 from crmctl.service.console import workflows as workflow_pages
 from crmctl.service.console.cells import ListCell
-from crmctl.service.console.noun_pages import ConsoleNoun, NounAction, NounColumn, NounField, NounFilter, NounForm
+from crmctl.service.console.noun_pages import Act, ConsoleNoun, NounAction, NounColumn, NounField, NounFilter, NounForm
+from crmctl.service.console.pages import LARGE_FORM
 from crmctl.service.console.visits import browser_name, counted_up_to, creator_name, day
 from crmctl.service.context import DAY
+from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
 from crmctl.service.roles import MEANINGS, MemberRole
 from crmctl.service.store import attributes, reports, workflow_runs, workflows
 from crmctl.service.store import objects as object_store
+from crmctl.service.store.tx import Tx
 
 NAME = NounField("name", "Name", is_required=True)
 DESCRIPTION = NounField("description", "Description", longest=10_000)
@@ -35,16 +42,47 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _switched(thing: Json) -> dict[str, str]:
-    return {"active": "false" if thing["isActive"] else "true"}
+def _active(thing: Json) -> str:
+    return "active" if thing["isActive"] else "inactive"
 
 
-def _enabled(thing: Json) -> dict[str, str]:
-    return {"enabled": "false" if thing["enabled"] else "true"}
+def _enabled(thing: Json) -> str:
+    return "enabled" if thing["enabled"] else "disabled"
 
 
-def _delete_title(name: str) -> str:
-    return f"Delete {name}"
+def _switch(field: str, labels: tuple[str, str], is_on: str, act: Act, **more: Any) -> NounAction:
+    """Return the action that turns a thing on or off; `labels` are those of the button, `is_on` is the thing's own flag."""
+    return NounAction(
+        field,
+        lambda thing: labels[1 if thing[is_on] else 0],
+        act,
+        fields=lambda thing: {field: "false" if thing[is_on] else "true"},
+        **more,
+    )
+
+
+def _deletion(singular: str, text: str | Callable[[Tx, Json], str], act: Act, **more: Any) -> NounAction:
+    """Return the action that asks, deletes the thing and leads to the list."""
+    notice = f"{singular}-deleted"
+    return NounAction("delete", "Delete…", act, text=text, button=f"Delete the {singular}", notice=notice, goes_to_list=True, **more)
+
+
+def _definition_form(singular: str, pages: ModuleType, stored: Callable[[Json], Json], **more: Any) -> NounForm:
+    return NounForm(
+        fields=(NAME, DESCRIPTION),
+        stored=stored,
+        create=pages.save,
+        change=pages.save,
+        new_title=f"New {singular}",
+        new_button="Save",
+        edit_path="/edit",
+        edit_title=f"Edit {singular}",
+        template=f"{singular}_form.html",
+        values=pages.form_values,
+        subject=lambda thing: str(thing["name"]),
+        limit=LARGE_FORM,
+        **more,
+    )
 
 
 ACTIVITIES = ConsoleNoun(
@@ -86,19 +124,7 @@ ACTIVITIES = ConsoleNoun(
         is_readable=True,
         facts=activities.facts,
     ),
-    actions=(
-        NounAction(
-            "delete",
-            label=lambda _activity: "Delete…",
-            title=lambda activity: _delete_title(activity["title"]),
-            text=lambda _tx, _activity: "It disappears from every linked record.",
-            button="Delete the activity",
-            act=activities.delete,
-            notice="activity-deleted",
-            needs=MemberRole.MEMBER,
-            goes_to_list=True,
-        ),
-    ),
+    actions=(_deletion("activity", "It disappears from every linked record.", activities.delete, needs=MemberRole.MEMBER),),
 )
 
 REPORTS = ConsoleNoun(
@@ -123,16 +149,12 @@ REPORTS = ConsoleNoun(
     new=("New report", MemberRole.ADMIN),
     show=report_pages.page_values,
     template="report.html",
+    form=_definition_form("report", report_pages, report_entry),
     actions=(
-        NounAction(
-            "delete",
-            label=lambda _report: "Delete…",
-            title=lambda report: _delete_title(report["name"]),
-            text=lambda tx, report: f"This also deletes {_counted(reports.count_runs(tx, report['id']), 'stored run')}. The records stay.",
-            button="Delete the report",
-            act=lambda tx, _visit, report: reports.delete_report(tx, report["id"]),
-            notice="report-deleted",
-            goes_to_list=True,
+        _deletion(
+            "report",
+            lambda tx, report: f"This also deletes {_counted(reports.count_runs(tx, report['id']), 'stored run')}. The records stay.",
+            lambda tx, _visit, report: reports.delete_report(tx, report["id"]),
         ),
     ),
 )
@@ -144,7 +166,7 @@ WORKFLOWS = ConsoleNoun(
     group="Automation",
     columns=(
         NounColumn("Name", _name),
-        NounColumn("State", lambda workflow: ListCell(badge="enabled" if workflow["enabled"] else "disabled")),
+        NounColumn("State", lambda thing: ListCell(badge=_enabled(thing))),
         NounColumn("Trigger", lambda workflow: workflow["trigger"].replace("/", " ").capitalize()),
         NounColumn("Object", lambda workflow: (workflow["object"]["pluralName"] or "deleted") if workflow["object"] else ""),
         NounColumn("Last run", lambda workflow: administration.last_run(workflow["outcomes"]["last"])),
@@ -156,28 +178,19 @@ WORKFLOWS = ConsoleNoun(
     empty="No workflows yet. A workflow acts when a record or an activity changes, on a schedule, or when you run it.",
     get=lambda tx, visit: workflows.get_workflow(tx, visit.id("id")),
     new=("New workflow", MemberRole.ADMIN),
-    state=lambda workflow: "enabled" if workflow["enabled"] else "disabled",
+    state=_enabled,
     show=workflow_pages.page_values,
     template="workflow.html",
     header_actions=("enabled", "delete"),
+    form=_definition_form("workflow", workflow_pages, workflow_entry, pressed=workflow_pages.pressed_values),
     actions=(
-        NounAction(
-            "enabled",
-            label=lambda workflow: "Disable" if workflow["enabled"] else "Enable",
-            fields=_enabled,
-            act=administration.switch_workflow,
+        _switch("enabled", ("Enable", "Disable"), "enabled", administration.switch_workflow),
+        _deletion(
+            "workflow",
+            "This also deletes its runs and stops a run in progress. To pause it, disable it instead.",
+            lambda tx, _visit, workflow: workflows.delete_workflow(tx, workflow["id"]),
         ),
-        NounAction(
-            "delete",
-            label=lambda _workflow: "Delete…",
-            title=lambda workflow: _delete_title(workflow["name"]),
-            text=lambda _tx, _workflow: "This also deletes its runs and stops a run in progress. To pause it, disable it instead.",
-            button="Delete the workflow",
-            act=lambda tx, _visit, workflow: workflows.delete_workflow(tx, workflow["id"]),
-            notice="workflow-deleted",
-            goes_to_list=True,
-        ),
-        NounAction("run", label=lambda _workflow: "Run", act=workflow_pages.start_run, needs=MemberRole.MEMBER),
+        NounAction("run", label="Run", act=workflow_pages.start_run, needs=MemberRole.MEMBER),
     ),
 )
 
@@ -205,7 +218,7 @@ ENDPOINTS = ConsoleNoun(
     get=webhooks.get,
     name=lambda endpoint: str(endpoint["url"]),
     new=("Add an endpoint", MemberRole.ADMIN),
-    state=lambda endpoint: "enabled" if endpoint["enabled"] else "disabled",
+    state=_enabled,
     show=webhooks.page_values,
     template="endpoint.html",
     header_actions=("test", "enabled", "delete"),
@@ -232,33 +245,19 @@ ENDPOINTS = ConsoleNoun(
         edit_title="Edit endpoint",
     ),
     actions=(
-        NounAction("test", label=lambda _endpoint: "Send a test", act=webhooks.send_test, is_primary=True),
-        NounAction(
-            "enabled",
-            label=lambda endpoint: "Disable" if endpoint["enabled"] else "Enable",
-            fields=_enabled,
-            act=webhooks.switch,
+        NounAction("test", label="Send a test", act=webhooks.send_test, is_primary=True),
+        _switch("enabled", ("Enable", "Disable"), "enabled", webhooks.switch),
+        _deletion(
+            "endpoint",
+            "This also deletes its delivery history and cancels pending deliveries. To pause an endpoint, disable it instead.",
+            webhooks.delete,
         ),
-        NounAction(
-            "delete",
-            label=lambda _endpoint: "Delete…",
-            title=lambda endpoint: _delete_title(endpoint["url"]),
-            text=lambda _tx, _endpoint: (
-                "This also deletes its delivery history and cancels pending deliveries. To pause an endpoint, disable it instead."
-            ),
-            button="Delete the endpoint",
-            act=webhooks.delete,
-            notice="endpoint-deleted",
-            goes_to_list=True,
-        ),
-        NounAction("secret", label=lambda _endpoint: "Show the secret", act=webhooks.show_secret, anchor="secret"),
+        NounAction("secret", label="Show the secret", act=webhooks.show_secret, anchor="secret"),
         NounAction(
             "rotate",
-            label=lambda _endpoint: "Rotate…",
+            label="Rotate…",
             title=lambda endpoint: f"Rotate the signing secret of {endpoint['url']}",
-            text=lambda _tx, _endpoint: (
-                "A new secret signs from now on. The old one also signs for another day, so that you can update the receiver."
-            ),
+            text="A new secret signs from now on. The old one also signs for another day, so that you can update the receiver.",
             button="Rotate the secret",
             act=webhooks.rotate,
             notice="rotated",
@@ -276,13 +275,13 @@ ATTRIBUTES = ConsoleNoun(
         NounColumn("Attribute", lambda attribute: attribute["name"]),
         NounColumn("Slug", lambda attribute: ListCell(attribute["slug"], "code")),
         NounColumn("Type", lambda attribute: attribute["kind"]),
-        NounColumn("State", lambda attribute: ListCell(badge="active" if attribute["isActive"] else "inactive")),
+        NounColumn("State", lambda thing: ListCell(badge=_active(thing))),
     ),
     list=lambda tx, visit, _asked: objects.described_attributes(tx, str(visit.path.get("objectId") or visit.path["id"])),
     new=("New attribute", MemberRole.ADMIN),
     empty="No attributes yet.",
     get=lambda tx, visit: attributes.get_attribute(tx, visit.id("objectId"), visit.id("id")),
-    state=lambda attribute: "active" if attribute["isActive"] else "inactive",
+    state=_active,
     trail=objects.trail,
     form=NounForm(
         fields=(
@@ -311,21 +310,11 @@ ATTRIBUTES = ConsoleNoun(
         facts=objects.attribute_facts,
     ),
     actions=(
-        NounAction(
-            "active",
-            label=lambda attribute: "Deactivate" if attribute["isActive"] else "Activate",
-            fields=_switched,
-            act=objects.switch_attribute,
-        ),
-        NounAction(
-            "delete",
-            label=lambda _attribute: "Delete…",
-            title=lambda attribute: _delete_title(attribute["name"]),
-            text=objects.attribute_deletion_text,
-            button="Delete the attribute",
-            act=lambda tx, visit, attribute: attributes.delete_attribute(tx, visit.id("objectId"), attribute["id"]),
-            notice="attribute-deleted",
-            goes_to_list=True,
+        _switch("active", ("Activate", "Deactivate"), "isActive", objects.switch_attribute),
+        _deletion(
+            "attribute",
+            objects.attribute_deletion_text,
+            lambda tx, visit, attribute: attributes.delete_attribute(tx, visit.id("objectId"), attribute["id"]),
             is_slow=True,
         ),
     ),
@@ -340,13 +329,13 @@ OBJECTS = ConsoleNoun(
         NounColumn("Name", lambda known: ListCell(known["pluralName"], note=known["description"] or "")),
         NounColumn("Slug", lambda known: ListCell(known["slug"], "code")),
         NounColumn("Type", lambda known: known["type"]),
-        NounColumn("State", lambda known: ListCell(badge="active" if known["isActive"] else "inactive")),
+        NounColumn("State", lambda thing: ListCell(badge=_active(thing))),
         NounColumn("Records", lambda known: ListCell(f"{known['total']:,}", path=f"/records/{known['slug']}"), is_number=True),
     ),
     list=objects.list_page,
     empty="No objects yet.",
     get=lambda tx, visit: object_store.get_object(tx, visit.id("id")),
-    state=lambda known: "active" if known["isActive"] else "inactive",
+    state=_active,
     show=objects.page_values,
     template="object.html",
     children=ATTRIBUTES,
@@ -368,22 +357,17 @@ OBJECTS = ConsoleNoun(
         edit_title="Edit object",
     ),
     actions=(
-        NounAction(
+        _switch(
             "active",
-            label=lambda known: "Deactivate" if known["isActive"] else "Activate",
-            fields=_switched,
-            act=objects.switch,
+            ("Activate", "Deactivate"),
+            "isActive",
+            objects.switch,
             is_offered=lambda _visit, known: not objects.is_standard(known),
         ),
-        NounAction(
-            "delete",
-            label=lambda _known: "Delete…",
-            title=lambda known: _delete_title(known["pluralName"]),
-            text=objects.deletion_text,
-            button="Delete the object",
-            act=lambda tx, _visit, known: object_store.delete_object(tx, known["id"]),
-            notice="object-deleted",
-            goes_to_list=True,
+        _deletion(
+            "object",
+            objects.deletion_text,
+            lambda tx, _visit, known: object_store.delete_object(tx, known["id"]),
             is_offered=lambda _visit, known: not objects.is_standard(known),
         ),
     ),
@@ -424,12 +408,12 @@ MEMBERS = ConsoleNoun(
         new_button="Invite",
     ),
     actions=(
-        NounAction("link", label=lambda _member: "Create a password link", act=administration.password_link),
+        NounAction("link", label="Create a password link", act=administration.password_link),
         NounAction(
             "lock",
-            label=lambda _member: "Remove access…",
+            label="Remove access…",
             title=lambda member: f"Remove access for {member['user']['name']} ({member['user']['email']})",
-            text=lambda _tx, _member: (
+            text=(
                 "This deletes the password, invalidates open links and ends every session. The member and everything they created stay. "
                 "A new link restores access."
             ),
@@ -480,9 +464,9 @@ KEYS = ConsoleNoun(
     actions=(
         NounAction(
             "revoke",
-            label=lambda _key: "Revoke",
+            label="Revoke",
             title=lambda key: f"Revoke {key['name']}",
-            text=lambda _tx, _key: "The next request with this key is refused, and its portal sessions end. This cannot be undone.",
+            text="The next request with this key is refused, and its portal sessions end. This cannot be undone.",
             button="Revoke the key",
             act=administration.revoke_key,
             notice="revoked",
@@ -520,7 +504,7 @@ SESSIONS = ConsoleNoun(
     actions=(
         NounAction(
             "end",
-            label=lambda _session: "End",
+            label="End",
             act=administration.end_session,
             needs=MemberRole.VIEWER,
             fields=lambda session: {"from": session["from"]},

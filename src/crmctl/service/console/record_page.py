@@ -8,7 +8,6 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import cells_of, labels_in, reference_target, value_text
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
@@ -17,7 +16,7 @@ from crmctl.service.console.record_list import object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.roles import MemberRole
-from crmctl.service.store import activities, attributes, objects, records
+from crmctl.service.store import activities, attributes, records
 from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
@@ -35,13 +34,9 @@ Attributes = Sequence[Mapping[str, Any]]
 
 def add_pages(pages: Pages) -> None:
     """All pages of one record."""
-    _add_create(pages)
     _add_show(pages)
     _add_edit(pages)
-    _add_delete(pages)
 
-
-def _add_create(pages: Pages) -> None:
     @pages.get("/records/{slug}/new", needs=MemberRole.MEMBER)
     def new_record(tx: Tx, visit: Visit) -> ConsolePage:
         known = object_of(tx, visit)
@@ -58,8 +53,8 @@ def _add_create(pages: Pages) -> None:
         blank = fields_for(found, {}, {})
         filled = submitted(blank, visit.form)
         # The form brings the id of the record it makes: sent twice (reloaded, pressed twice) it makes one.
-        record_id = canonical_uuid(visit.text("id")) or visit.context.ids()
-        if _exists(tx, known["id"], record_id):
+        record_id = visit.form_id()
+        if records.count_records(tx, known["id"], [Condition("id", Operator.EQUALS, record_id)]):
             return Redirect(f"/records/{known['slug']}/{record_id}", "record-created-before")
         data, filled, problem = _read(tx, found, {}, (blank, filled))
         if problem is None:
@@ -81,8 +76,7 @@ def _add_show(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/{recordId:uuid}/history")
     def show_history(tx: Tx, visit: Visit) -> ConsolePage:
-        known, page = object_of(tx, visit), visit.number("page", 1)
-        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        (known, record), page = _opened(tx, visit), visit.number("page", 1)
         history = read_history(tx, known["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
         values = {
             "section": f"records-{known['slug']}",
@@ -99,8 +93,7 @@ def _add_show(pages: Pages) -> None:
 
     @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER)
     def add_activity(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known = object_of(tx, visit)
-        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        known, record = _opened(tx, visit)
         link = {"objectId": known["id"], "recordId": record["id"]}
         fields = {
             "title": visit.text("title"),
@@ -118,10 +111,8 @@ def _add_show(pages: Pages) -> None:
 def _add_edit(pages: Pages) -> None:
     @pages.get("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER)
     def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
-        known = object_of(tx, visit)
-        record = records.get_record(tx, known["id"], visit.id("recordId"))
-        found = attributes.list_attributes(tx, known["id"])
-        stored = fields_for(found, record["data"], labels_in(tx, found, record["data"]))
+        known, record = _opened(tx, visit)
+        found, stored = _stored(tx, record)
         if not visit.query.get("back"):
             return _form(tx, visit, known, record, stored)
         data = record["data"] | _before(tx, known, record, visit.query["back"])
@@ -129,51 +120,22 @@ def _add_edit(pages: Pages) -> None:
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known = object_of(tx, visit)
-        record = records.get_record(tx, known["id"], visit.id("recordId"))
+        known, record = _opened(tx, visit)
         if visit.text("version") != records.version_of(record):
-            return _conflict(tx, visit, known)
-        found = attributes.list_attributes(tx, known["id"])
-        stored = fields_for(found, record["data"], labels_in(tx, found, record["data"]))
+            return _conflict(tx, visit)
+        found, stored = _stored(tx, record)
         data, filled, problem = _read(tx, found, record["data"], (stored, submitted(stored, visit.form)))
         if problem is None and data:
             try:
                 records.update_record(tx, known["id"], record["id"], data, [visit.text("version")], **visit.stamp())
             except PreconditionFailed:
-                return _conflict(tx, visit, known)
+                return _conflict(tx, visit)
             except (BadRequest, Conflict) as error:
                 filled, problem = _blamed(tx, known, filled, data, error)
         if problem is not None:
             return _form(tx, visit, known, record, filled, problem, base=stored)
         return Redirect(f"/records/{known['slug']}/{record['id']}", "saved" if data else "nothing-changed")
 
-
-def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
-    """Return the values that the change of this moment overwrote, by slug. Raises NotFound."""
-    history = read_history(tx, str(known["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
-    change = next((each for each in history.changes if each["at"] == at and each["type"] == RECORD_UPDATED), None)
-    if change is None:
-        raise NotFound("no change of this record at that moment is known any more")
-    return {each["attributeSlug"]: each["old"] for each in change["changes"]}
-
-
-def _conflict(tx: Tx, visit: Visit, known: Mapping[str, Any]) -> ConsolePage:
-    """Return the form with the visitor's changes merged into the values someone else saved."""
-    record = records.get_record(tx, str(known["id"]), visit.id("recordId"))
-    found = attributes.list_attributes(tx, str(known["id"]))
-    stored = fields_for(found, record["data"], labels_in(tx, found, record["data"]))
-    fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
-    said = f"{_last_saver(tx, known, record)} saved this record; your changes are kept below, check them and save again"
-    return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
-
-
-def _last_saver(tx: Tx, known: Mapping[str, Any], record: Json) -> str:
-    """Return who saved the record last, and when."""
-    change = next(iter(read_history(tx, str(known["id"]), record["id"], 1).changes), None)
-    return f"{actor_name(change['by'])} (on {moment(change['at'])} UTC)" if change else "someone else"
-
-
-def _add_delete(pages: Pages) -> None:
     @pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
     def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
         return _ask_to_delete(tx, visit)
@@ -188,9 +150,40 @@ def _add_delete(pages: Pages) -> None:
         return Redirect(f"/records/{known['slug']}", "record-deleted")
 
 
-def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HTTPStatus.OK) -> ConsolePage:
+def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
+    """Return the values that the change of this moment overwrote, by slug. Raises NotFound."""
+    history = read_history(tx, str(known["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
+    change = next((each for each in history.changes if each["at"] == at and each["type"] == RECORD_UPDATED), None)
+    if change is None:
+        raise NotFound("no change of this record at that moment is known any more")
+    return {each["attributeSlug"]: each["old"] for each in change["changes"]}
+
+
+def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
+    """Return the form with the visitor's changes merged into the values someone else saved."""
+    known, record = _opened(tx, visit)
+    _, stored = _stored(tx, record)
+    fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
+    change = next(iter(read_history(tx, known["id"], record["id"], 1).changes), None)
+    saver = f"{actor_name(change['by'])} (on {moment(change['at'])} UTC)" if change else "someone else"
+    said = f"{saver} saved this record; your changes are kept below, check them and save again"
+    return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
+
+
+def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:
+    """Return the object and the record in the path. Raises NotFound."""
     known = object_of(tx, visit)
-    record = records.get_record(tx, known["id"], visit.id("recordId"))
+    return known, records.get_record(tx, known["id"], visit.id("recordId"))
+
+
+def _stored(tx: Tx, record: Json) -> tuple[list[Json], list[FormField]]:
+    """Return the attributes of a record and its form as stored."""
+    found = attributes.list_attributes(tx, record["objectId"])
+    return found, fields_for(found, record["data"], labels_in(tx, found, record["data"]))
+
+
+def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HTTPStatus.OK) -> ConsolePage:
+    known, record = _opened(tx, visit)
     referring = _referring(tx, visit, known, record["id"])
     refers = sum(each["total"] or 0 for each in referring)
     lists = ", ".join(f"{each['object']['pluralName']}: {each['attribute']['name']}" for each in referring if each["total"] is None)
@@ -272,7 +265,7 @@ def _form(
         "targets": {field.slug: slugs.get(field.target_id, "") for field in fields},
         "base_line": fingerprints(base or fields),
         "version": records.version_of(record) if record else "",
-        "form_id": canonical_uuid(visit.text("id")) or visit.context.ids(),
+        "form_id": visit.form_id(),
         "error": error,
         "back": visit.query.get("back", ""),
     }
@@ -280,8 +273,7 @@ def _form(
 
 
 def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
-    known = object_of(tx, visit)
-    record = records.get_record(tx, known["id"], visit.id("recordId"))
+    known, record = _opened(tx, visit)
     found = attributes.list_attributes(tx, known["id"], include_inactive=True)
     shown = [each for each in found if each["isActive"] or each["slug"] in record["data"]]
     [cells] = cells_of(tx, shown, [record], visit)
@@ -306,13 +298,13 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
 def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
     """Changes as a page shows them: who, when, and the old and new text of each attribute."""
     kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
-    labels = _labels_of_changes(tx, kinds, history)
+    labels: dict[str, str] = {}
+    for value in ("old", "new"):
+        for change in history.changes:
+            labels |= labels_in(tx, list(kinds.values()), {each["attributeSlug"]: each[value] for each in change["changes"]})
 
     def text(slug: str, value: Any) -> str:
-        of_type = kinds[slug]["type"] if slug in kinds else ""
-        if of_type == AttributeType.REFERENCE and value:
-            return shortened(", ".join(labels.get(each, str(each)) for each in _as_list(value)))
-        return shortened(value_text(of_type, value))
+        return shortened(labels.get(str(value)) or value_text(kinds[slug]["type"] if slug in kinds else "", value))
 
     return [
         {
@@ -327,22 +319,6 @@ def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
         }
         for change in history.changes
     ]
-
-
-def _labels_of_changes(tx: Tx, kinds: Mapping[str, Any], history: History) -> dict[str, str]:
-    """Return the names of all records in old and new reference values, by id."""
-    named: dict[str, set[str]] = {}
-    for change in history.changes:
-        for each in change["changes"]:
-            attribute = kinds.get(each["attributeSlug"])
-            target = reference_target(attribute) if attribute and attribute["type"] == AttributeType.REFERENCE else None
-            if target:
-                named.setdefault(target, set()).update(i for i in [*_as_list(each["old"]), *_as_list(each["new"])] if isinstance(i, str))
-    return {record: label for target, ids in named.items() for record, label in records.labels_of(tx, target, sorted(ids)).items()}
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[Json]:
@@ -376,8 +352,3 @@ def _referring_title(owner: Mapping[str, Any], attribute: Mapping[str, Any], kno
 def _label(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     naming = records.naming_attributes(load_schema(tx, str(known["id"])))
     return records.label_of(naming, str(record["id"]), record["data"])
-
-
-def _exists(tx: Tx, object_id: str, record_id: str) -> bool:
-    condition = Condition("id", Operator.EQUALS, record_id)
-    return bool(records.count_records(tx, objects.get_object(tx, object_id)["id"], [condition]))

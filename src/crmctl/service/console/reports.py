@@ -12,16 +12,15 @@ from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import ListCell, is_numeric, value_cell, value_text
-from crmctl.service.console.conditions_form import definitions_of, in_words, operators_for, refuse_unfinished, rows_from, rows_of
-from crmctl.service.console.noun_pages import form_status, form_values, refuse_if_saved_meanwhile
-from crmctl.service.console.pages import LARGE_FORM, Pages
-from crmctl.service.console.visits import ConsolePage, Download, Redirect, TurnedBack, Visit
-from crmctl.service.definitions.definitions_file import format_document, parse_entry, refuse_taken_name, report_entry, store_report
-from crmctl.service.faults import BadRequest, Conflict, Fault, check_shape
+from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
+from crmctl.service.console.pages import Pages
+from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
+from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
+from crmctl.service.faults import BadRequest, check_shape
 from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, ReportDefinition
 from crmctl.service.reports.report_run import run_report
 from crmctl.service.roles import MemberRole
-from crmctl.service.store import attributes, objects, records, reports
+from crmctl.service.store import attributes, records, reports
 from crmctl.service.store.tx import Tx
 from crmctl.values.value_readers import canonical_uuid
 
@@ -231,9 +230,7 @@ RUNS_PER_PAGE = 25
 
 
 def add_pages(pages: Pages) -> None:
-    """Register the pages of one report, its form and its runs."""
-    _add_create(pages)
-    _add_change(pages)
+    """Register the pages of a report's runs."""
     _add_results(pages)
 
     @pages.post("/reports/{id:uuid}/run", needs=MemberRole.MEMBER, in_transaction=False)
@@ -275,54 +272,25 @@ MEASURES = 3
 """Rows for measures in the form; YAML takes any number."""
 
 
-def _add_create(pages: Pages) -> None:
-    @pages.get("/reports/new", needs=MemberRole.ADMIN)
-    def new_report(tx: Tx, visit: Visit) -> ConsolePage:
-        slug = visit.query.get("object") or (visit.objects[0]["slug"] if visit.objects else "")
-        return _form(tx, visit, None, {"name": "", "object": slug})
-
-    @pages.post("/reports", form_limit=LARGE_FORM)
-    def create_report(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        try:
-            wanted = _wanted(visit)
-            refuse_taken_name(reports.list_reports(tx), wanted.name, None)
-            store_report(tx, wanted, visit.session.member_id, **visit.stamp())
-        except (BadRequest, Conflict) as error:
-            return _form(tx, visit, None, _typed(visit), error)
-        made = next(each["id"] for each in reports.list_reports(tx) if each["name"] == wanted.name)
-        return Redirect(f"/reports/{made}", "report-created")
+def save(tx: Tx, visit: Visit, report: Json | None = None) -> Outcome:
+    """Create a report, or change this one. Raises BadRequest and Conflict."""
+    definition = _definition(visit)
+    refuse_taken_name(reports.list_reports(tx), definition.name, report["id"] if report else None)
+    if report:
+        reports.rename_report(tx, report["id"], definition.name)
+    store_report(tx, definition, visit.session.member_id, **visit.stamp())
+    report_id = next(each["id"] for each in reports.list_reports(tx) if each["name"] == definition.name)
+    return Redirect(f"/reports/{report_id}", "saved" if report else "report-created")
 
 
-def _add_change(pages: Pages) -> None:
-    @pages.get("/reports/{id:uuid}/edit", needs=MemberRole.ADMIN)
-    def edit_report(tx: Tx, visit: Visit) -> ConsolePage:
-        entry = report_entry(tx, visit.id("id"))
-        return _form(tx, visit, visit.id("id"), entry | ({"object": visit.query["object"]} if visit.query.get("object") else {}))
-
-    @pages.post("/reports/{id:uuid}/edit", form_limit=LARGE_FORM)
-    def change_report(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known_id = reports.get_report(tx, visit.id("id"))["id"]
-        try:
-            stored = report_entry(tx, known_id)
-            refuse_if_saved_meanwhile(tx, visit, stored, stored["name"])
-            wanted = _wanted(visit)
-            refuse_taken_name(reports.list_reports(tx), wanted.name, known_id)
-            reports.rename_report(tx, known_id, wanted.name)
-            store_report(tx, wanted, **visit.stamp())
-        except (BadRequest, Conflict) as error:
-            # The new name must not stay when the rest does not.
-            raise TurnedBack(_form(tx, visit, known_id, _typed(visit), error)) from error
-        return Redirect(f"/reports/{known_id}", "saved")
-
-
-def _wanted(visit: Visit) -> ReportDefinition:
+def _definition(visit: Visit) -> ReportDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(ReportDefinition, visit.raw("yaml"))
     refuse_unfinished(rows_of(visit.form))
     _refuse_unchosen(visit)
-    wanted = check_shape(ReportDefinition, _typed(visit))
-    assert isinstance(wanted, ReportDefinition)
-    return wanted
+    definition = check_shape(ReportDefinition, _typed(visit))
+    assert isinstance(definition, ReportDefinition)
+    return definition
 
 
 def _refuse_unchosen(visit: Visit) -> None:
@@ -358,24 +326,20 @@ def _typed(visit: Visit) -> Json:
     return entry
 
 
-def _form(tx: Tx, visit: Visit, known_id: str | None, entry: Json, error: Fault | None = None) -> ConsolePage:
-    is_yaml = visit.text("as") == "yaml" or visit.query.get("as") == "yaml"
-    known = objects.find_object_by_slug(tx, str(entry.get("object", "")))
-    stored = report_entry(tx, known_id) if known_id else None
-    found = attributes.list_attributes(tx, known["id"]) if known else []
+def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
+    entry = _typed(visit) if is_sent else stored
+    slug = visit.query.get("object") or entry.get("object") or (visit.objects[0]["slug"] if visit.objects else "")
+    entry = {"name": "", **entry, "object": slug}
+    values = definition_values(tx, visit, entry, "filters")
     measures = [(each["function"], each.get("attribute", "")) for each in entry.get("measures", [])]
-    values = {
-        "section": "reports",
-        "known_id": known_id,
-        "entry": {"description": "", "columns": [], "groupBy": "", "sort": None, "limit": "", **entry},
-        "is_yaml": is_yaml,
-        "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else format_document(entry),
-        "attributes": found,
-        "conditions": rows_from(entry.get("filters", [])),
-        "operators": operators_for,
+    return values | {
+        "entry": {"columns": [], "groupBy": "", "sort": None, "limit": "", **entry},
         "functions": FUNCTIONS,
         "measures": [*measures, *[("", "")] * (MEASURES - len(measures))],
         "is_grouped": bool(entry.get("groupBy") or entry.get("measures")),
-        "sortable": [*FIELDS_OF_EVERY_RECORD[1:], *(each["slug"] for each in found), *columns_measured(entry.get("measures", []))],
+        "sortable": [
+            *FIELDS_OF_EVERY_RECORD[1:],
+            *(each["slug"] for each in values["attributes"]),
+            *columns_measured(entry.get("measures", [])),
+        ],
     }
-    return ConsolePage("report_form.html", values | form_values(stored, error), form_status(error))

@@ -31,7 +31,6 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
     portal.get("")(lambda _tx, _visit: Redirect("/webhooks"))
     for add_pages in (
         record_page.add_pages,
-        files.add_import_pages,
         record_list.add_pages,
         sign_in.add_account_pages,
         reports.add_pages,

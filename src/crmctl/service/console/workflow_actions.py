@@ -11,7 +11,7 @@ from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import cells_of, labels_in, reference_target
+from crmctl.service.console.cells import ListCell, cells_of, labels_in, reference_target
 from crmctl.service.console.record_form import FormField, Input, changes, fields_for, submitted
 from crmctl.service.console.visits import Visit
 from crmctl.service.faults import BadRequest
@@ -283,44 +283,29 @@ OF_THE_RUN = "the one the run is about"
 OF_THE_RUN_IF_ANY = "the record the run is about, if there is one"
 
 
-@dataclass(frozen=True)
-class ActionFact:
-    """One line: what it is called, its text, and where that leads; `is_code` for templates and JSON."""
-
-    name: str
-    text: str
-    path: str = ""
-    is_code: bool = False
+Fact = tuple[str, ListCell]
+"""What it is called, and its value; templates and JSON are code."""
 
 
-@dataclass(frozen=True)
-class ActionWords:
-    """`of` is the object it does it to."""
-
-    what: str
-    of: str
-    facts: Sequence[ActionFact]
-
-
-def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str) -> list[ActionWords]:
-    """`about` is the slug of the workflow's object."""
+def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str) -> list[tuple[str, str, list[Fact]]]:
+    """Return what each action does, to which object, and its facts; `about` is the slug of the workflow's object."""
     return [_in_words(tx, visit, each, about) for each in actions]
 
 
-def _in_words(tx: Tx, visit: Visit, action: Mapping[str, Any], about: str) -> ActionWords:
+def _in_words(tx: Tx, visit: Visit, action: Mapping[str, Any], about: str) -> tuple[str, str, list[Fact]]:
     kind = str(action.get("type"))
     slug = str(action.get("object") or (about if kind == "updateRecord" else ""))
     names = {each["slug"]: each["pluralName"] for each in visit.objects}
-    of = names.get(slug, slug) if kind in WITH_DATA else ""
-    return ActionWords(
-        TYPES.get(kind, kind), of, _FACTS[kind](tx, visit, action, slug) if kind in _FACTS else [_code("Definition", action)]
-    )
+    if kind in WITH_DATA:
+        return TYPES[kind], names.get(slug, slug), _of_record(tx, visit, action, slug)
+    facts = {"createActivity": _of_activity, "callUrl": _of_call}.get(kind, lambda other: [_code("Definition", other)])
+    return TYPES.get(kind, kind), "", facts(action)
 
 
-def _of_record(tx: Tx, visit: Visit, action: Mapping[str, Any], slug: str) -> list[ActionFact]:
+def _of_record(tx: Tx, visit: Visit, action: Mapping[str, Any], slug: str) -> list[Fact]:
     facts = []
     if action["type"] == "updateRecord":
-        facts.append(_fact("Record", action["recordId"]) if action.get("recordId") else ActionFact("Record", OF_THE_RUN))
+        facts.append(_fact("Record", action["recordId"]) if action.get("recordId") else ("Record", ListCell(OF_THE_RUN)))
     data = action.get("data") or {}
     known = {each["slug"]: each for each in attributes_of(tx, slug)}
     fixed = {name: value for name, value in data.items() if name in known and not is_template(value)}
@@ -330,42 +315,36 @@ def _of_record(tx: Tx, visit: Visit, action: Mapping[str, Any], slug: str) -> li
         title = known[name]["name"] if name in known else f"{name} (no attribute any more)"
         if name not in shown:
             facts.append(_fact(title, value))
+        elif is_template(shown[name].text):
+            facts.append((title, ListCell(shown[name].text, "code")))
         else:
-            cell = shown[name]
-            facts.append(ActionFact(title, cell.text or "nothing: it is emptied", cell.path, is_template(cell.text)))
+            facts.append((title, shown[name] if shown[name].text else ListCell("nothing: it is emptied")))
     return facts
 
 
-def _of_activity(_tx: Tx, _visit: Visit, action: Mapping[str, Any], _slug: str) -> list[ActionFact]:
+def _of_activity(action: Mapping[str, Any]) -> list[Fact]:
     facts = [_fact("Title", action.get("title", ""))]
     facts += [_fact(name, action[field]) for field, name in (("summary", "Summary"), ("activityDate", "Date")) if action.get(field)]
     linked = action.get("linkedRecords")
-    facts.append(
-        ActionFact("Linked to", OF_THE_RUN_IF_ANY)
-        if linked is None
-        else _code("Linked to", linked)
-        if linked
-        else ActionFact("Linked to", "nothing")
-    )
-    return [*facts, *([_code("Participants", action["participants"])] if action.get("participants") else [])]
+    to = ListCell(OF_THE_RUN_IF_ANY if linked is None else "nothing")
+    facts.append(_code("Linked to", linked) if linked else ("Linked to", to))
+    return [*facts, _code("Participants", action["participants"])] if action.get("participants") else facts
 
 
-def _of_call(_tx: Tx, _visit: Visit, action: Mapping[str, Any], _slug: str) -> list[ActionFact]:
+def _of_call(action: Mapping[str, Any]) -> list[Fact]:
     """Of headers only the names: they hold what proves the call's right."""
-    body = _code("Body", action["body"]) if action.get("body") is not None else ActionFact("Body", "all that templates can name, as JSON")
-    facts = [ActionFact("POST to", str(action.get("url", "")), is_code=True), body]
+    everything = ("Body", ListCell("all that templates can name, as JSON"))
+    facts = [("POST to", ListCell(str(action.get("url", "")), "code"))]
+    facts.append(_code("Body", action["body"]) if action.get("body") is not None else everything)
     if action.get("headers"):
-        facts.append(ActionFact("Headers", ", ".join(action["headers"])))
+        facts.append(("Headers", ListCell(", ".join(action["headers"]))))
     again = "yes" if action.get("repeat") else "no, the run fails: the call may have arrived"
-    return [*facts, ActionFact("Called again when interrupted", again)]
+    return [*facts, ("Called again when interrupted", ListCell(again))]
 
 
-_FACTS = {"updateRecord": _of_record, "createRecord": _of_record, "createActivity": _of_activity, "callUrl": _of_call}
+def _fact(name: str, value: Any) -> Fact:
+    return (name, ListCell(value, "code" if is_template(value) else "lines")) if isinstance(value, str) else _code(name, value)
 
 
-def _fact(name: str, value: Any) -> ActionFact:
-    return ActionFact(name, value, is_code=is_template(value)) if isinstance(value, str) else _code(name, value)
-
-
-def _code(name: str, value: Any) -> ActionFact:
-    return ActionFact(name, jsontext.dumps(value), is_code=True)
+def _code(name: str, value: Any) -> Fact:
+    return name, ListCell(jsontext.dumps(value), "code")

@@ -7,15 +7,13 @@ from typing import Any, get_args
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.console.conditions_form import definitions_of, in_words, operators_for, refuse_unfinished, rows_from, rows_of
-from crmctl.service.console.noun_pages import form_status, form_values, refuse_if_saved_meanwhile
-from crmctl.service.console.pages import LARGE_FORM, Pages
-from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, TurnedBack, Visit
+from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
+from crmctl.service.console.pages import Pages
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
 from crmctl.service.console.workflow_actions import (
     PLAIN,
     TYPES,
     WITH_DATA,
-    ActionBlock,
     actions_in_words,
     actions_of,
     blocks_for,
@@ -23,10 +21,9 @@ from crmctl.service.console.workflow_actions import (
     pressed,
     typed_blocks,
 )
-from crmctl.service.definitions.definitions_file import format_document, parse_entry, refuse_taken_name, store_workflow, workflow_entry
-from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, check_shape
-from crmctl.service.roles import MemberRole
-from crmctl.service.store import attributes, objects, workflow_runs, workflows
+from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
+from crmctl.service.faults import BadRequest, Conflict, NotFound, check_shape
+from crmctl.service.store import attributes, workflow_runs, workflows
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import start_by_hand
 from crmctl.service.workflows.workflow_definition import Trigger, WorkflowDefinition
@@ -36,9 +33,7 @@ LATE_SECONDS = 120.0
 
 
 def add_pages(pages: Pages) -> None:
-    """Register the pages of one workflow, its form and its runs."""
-    _add_create(pages)
-    _add_change(pages)
+    """Register the page of a workflow's run."""
 
     @pages.get("/workflows/{id:uuid}/runs/{runId:uuid}")
     def show_run(tx: Tx, visit: Visit) -> ConsolePage:
@@ -98,66 +93,36 @@ def _data(text: str) -> Json | None:
     return data
 
 
-def _add_create(pages: Pages) -> None:
-    @pages.get("/workflows/new", needs=MemberRole.ADMIN)
-    def new_workflow(tx: Tx, visit: Visit) -> ConsolePage:
-        slug = visit.query.get("object", visit.objects[0]["slug"] if visit.objects else "")
-        entry = {"name": "", "trigger": "record/created", "enabled": False, "actions": []} | ({"object": slug} if slug else {})
-        return _form(tx, visit, None, entry)
-
-    @pages.post("/workflows", form_limit=LARGE_FORM)
-    def create_workflow(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        if again := _again(tx, visit, None):
-            return again
-        try:
-            wanted = _wanted(tx, visit)
-            refuse_taken_name(workflows.list_workflows(tx), wanted.name, None)
-            store_workflow(tx, wanted, visit.session.member_id, **visit.stamp())
-        except (BadRequest, Conflict) as error:
-            return _form(tx, visit, None, _heading(visit), error)
-        made = next(each["id"] for each in workflows.list_workflows(tx) if each["name"] == wanted.name)
-        return Redirect(f"/workflows/{made}", "workflow-created")
+def save(tx: Tx, visit: Visit, workflow: Json | None = None) -> Outcome:
+    """Create a workflow, or change this one. Raises BadRequest and Conflict."""
+    try:
+        definition = _definition(tx, visit)
+        refuse_taken_name(workflows.list_workflows(tx), definition.name, workflow["id"] if workflow else None)
+        if workflow:
+            workflows.rename_workflow(tx, workflow["id"], definition.name)
+        store_workflow(tx, definition, visit.session.member_id, **visit.stamp())
+    except BadRequest as error:
+        raise BadRequest(error.message if visit.text("as") == "yaml" else in_form_words(error.message), error.details) from error
+    workflow_id = next(each["id"] for each in workflows.list_workflows(tx) if each["name"] == definition.name)
+    return Redirect(f"/workflows/{workflow_id}", "saved" if workflow else "workflow-created")
 
 
-def _add_change(pages: Pages) -> None:
-    @pages.get("/workflows/{id:uuid}/edit", needs=MemberRole.ADMIN)
-    def edit_workflow(tx: Tx, visit: Visit) -> ConsolePage:
-        return _form(tx, visit, visit.id("id"), workflow_entry(tx, visit.id("id")))
-
-    @pages.post("/workflows/{id:uuid}/edit", form_limit=LARGE_FORM)
-    def change_workflow(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        stored = workflow_entry(tx, visit.id("id"))
-        known_id = visit.id("id")
-        if again := _again(tx, visit, known_id):
-            return again
-        try:
-            refuse_if_saved_meanwhile(tx, visit, stored, stored["name"])
-            wanted = _wanted(tx, visit)
-            refuse_taken_name(workflows.list_workflows(tx), wanted.name, known_id)
-            workflows.rename_workflow(tx, known_id, wanted.name)
-            store_workflow(tx, wanted, **visit.stamp())
-        except (BadRequest, Conflict) as error:
-            # The new name must not stay when the rest does not.
-            raise TurnedBack(_form(tx, visit, known_id, _heading(visit), error)) from error
-        return Redirect(f"/workflows/{known_id}", "saved")
+def pressed_values(tx: Tx, visit: Visit) -> Json | None:
+    """Return the form's values after a button that adds, moves or removes."""
+    changed = pressed(tx, visit, visit.text("object")) if visit.text("as") != "yaml" else None
+    return {"blocks": changed[0], "focus": changed[1]} if changed else None
 
 
-def _again(tx: Tx, visit: Visit, known_id: str | None) -> ConsolePage | None:
-    """The form once more, after a button that adds, moves or removes; nothing is stored."""
-    found = pressed(tx, visit, visit.text("object")) if visit.text("as") != "yaml" else None
-    return _form(tx, visit, known_id, _heading(visit), focused=found) if found else None
-
-
-def _wanted(tx: Tx, visit: Visit) -> WorkflowDefinition:
+def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(WorkflowDefinition, visit.raw("yaml"))
     refuse_unfinished(rows_of(visit.form))
     entry = _heading(visit) | {"actions": actions_of(tx, typed_blocks(tx, visit, visit.text("object")))}
     if not entry["actions"]:
         raise BadRequest("a workflow needs at least one action", {"field": "actions"})
-    wanted = check_shape(WorkflowDefinition, entry)
-    assert isinstance(wanted, WorkflowDefinition)
-    return wanted
+    definition = check_shape(WorkflowDefinition, entry)
+    assert isinstance(definition, WorkflowDefinition)
+    return definition
 
 
 def _heading(visit: Visit) -> Json:
@@ -171,37 +136,18 @@ def _heading(visit: Visit) -> Json:
     return entry
 
 
-def _form(
-    tx: Tx,
-    visit: Visit,
-    known_id: str | None,
-    entry: Json,
-    error: Fault | None = None,
-    focused: tuple[list[ActionBlock], str] | None = None,
-) -> ConsolePage:
-    """`focused`: the blocks that a button of the form has made, and where the focus goes."""
+def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
+    first = visit.query.get("object", visit.objects[0]["slug"] if visit.objects else "")
+    fresh: Json = {"name": "", "trigger": "record/created", "enabled": False, "actions": []} | ({"object": first} if first else {})
+    entry = _heading(visit) if is_sent else stored or fresh
     about = str(entry.get("object", ""))
-    blocks = typed_blocks(tx, visit, about) if error else blocks_for(tx, entry.get("actions", []), about)
-    is_yaml = visit.text("as") == "yaml" or visit.query.get("as") == "yaml"
-    known = objects.find_object_by_slug(tx, about)
-    stored = workflow_entry(tx, known_id) if known_id else None
-    values = {
-        "section": "workflows",
-        "known_id": known_id,
-        "entry": {"description": "", "object": "", "cron": "", "timezone": "", "enabled": True, **entry},
-        "is_yaml": is_yaml,
-        "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else format_document(entry),
+    return definition_values(tx, visit, entry, "conditions") | {
+        "entry": {"object": "", "cron": "", "timezone": "", **entry},
         "triggers": get_args(Trigger),
-        "attributes": attributes.list_attributes(tx, known["id"]) if known else [],
-        "conditions": rows_from(entry.get("conditions", [])),
-        "operators": operators_for,
         "types": TYPES,
         "plain": PLAIN,
         "with_data": WITH_DATA,
-        "blocks": focused[0] if focused else blocks,
-        "focus": focused[1] if focused else "",
+        "blocks": typed_blocks(tx, visit, about) if is_sent else blocks_for(tx, entry.get("actions", []), about),
+        "focus": "",
         "targets": {each["id"]: each["slug"] for each in visit.objects},
     }
-    values |= form_values(stored, error) | ({"version": visit.text("version")} if focused else {})
-    values |= {} if is_yaml or error is None else {"error": in_form_words(error.message)}
-    return ConsolePage("workflow_form.html", values, form_status(error))

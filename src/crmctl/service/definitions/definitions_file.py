@@ -170,15 +170,13 @@ def store_workflow(tx: Tx, definition: WorkflowDefinition, created_by: str | Non
     return workflows.save_workflow(tx, draft, created_by, **stamp)
 
 
-def report_entry(tx: Tx, report_id: str) -> Json:
-    """Return a stored report as an entry of the file. Raises NotFound."""
-    wire = reports.get_report(tx, report_id)
+def report_entry(wire: Json) -> Json:
+    """Return a stored report as an entry of the file."""
     return {**_heading(wire), **wire["definition"]}
 
 
-def workflow_entry(tx: Tx, workflow_id: str) -> Json:
-    """Return a stored workflow as an entry of the file. Raises NotFound."""
-    wire = workflows.get_workflow(tx, workflow_id)
+def workflow_entry(wire: Json) -> Json:
+    """Return a stored workflow as an entry of the file."""
     kept = ("trigger", "cron", "timezone", "enabled", "conditions", "actions")
     return _heading(wire) | {field: wire[field] for field in kept if wire.get(field) not in (None, [])}
 

@@ -172,14 +172,14 @@ def dump_sections(tx: Tx) -> Json:
 
 
 def _reports(tx: Tx, slugs: dict[str, str]) -> list[Json]:
-    entries = [report_entry(tx, report["id"]) for report in reports.list_reports(tx)]
+    entries = [report_entry(reports.get_report(tx, report["id"])) for report in reports.list_reports(tx)]
     return [entry for entry in entries if entry.get("object") in slugs.values()]
 
 
 def _workflows(tx: Tx, slugs: dict[str, str]) -> list[Json]:
     workflow_ids = [workflow_id["id"] for workflow_id in workflows.list_workflows(tx)]
     return [
-        workflow_entry(tx, workflow_id)
+        workflow_entry(workflows.get_workflow(tx, workflow_id))
         for workflow_id in workflow_ids
         if workflows.load_workflow(tx, workflow_id).object_id in (None, *slugs)
     ]
