@@ -288,6 +288,8 @@ LEAST_BYTES = 65_536
 
 def storage_error(error: Exception, path: Path | None = None) -> StorageError | None:
     """Return the StorageError for an error of the disk or a database on it, else None. `path` is None for temporary files."""
+    if type(error).__name__ in ("ProgrammingError", "InterfaceError"):
+        return None  # a wrong call of sqlite3, not its file
     database = getattr(error, "sqlite_errorname", None)
     if database is None and type(error).__module__ != "sqlite3" and not (isinstance(error, OSError) and error.errno in STORAGE):
         return None

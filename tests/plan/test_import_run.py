@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.client.crm import Crm
+from crmctl.client.session import AttemptObserver
 from crmctl.errors import RejectedError
 from crmctl.files.validation import Batch, entry_of
 from crmctl.write.database import JobState, RowState
@@ -311,3 +313,16 @@ def test_requests_in_flight_end_when_another_one_stops_the_job(journal: Journal)
         assert exit_code(journal.counts(), result.error) == 4
         assert journal.counts()[RowState.CREATED] == len(server.records) >= 300
     assert journal.counts()[RowState.IN_DOUBT] == 0
+
+
+def test_a_sender_that_crashes_ends_the_run_and_leaves_its_batch_in_doubt(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_crm: Crm, _object: str, _records: object, *, watch: AttemptObserver, **_options: object) -> None:
+        watch.sending()
+        raise ZeroDivisionError
+
+    with BulkServer() as server:
+        monkeypatch.setattr(Crm, "bulk_write", crash)
+        with pytest.raises(ZeroDivisionError):
+            run(server.crm(), journal, prepared(250), DeliveryOptions(concurrency=2))
+    assert {row.state for row in journal.rows(1, 250).values()} <= {RowState.IN_DOUBT, RowState.UNSENT}
+    assert journal.counts()[RowState.IN_DOUBT] in (100, 200)

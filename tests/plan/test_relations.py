@@ -155,6 +155,18 @@ def test_an_answer_that_is_lost_doubles_nothing(desk: Desk, request_number: int,
     assert len(desk.server.records) == 4
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 422])
+@pytest.mark.parametrize("request_number", [0, 1], ids=["the parents", "the rows"])
+def test_a_refusal_after_the_commit_doubles_nothing_and_ends(desk: Desk, request_number: int, status: int) -> None:
+    desk.server.faults[request_number] = Fault(applies=True, status=status, body={"error": "refused", "message": "no"})
+    done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n")
+    done = desk.resume() if done.resumable else done
+    assert (counts(done), done.exit_code) == ({"created": 2}, ExitCode.OK)
+    assert desk.people() == {
+        "g@x.com": {}, "h@x.com": {}, "a@x.com": {"manager": "g@x.com"}, "b@x.com": {"manager": "h@x.com"},
+    }  # fmt: skip
+
+
 def test_what_references_mean_is_closed_when_the_job_is_over(desk: Desk) -> None:
     job = desk.start("email,manager\nann@x.io,zoe@x.io\n")
     references = job.input.references

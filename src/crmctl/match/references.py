@@ -212,7 +212,9 @@ class ReferenceMap:
         if path is not None:
             path.touch(mode=0o600)
         with ExitStack() as unless_ready:
-            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
+            # Threads that send rows read them again to check a refusal.
+            connected = sqlite3.connect(path or "", isolation_level=None, check_same_thread=False)
+            self._db = unless_ready.enter_context(closing(connected))
             self._db.executescript(_TABLES)
             unless_ready.pop_all()
 

@@ -172,7 +172,7 @@ class InFlight:
         self._interrupt = interrupt
         self._max_failures = max_failures
         self._number = first_number
-        self._in_flight: dict[int, Batch] = {}
+        self._in_flight: dict[int, tuple[Batch, threading.Thread]] = {}
         self._changed = threading.Condition()
         self._failed_rows = self._doubts = self._refusals = 0
 
@@ -203,7 +203,7 @@ class InFlight:
             if self.is_stopping:
                 raise Stopped
             yield
-            self._in_flight[number] = batch
+            self._in_flight[number] = batch, threading.current_thread()
 
     @contextmanager
     def arrival(self, number: int) -> Iterator[None]:
@@ -227,14 +227,14 @@ class InFlight:
                 self._changed.wait(TICK_SECONDS / 100)
 
     def close(self, grace: float, tell: Callable[[str], None]) -> dict[int, Batch]:
-        """Wait for batches in flight and return those still unanswered.
+        """Wait for batches in flight and return those still unanswered. The batch of a thread that crashed is never answered.
 
         After an interrupt, announce the wait through `tell` and wait at most `grace` seconds. A second interrupt ends the wait.
         """
         deadline = None
         self._interrupt.is_patient = True
         with self._changed:
-            while self._in_flight and not self._interrupt.again and (deadline is None or time.monotonic() < deadline):
+            while self._is_awaited and not self._interrupt.again and (deadline is None or time.monotonic() < deadline):
                 if self._interrupt.requested and deadline is None:
                     deadline = time.monotonic() + grace
                     what = "a request" if len(self._in_flight) == 1 else f"{len(self._in_flight)} requests"
@@ -245,7 +245,11 @@ class InFlight:
             if self._interrupt.requested and self.error is None:
                 self.error = InterruptedByUser("interrupted")
             left, self._in_flight = self._in_flight, {}
-            return left
+            return {number: batch for number, (batch, _) in left.items()}
+
+    @property
+    def _is_awaited(self) -> bool:
+        return any(sender.is_alive() for _, sender in self._in_flight.values())
 
     def tally(self, verdict: Verdict) -> None:
         """Count the outcome of a batch or part, and decide whether to continue."""
