@@ -107,6 +107,7 @@ class AnswerOutcome:
     false_success: bool
     reads: int
     writes: int
+    failed: int
     notes: tuple[str, ...] = ()
 
     @property
@@ -241,14 +242,14 @@ def play(told: AnswerPlay) -> AnswerOutcome:
                 stuck = counts == before and len(service.faults) == trouble
             if ended or stuck:
                 break
-        first = _count(service, folder, rows, clock)
+        first, failed = _count(service, folder, rows, clock), counts[RowState.FAILED]
         false_success = succeeded and not _is_exact(service, rows)
         clock.advance(1000)
         with closing(Journal(folder, clock)) as journal:
             look_back(service, journal, rows, clock)
         last = _count(service, folder, rows, clock)
     lost, doubled, misnamed = (max(first[at], last[at]) for at in range(3))
-    return AnswerOutcome(lost, doubled, misnamed, first[3], first[4], false_success, service.reads, service.writes, tuple(notes))
+    return AnswerOutcome(lost, doubled, misnamed, first[3], first[4], false_success, service.reads, service.writes, failed, tuple(notes))
 
 
 def _contents(service: AnsweringService) -> dict[str, str]:

@@ -48,3 +48,37 @@ def test_a_wrong_answer_is_found_out_before_the_job_ends(answer: str, recognitio
     for number in (1, 4):
         outcome = play(AnswerPlay(recognition, answers=((number, answer),)))
         assert outcome.is_right, outcome
+
+
+@pytest.mark.parametrize("lists", ["current", "5 s late", "every second read late"])
+@pytest.mark.parametrize("answer", ["429, applied all", "401, applied all", "403, applied all", "404, applied all"])
+@pytest.mark.parametrize("alteration", [None, "escapes text"])
+def test_rows_refused_the_second_time_are_created_if_the_first_request_created_them(
+    answer: str, lists: str, alteration: str | None
+) -> None:
+    """A unique attribute makes the service refuse the repeated rows, one of which it stored altered."""
+    outcome = play(AnswerPlay("unique", alteration, 3, ((0, answer),), lists, "similar"))
+    assert outcome.is_right, outcome
+    assert (outcome.failed, outcome.in_doubt) == (0, 0), outcome
+
+
+def test_a_row_that_was_refused_does_not_take_the_copy_of_its_twin() -> None:
+    """Row 6 is refused, row 5 differs from it in capitals and exists twice."""
+    outcome = play(AnswerPlay("capitals", answers=((0, "404, applied all"),), lists="every second read late", refused=6))
+    assert (outcome.is_right, outcome.failed) == (True, 1), outcome
+
+
+def test_lists_that_jump_between_two_states_do_not_keep_a_job_reading() -> None:
+    told = AnswerPlay(
+        "capitals", "collapses blanks", 8, ((2, "no answer, applied no"),), "every second read late", "others", False, 6, seed=14
+    )
+    outcome = play(told)
+    assert outcome.is_right, outcome
+    assert outcome.reads < 300
+
+
+def test_a_job_that_ended_before_its_lists_caught_up_waits_as_long_the_next_time() -> None:
+    """Rows 6 and 7 are refused as already used; the lists, 20 s late, do not show yet that an earlier request created them."""
+    faults = ((1, "503, applied to the last rows"), (5, "403, applied all"))
+    outcome = play(AnswerPlay("unique", "makes dates moments", 3, faults, "each record late", seed=120))
+    assert (outcome.is_right, outcome.failed) == (True, 0), outcome

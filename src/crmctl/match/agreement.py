@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import SequenceMatcher
@@ -19,6 +19,13 @@ from crmctl.values.moments import micros_of
 
 EXPLAINED = 0.7
 """An attribute with at least this agreement may be an altered form of the value sent."""
+
+SIMILAR = 0.5
+"""One attribute with at least this agreement may be altered beyond recognition, if two others that distinguish the row are unaltered."""
+
+UNALTERED = 0.9
+TELLING = 0.5
+"""Weight of an attribute that at most two rows share."""
 
 POSSIBLE = 0.34
 """A record with less agreement than this with every row belongs to another client."""
@@ -37,21 +44,29 @@ COMMON = 20
 class Agreement:
     """Result of pairing.
 
-    `found`: the altered record of a row. `possible`: rows that may have become one of the records. `extra`: more records with the content
-    of a found one. `strangers`: number of records that match no row.
+    `found`: the altered record of a row, None if the row exists but its record is uncertain. `ids`: the records of these rows. `possible`:
+    rows that may have become one of the records. `extra`: more records with the content of a found one.
     """
 
-    found: Mapping[int, str] = field(default_factory=dict)
+    found: Mapping[int, str | None] = field(default_factory=dict)
     possible: frozenset[int] = frozenset()
     extra: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    strangers: int = 0
+    ids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class _Candidate:
+    """A row that may have become a record. `agreements`: by attribute."""
+
     ordinal: int
     score: float
     is_strong: bool
+    agreements: Mapping[str, float]
+
+    def beats(self, other: _Candidate) -> bool:
+        """Whether this row agrees at least as well in each attribute, and clearly better in one."""
+        gains = [self.agreements.get(slug, 0.0) - score for slug, score in other.agreements.items()]
+        return bool(gains) and min(gains) >= 0 and max(gains) >= MARGIN
 
 
 class Scale:
@@ -60,51 +75,81 @@ class Scale:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._frequency = Counter(token for entry in entries for token in tokens(entry.data))
 
-    def compare(self, sent: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[float, bool]:
-        """Return the agreement of a record with a row, 0 to 1, and whether the record as a whole may be an altered form of the row."""
+    def compare(self, row: Entry, there: Mapping[str, Any]) -> _Candidate:
+        """Compare a record with a row: the agreement from 0 to 1, and whether the record as a whole may be an altered form of the row."""
         weights = total = 0.0
-        is_strong, tells = True, False
-        for slug, value in sent.items():
+        agreements: dict[str, float] = {}
+        telling = 0
+        for slug, value in row.data.items():
             if canonical(value) is None:
                 continue
             weight = 1 / max(1, self._frequency[(slug, token_of(value))])
             weights += weight
             if canonical(there.get(slug)) is None:
                 continue  # dropped by the service: no evidence either way
-            score = agreement(value, there.get(slug))
+            score = agreements[slug] = agreement(value, there.get(slug))
             total += weight * score
-            is_strong = is_strong and score >= EXPLAINED
-            tells = tells or score >= EXPLAINED
-        return (total / weights if weights else 0.0), is_strong and tells and total * 2 >= weights
+            telling += weight >= TELLING and score >= UNALTERED
+        weak = [score for score in agreements.values() if score < EXPLAINED]
+        is_explained = not weak or (len(weak) == 1 and weak[0] >= SIMILAR and telling >= 2)
+        is_strong = is_explained and len(weak) < len(agreements) and total * 2 >= weights
+        return _Candidate(row.ordinal, total / weights if weights else 0.0, is_strong, agreements)
 
 
 def pair_altered(rows: Sequence[Entry], records: Sequence[Record], batch: Sequence[Entry], others: Iterable[Entry]) -> Agreement:
-    """Pair missing rows of a batch with unexplained records (oldest first). `others`: the job's other rows."""
+    """Pair missing rows of a batch with unexplained records (oldest first). `others`: the job's other rows.
+
+    Rows that may have become the same records are judged together: they all exist if there are enough of these records.
+    """
     scale = Scale(batch)
     content: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         content[jsontext.dumps(_plain(record.data))].append(record)
     nearby = _Nearby(rows, is_indexed=len(rows) * len(content) > MOST_COMPARED)
-    candidates = {key: _candidates(nearby.rows(alike[0]), alike[0], scale) for key, alike in content.items()}
-    ours = {key: best[0].score for key, best in candidates.items() if best}
-    for key in _of_others({key: content[key][0] for key in ours}, ours, scale, others):
-        candidates[key] = []
-    found: dict[int, str] = {}
+    near = {key: best for key, alike in content.items() if (best := _candidates(nearby.rows(alike[0]), alike[0], scale))}
+    for key in _of_others({key: content[key][0] for key in near}, {key: best[0].score for key, best in near.items()}, scale, others):
+        del near[key]
+    found: dict[int, str | None] = {}
     extra: dict[int, list[str]] = {}
     possible: set[int] = set()
-    strangers = sum(len(content[key]) for key, best in candidates.items() if not best)
-    for key, best in sorted(candidates.items(), key=lambda item: -item[1][0].score if item[1] else 0.0):
-        margin = STRONG_MARGIN if best and best[0].is_strong else MARGIN
-        near = [candidate for candidate in best if candidate.score > best[0].score - margin]
-        free = [candidate.ordinal for candidate in near if candidate.ordinal not in found]
-        ids = [record.id for record in content[key]]
-        if near and len({candidate.ordinal for candidate in near}) <= len(ids) and all(candidate.is_strong for candidate in near):
-            found.update(zip(free, ids, strict=False))
-            if (surplus := ids[len(free) :]) and near:
-                extra.setdefault(near[-1].ordinal, []).extend(surplus)
-        else:
-            possible.update(candidate.ordinal for candidate in near)
-    return Agreement(found, frozenset(possible - found.keys()), extra, strangers)
+    ids: set[str] = set()
+    strong = {key: candidates for key, candidates in near.items() if all(candidate.is_strong for candidate in candidates)}
+    for group in _groups(strong):
+        edges = sorted(((candidate, key) for key in group for candidate in strong[key]), key=lambda edge: -edge[0].score)
+        left = {key: [record.id for record in content[key]] for key in group}
+        pairs: dict[int, tuple[str, str, float]] = {}
+        for candidate, key in edges:
+            if candidate.ordinal not in pairs and left[key]:
+                pairs[candidate.ordinal] = (key, left[key].pop(0), candidate.score)
+        if open_rows := {candidate.ordinal for candidate, _ in edges} - pairs.keys():
+            possible |= open_rows | pairs.keys()
+            continue
+        ids.update(record_id for _, record_id, _ in pairs.values())
+        for ordinal, (own, record_id, score) in pairs.items():
+            rivals = (edge for edge in edges if (edge[0].ordinal == ordinal) is not (edge[1] == own))
+            found[ordinal] = None if any(rival.score >= score for rival, _ in rivals) else record_id
+            if left[own]:
+                extra[ordinal], left[own] = left[own], []
+    possible.update(candidate.ordinal for key in near.keys() - strong.keys() for candidate in near[key])
+    return Agreement(found, frozenset(possible - found.keys()), extra, frozenset(ids))
+
+
+def _groups(near: Mapping[str, Sequence[_Candidate]]) -> Iterator[set[str]]:
+    """Yield the keys of records that share candidates, directly or through others."""
+    by_row: dict[int, list[str]] = defaultdict(list)
+    for key, candidates in near.items():
+        for candidate in candidates:
+            by_row[candidate.ordinal].append(key)
+    told: set[str] = set()
+    for first in near:
+        group, reached = set[str](), [first]
+        while reached:
+            if (key := reached.pop()) not in told:
+                told.add(key)
+                group.add(key)
+                reached += (other for candidate in near[key] for other in by_row[candidate.ordinal])
+        if group:
+            yield group
 
 
 class _Nearby:
@@ -127,9 +172,11 @@ class _Nearby:
 
 
 def _candidates(rows: Iterable[Entry], record: Record, scale: Scale) -> list[_Candidate]:
-    """Return the rows that may have become a record, best first."""
-    scored = (_Candidate(row.ordinal, *scale.compare(row.data, record.data)) for row in rows)
-    return sorted((candidate for candidate in scored if candidate.score >= POSSIBLE), key=lambda one: (-one.score, one.ordinal))
+    """Return the rows that may have become a record, best first, without those that agree clearly less than the best."""
+    scored = (scale.compare(row, record.data) for row in rows)
+    every = sorted((candidate for candidate in scored if candidate.score >= POSSIBLE), key=lambda one: (-one.score, one.ordinal))
+    margin = STRONG_MARGIN if every and every[0].is_strong else MARGIN
+    return [one for one in every if one.score > every[0].score - margin and not every[0].beats(one)]
 
 
 def _of_others(records: Mapping[str, Record], ours: Mapping[str, float], scale: Scale, others: Iterable[Entry]) -> set[str]:
@@ -144,8 +191,8 @@ def _of_others(records: Mapping[str, Record], ours: Mapping[str, float], scale: 
     for entry in others:
         near = {key for token in tokens(entry.data) if len(index.get(token, ())) <= COMMON for key in index.get(token, ())}
         for key in near - theirs:
-            score, is_strong = scale.compare(entry.data, records[key].data)
-            if is_strong and score >= ours[key]:
+            other = scale.compare(entry, records[key].data)
+            if other.is_strong and other.score >= ours[key]:
                 theirs.add(key)
     return theirs
 
@@ -218,7 +265,7 @@ def _agree_texts(sent: str, there: str) -> float:
     short, long = sorted((first, second), key=len)
     if short and (long.startswith(short) or (len(short) >= 3 and short in long)):
         is_cut = _letters(there) in written or written in _letters(there)
-        return 0.7 + (0.2 * len(short) / len(long) if is_cut else 0)
+        return 0.8 + 0.1 * len(short) / len(long) if is_cut else 0.7
     digits = sorted(("".join(filter(str.isdigit, text)) for text in (first, second)), key=len)
     if digits[0] and not digits[1].startswith(digits[0]):
         return 0.0

@@ -91,7 +91,7 @@ class RecordMatch:
 
     `found`: the record id by ordinal, None if the row exists but its record is uncertain. `extra`: surplus records, if there are more
     records than rows, except those already known. `ambiguous`: rows that may exist, or only rows equal to them. `taken`: rows whose key
-    belongs to a record with different values. `by_key`: the import's key decided. `strangers`: number of records that match no row.
+    belongs to a record with different values. `by_key`: the import's key decided.
     """
 
     found: Mapping[int, str | None] = field(default_factory=dict)
@@ -99,7 +99,6 @@ class RecordMatch:
     ambiguous: frozenset[int] = frozenset()
     taken: frozenset[int] = frozenset()
     by_key: bool = False
-    strangers: int = 0
 
 
 def by_content(entries: Sequence[Entry]) -> Recognition:
@@ -129,8 +128,7 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         for group in _groups(rows[key], ids, every_twin.get(key, {})):
             _match_group(group, known, found, extra, ambiguous)
     foreign = frozenset(ordinal for key, ids in there.items() if not ids for ordinal in rows[key])
-    strangers = len(records) - sum(map(len, there.values()))
-    return RecordMatch(found, extra, frozenset(ambiguous), foreign, bool(recognition.key_types), strangers)
+    return RecordMatch(found, extra, frozenset(ambiguous), foreign, bool(recognition.key_types))
 
 
 class _Group(NamedTuple):
@@ -190,15 +188,10 @@ def pair_forms(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int,
 
     Rows that differ are not paired with altered records if there are fewer records than rows.
     """
-    pairs: dict[int, str] = {}
-    for change in (str, _without_blanks):
-        taken = set(pairs.values())
-        ids: dict[str, list[str]] = defaultdict(list)
-        for record_id in reversed([*records]):
-            if record_id not in taken:
-                ids[change(records[record_id])].append(record_id)
-        open_rows = [ordinal for ordinal in rows if ordinal not in pairs]
-        pairs.update((ordinal, ids[form].pop()) for ordinal in open_rows if ids.get(form := change(rows[ordinal])))
+    pairs = pair_equal(rows, records)
+    taken = {*pairs.values()}
+    others = {ordinal: _without_blanks(form) for ordinal, form in rows.items() if ordinal not in pairs}
+    pairs |= pair_equal(others, {record_id: _without_blanks(form) for record_id, form in records.items() if record_id not in taken})
     open_rows = [ordinal for ordinal in rows if ordinal not in pairs]
     taken = set(pairs.values())
     rest = [record_id for record_id in records if record_id not in taken]
@@ -210,6 +203,14 @@ def pair_forms(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int,
             pairs[ordinal] = nearest
             rest.remove(nearest)
     return pairs
+
+
+def pair_equal(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int, str]:
+    """Pair rows with records of the same form, in order."""
+    ids: dict[str, list[str]] = defaultdict(list)
+    for record_id in reversed([*records]):
+        ids[records[record_id]].append(record_id)
+    return {ordinal: ids[form].pop() for ordinal, form in rows.items() if ids.get(form)}
 
 
 def _without_blanks(form: str) -> str:

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from crmctl.client.answers import Page
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, PartialError, UsageError
 from crmctl.files.payloads import Marker
@@ -156,22 +157,22 @@ def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
         marker = Marker.of(header.marker, header.job)
         for operator in (Operator.STARTS_WITH, Operator.CONTAINS):
             filters = [Condition(marker.slug, operator, f"{marker.job}.")]
-            page = reader.page(filters=filters).items
-            if page and all(str(record.data.get(marker.slug)).startswith(f"{marker.job}.") for record in page):
-                yield from _walk(reader, filters, None)
+            page = reader.page(filters=filters)
+            if page.items and all(str(record.data.get(marker.slug)).startswith(f"{marker.job}.") for record in page.items):
+                yield from _walk(reader, filters, None, page)
                 return
     for record in _walk(reader, (), baseline.earliest if baseline is not None else None):
         if baseline is None or baseline.is_new(record):
             yield record
 
 
-def _walk(reader: Reader, filters: Sequence[Condition], since: float | None) -> Iterator[Record]:
+def _walk(reader: Reader, filters: Sequence[Condition], since: float | None, page: Page[Record] | None = None) -> Iterator[Record]:
+    """Yield the records of a list back to a time. `page`: its first page, if already read. Raises Unusable if the pages lead nowhere."""
     walk = Walk()
-    idle = 0
     while not walk.is_over and not walk.reached(since):
-        walk.add(reader.page(walk.offset, filters=filters))
-        idle = 0 if walk.rows else idle + 1
-        if idle > 10:
+        walk.add(page if page is not None else reader.page(walk.offset, filters=filters))
+        page = None
+        if walk.is_stuck:
             raise Unusable("the list goes on and on without bringing a new record")
         yield from (row for row in walk.rows if since is None or is_after(row, since))
         walk.rows.clear()

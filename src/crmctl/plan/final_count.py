@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
+from crmctl.files.whole_files import open_spill
 from crmctl.match.agreement import pair_altered
-from crmctl.match.record_match import Recognition, by_content, pair_forms
+from crmctl.match.record_match import Recognition, by_content, pair_equal, pair_forms
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.audit import walk_new
 from crmctl.read.read_back import Reader, Unusable
-from crmctl.write.database import RowState
+from crmctl.write.database import MAY_BE_THERE, RowState
 from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
-from crmctl.write.journal import Journal
+from crmctl.write.journal import Journal, RowEntry
 from crmctl.write.methods import CONTROL_SECONDS
 
 CHUNK_ROWS = 500
@@ -31,9 +35,9 @@ MOST_ALTERED = 20_000
 """The maximum number of rows or records to compare when the service may have altered values."""
 
 MOST_ROWS = 200_000
-"""The largest job whose rows are matched individually; more rows would not fit into memory."""
+"""The maximum number of differing rows or records to match in memory."""
 
-WALKS = 2
+WALKS = 4
 
 NOTED_LOOKS = 3
 LATE_FACTOR = 3
@@ -73,46 +77,51 @@ def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since
         count = _wait_for_lists(context, evidence)
         if count.adds_up and _explains(journal, evidence, count, since):
             return Conclusion()
-        if journal.records_made() > MOST_ROWS:
+        is_whole = count.is_whole or count.left is not None or journal.was_repeated()
+        among = None if is_whole else {entry.ordinal for entry in evidence.last_confirmed}
+        with closing(_Comparison(journal, evidence.methods[-1].altered)) as comparison:
+            comparison.add_rows(since(1))
+            if count.is_whole or not is_whole:
+                comparison.add_records(count.records)
+            else:
+                _read_all(context, reader, count, comparison)
+            ledger = comparison.ledger(since, among)
+        if ledger is None:
             return _leave_open(journal, count)
-        ledger = _Ledger(journal, evidence.methods[-1].altered)
-        ledger.add(since(1))
-        if count.left is None and not journal.was_repeated():
-            records, is_whole = count.records, count.is_whole
-        else:
-            records, is_whole = _read_all(context, reader), True
-        ledger.see(sorted(records, key=lambda record: (record.created_at or "", record.id)))
-        if not ledger.found and journal.records_made():
-            return _leave_open(journal, count)
-        among = ledger.rows.keys() if is_whole else {entry.ordinal for entry in evidence.last_confirmed}
         ended = _write_down(journal, ledger, among)
         return replace(ended, note=ended.note or (count.why if ledger.surplus or evidence.was_doubted else None))
     except (CrmctlError, Unusable) as error:
         return Conclusion(note=f"the records could not be compared with what was written: {error}" if evidence.was_doubted else None)
 
 
-def _read_all(context: SendContext, reader: Reader) -> list[Record]:
-    """Read all new records twice, because an outdated list sometimes omits records."""
-    pages = context.journal.records_made() // 99 + 1
+def _read_all(context: SendContext, reader: Reader, count: FinalCount, comparison: _Comparison) -> None:
+    """Read all new records until they are as many as counted. Lists that omit records are read several times."""
+    journal = context.journal
+    pages = journal.records_made() // 99 + 1
     if pages > LONG_READ:
         context.progress.note(f"the number of records does not fit what was written: reading about {pages:,} pages to find out why")
-    return list({record.id: record for _ in range(WALKS) for record in walk_new(context.journal, reader)}.values())
+    can_end = count.left is not None and journal.header.marker is None
+    for _ in range(WALKS):
+        read = comparison.add_records(walk_new(journal, reader))
+        if can_end and read >= (count.left or 0) + journal.records_made():
+            return
 
 
 def _leave_open(journal: Journal, count: FinalCount) -> Conclusion:
-    """Leave the comparison to a later run: the lists show no record of the job, or it has too many rows to match."""
+    """Leave the comparison to a later run: the lists show no record of the job, or too many rows differ."""
     journal.remember(UNVERIFIED, True)
     return Conclusion(PartialError(count.why or UNLISTED, code="unverified"))
 
 
 def _explains(journal: Journal, evidence: Evidence, count: FinalCount, since: Callable[[int], Iterable[Entry]]) -> bool:
     """Whether every new record on the newest page matches a row. If so, no foreign record hides a missing row in the count."""
+    refused = journal.refused_later()
     for first in sorted({max(1, sum(journal.counts().values()) - TAIL), 1}, reverse=True):
         ledger = _Ledger(journal, evidence.methods[-1].altered)
-        ledger.add(since(first))
+        ledger.add(open_rows(journal, since(first), refused))
         ledger.see(count.records)
         if not ledger.unexplained and not ledger.surplus:
-            return True
+            return all(ledger.states[row] is not RowState.FAILED for row in ledger.found)
     return False
 
 
@@ -129,11 +138,99 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
             context.progress.note(f"waiting up to {CONTROL_SECONDS:.0f} s for the service's lists to show what was created")
         clock.sleep(LOOKS.gap(looks))
         count = evidence.final_count()
-    if looks and context.journal.was_repeated():
+    if (lag := max(clock.now() - started if looks else 0.0, evidence.lag)) and context.journal.was_repeated():
         # The lists lag and rows sent twice may exist twice. The second copies appear last.
-        clock.sleep(LATE_FACTOR * (clock.now() - started))
+        clock.sleep(LATE_FACTOR * lag)
         count = evidence.final_count()
     return count
+
+
+_TABLES = """
+CREATE TABLE sent (ordinal INTEGER PRIMARY KEY, form BLOB NOT NULL, is_created INTEGER NOT NULL);
+CREATE INDEX sent_form ON sent (form);
+CREATE TABLE seen (id TEXT PRIMARY KEY, form BLOB, body TEXT NOT NULL);
+CREATE INDEX seen_form ON seen (form);
+"""
+"""Rows that may have a record, and new records, with a hash of their values as written."""
+
+_EVEN = """
+SELECT form FROM (SELECT form, COUNT(*) AS rows, MIN(is_created) AS created FROM sent GROUP BY form)
+JOIN (SELECT form, COUNT(*) AS records FROM seen GROUP BY form) USING (form) WHERE rows = records AND created
+"""
+
+
+class _Comparison:
+    """Rows of the job and new records, on disk. Only those that differ are compared one by one, in memory."""
+
+    def __init__(self, journal: Journal, altered: frozenset[str]) -> None:
+        self._journal = journal
+        self._altered = altered
+        self._refused = journal.refused_later()
+        self._further = further_records(journal)
+        self._slugs: set[frozenset[str]] = set()
+        self._db = open_spill(_TABLES)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def add_rows(self, entries: Iterable[Entry]) -> None:
+        for entry, row in self._open_rows(entries):
+            slugs = frozenset(entry.data) - self._altered or frozenset(entry.data)
+            self._slugs.add(slugs)
+            self._db.execute("INSERT INTO sent VALUES (?, ?, ?)", (entry.ordinal, _hash(slugs, entry.data), row.state is RowState.CREATED))
+
+    def add_records(self, records: Iterable[Record]) -> int:
+        """Add records, and return how many there are by now."""
+        widest = sorted(self._slugs, key=len, reverse=True)
+        for record in records:
+            if record.id in self._further:
+                continue
+            forms = (_hash(slugs, record.data) for slugs in widest)
+            is_sent = "SELECT EXISTS (SELECT 1 FROM sent WHERE form = ?)"
+            form = next((form for form in forms if self._db.execute(is_sent, (form,)).fetchone()[0]), None)
+            body = record.model_dump_json(by_alias=True)
+            self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (record.id, form, body))
+        return int(self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) + len(self._further)
+
+    def ledger(self, since: Callable[[int], Iterable[Entry]], among: Collection[int] | None) -> _Ledger | None:
+        """Match the rows and records that remain after those that agree in number and values.
+
+        Without all records, only rows that have one, or are in `among`. None if no row has a record, or if there are too many of them.
+        """
+        self._db.execute(f"CREATE TABLE even AS {_EVEN}")
+        for table in ("sent", "seen"):
+            self._db.execute(f"DELETE FROM {table} WHERE form IN (SELECT form FROM even)")
+        any_even = self._db.execute("SELECT EXISTS (SELECT 1 FROM even)").fetchone()[0]
+        if among is not None:
+            listed = jsontext.dumps(sorted(among))
+            unseen = "form NOT IN (SELECT form FROM seen WHERE form IS NOT NULL)"
+            self._db.execute(f"DELETE FROM sent WHERE {unseen} AND ordinal NOT IN (SELECT value FROM json_each(?))", (listed,))
+        rows = {ordinal for (ordinal,) in self._db.execute("SELECT ordinal FROM sent")}
+        if max(len(rows), self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) > MOST_ROWS:
+            return None
+        ledger = _Ledger(self._journal, self._altered)
+        ledger.add(self._open_rows(entry for entry in since(min(rows)) if entry.ordinal in rows) if rows else ())
+        records = [Record.model_validate_json(body) for (body,) in self._db.execute("SELECT body FROM seen")]
+        ledger.see(sorted(records, key=lambda record: (record.created_at or "", record.id)))
+        return ledger if any_even or ledger.found or not self._journal.records_made() else None
+
+    def _open_rows(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, RowEntry]]:
+        return open_rows(self._journal, entries, self._refused)
+
+
+def _hash(slugs: frozenset[str], data: Mapping[str, Any]) -> bytes:
+    return hashlib.blake2b(f"{sorted(slugs)}{Recognition(slugs, unique=False).form(data)}".encode(), digest_size=16).digest()
+
+
+def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[int]) -> Iterator[tuple[Entry, RowEntry]]:
+    """Yield the rows without an id that are created, in doubt, or among the `refused`, with their entries in the journal."""
+    rows = iter(entries)
+    while chunk := list(islice(rows, CHUNK_ROWS)):
+        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        for entry in chunk:
+            row = known.get(entry.ordinal)
+            if entry.id is None and row is not None and (row.state in MAY_BE_THERE or entry.ordinal in refused):
+                yield entry, row
 
 
 class _Ledger:
@@ -144,26 +241,20 @@ class _Ledger:
         self._altered = altered
         self.rows: dict[int, Entry] = {}
         self.states: dict[int, RowState] = {}
-        self.found: dict[int, Record] = {}
+        self.found: dict[int, Record | None] = {}
         self.surplus: dict[int, list[str]] = defaultdict(list)
         self.unexplained: list[Record] = []
         self._names: dict[str, int] = {}
         self._by_key: dict[frozenset[str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
 
-    def add(self, entries: Iterable[Entry]) -> None:
-        rows = iter(entries)
-        while chunk := list(islice(rows, CHUNK_ROWS)):
-            known = self._journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-            for entry in chunk:
-                row = known.get(entry.ordinal)
-                if entry.id is not None or row is None or row.state not in (RowState.CREATED, RowState.FAILED, RowState.IN_DOUBT):
-                    continue
-                self.rows[entry.ordinal], self.states[entry.ordinal] = entry, row.state
-                if row.record_id is not None:
-                    self._names[row.record_id] = entry.ordinal
-                every = by_content([entry]).slugs
-                content = Recognition(every - self._altered or every, unique=False)
-                self._by_key[content.slugs][content.key(entry.data) or ""].append(entry.ordinal)
+    def add(self, rows: Iterable[tuple[Entry, RowEntry]]) -> None:
+        for entry, row in rows:
+            self.rows[entry.ordinal], self.states[entry.ordinal] = entry, row.state
+            if row.record_id is not None:
+                self._names[row.record_id] = entry.ordinal
+            every = by_content([entry]).slugs
+            content = Recognition(every - self._altered or every, unique=False)
+            self._by_key[content.slugs][content.key(entry.data) or ""].append(entry.ordinal)
 
     def see(self, records: Iterable[Record]) -> None:
         """Match each record with a row: by known id, then by equal content, then by altered content."""
@@ -176,7 +267,10 @@ class _Ledger:
                 rest.append(record)
         for slugs in sorted(self._by_key, key=len, reverse=True):
             rest = self._match(slugs, rest)
-        self._pair_altered(self._find_surplus(rest))
+        self.unexplained = self._find_surplus(rest)
+        # Created rows claim records before other rows do.
+        for created in (True, False):
+            self._pair_altered(created=created)
 
     def _match(self, slugs: frozenset[str], records: Sequence[Record]) -> list[Record]:
         content, rows, alike = Recognition(slugs, unique=False), self._by_key[slugs], defaultdict[str, list[Record]](list)
@@ -189,19 +283,18 @@ class _Ledger:
                 rest.append(record)
         for key, group in alike.items():
             by_id = {record.id: record for record in group}
-            # Created rows claim records before refused rows do.
-            for created in (True, False):
+            for pair, created in ((pair_forms, True), (pair_equal, False)):
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
                 every = Recognition(frozenset(slug for row in open_rows for slug in self.rows[row].data), unique=False)
                 forms = {row: every.form(self.rows[row].data) for row in open_rows}
-                pairs = pair_forms(forms, {record_id: every.form(record.data) for record_id, record in by_id.items()})
+                pairs = pair(forms, {record_id: every.form(record.data) for record_id, record in by_id.items()})
                 self.found.update({row: by_id.pop(record_id) for row, record_id in pairs.items()})
             rest += by_id.values()
         return rest
 
     def _find_surplus(self, records: Iterable[Record]) -> list[Record]:
         """Collect duplicates, which hold the same content as a matched record. Return the other records."""
-        held = {_content(record): row for row, record in self.found.items()}
+        held = {_content(record): row for row, record in self.found.items() if record is not None}
         rest = []
         for record in records:
             row = held.get(_content(record))
@@ -211,35 +304,37 @@ class _Ledger:
                 rest.append(record)
         return rest
 
-    def _pair_altered(self, records: Sequence[Record]) -> None:
-        self.unexplained = [*records]
-        missing = [entry for row, entry in self.rows.items() if row not in self.found and self.states[row] is RowState.CREATED]
+    def _pair_altered(self, *, created: bool) -> None:
+        records = self.unexplained
+        missing = [entry for row, entry in self.rows.items() if row not in self.found and (self.states[row] is RowState.CREATED) is created]
         if not missing or not records or max(len(missing), len(records)) > MOST_ALTERED:
             return
         by_id = {record.id: record for record in records}
-        agreed = pair_altered(missing, records, missing, ())
-        self.found.update({row: by_id.pop(record_id) for row, record_id in agreed.found.items()})
+        agreed = pair_altered(missing, records, [*self.rows.values()], ())
+        self.found.update({row: by_id[record_id] if record_id else None for row, record_id in agreed.found.items()})
         for row, ids in agreed.extra.items():
             self.surplus[row] += ids
-            for record_id in ids:
-                by_id.pop(record_id)
-        self.unexplained = self._find_surplus(by_id.values())
+        taken = agreed.ids.union(*agreed.extra.values())
+        self.unexplained = self._find_surplus(record for record in records if record.id not in taken)
 
 
 def _content(record: Record) -> str:
     return jsontext.dumps({slug: record.data[slug] for slug in sorted(record.data)})
 
 
-def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int]) -> Conclusion:
-    """Correct the journal: record duplicates, accept refused rows that exist, and question missing rows in `among`."""
-    for row, record in ledger.found.items():
-        if ledger.states[row] is RowState.FAILED and journal.was_repeated():
-            journal.accept(row, record.id)
+def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None) -> Conclusion:
+    """Correct the journal: record duplicates, accept refused and doubtful rows that exist, and question missing rows in `among`."""
+    names = {row: record.id if record is not None else None for row, record in ledger.found.items()}
+    for row, record_id in names.items():
+        if ledger.states[row] is RowState.FAILED:
+            journal.accept(row, record_id)
+        elif ledger.states[row] is RowState.IN_DOUBT:
+            journal.resolve(journal.batch_of(row), {row: record_id}, ())
     if ledger.surplus:
-        journal.name_rows({row: ledger.found[row].id for row in ledger.surplus if row in ledger.found})
+        journal.name_rows({row: record_id for row in ledger.surplus if (record_id := names.get(row)) is not None})
         journal.record_duplicates({row: sorted(set(ids)) for row, ids in ledger.surplus.items()})
-    missing = [row for row in sorted(among) if row not in ledger.found and ledger.states.get(row) is RowState.CREATED]
-    return _question(journal, [ledger.rows[row] for row in missing])
+    created = (row for row, state in ledger.states.items() if state is RowState.CREATED and row not in ledger.found)
+    return _question(journal, [ledger.rows[row] for row in sorted(created) if among is None or row in among])
 
 
 def _question(journal: Journal, missing: Sequence[Entry]) -> Conclusion:

@@ -28,6 +28,9 @@ MOST_PAGES = 400
 MOST_REPEATS = 3
 """Number of equal pages at growing offsets that show that the service ignores the offset."""
 
+MOST_STALLS = 10
+"""Number of restarts and pages without a new record after which a walk leads nowhere: the list changes from page to page."""
+
 REMEMBERED = 10_000
 """Number of recent records kept to join pages."""
 
@@ -249,11 +252,12 @@ class Walk:
     _in_order: bool = True
     _page: Sequence[str] = ()
     _repeats: int = 0
+    _stalls: int = 0
 
     @property
     def is_stuck(self) -> bool:
-        """Whether pages repeat the previous page."""
-        return self._repeats >= MOST_REPEATS
+        """Whether pages repeat the previous page, or the list changes too often."""
+        return self._repeats >= MOST_REPEATS or self._stalls > MOST_STALLS
 
     def add(self, page: Page[Record]) -> Sequence[Record]:
         """Add the page at `offset`; return its new records."""
@@ -264,8 +268,10 @@ class Walk:
         self._page = ids
         if self.offset and (not items or items[0].id not in self._seen):
             self.rows, self._seen, self.offset, self._oldest, self._in_order = [], {}, 0, None, True
+            self._stalls += 1
             return ()
         new = [row for row in items if row.id not in self._seen]
+        self._stalls += not new
         for row in new:
             moment = moment_of(row)
             self._in_order = self._in_order and moment is not None and (self._oldest is None or moment <= self._oldest)

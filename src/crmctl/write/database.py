@@ -156,6 +156,15 @@ class JournalDatabase:
         query = "SELECT EXISTS (SELECT 1 FROM batch WHERE attempt > 1 OR state IN ('PLANNED', 'BISECT', 'RECONCILED', 'UNKNOWN'))"
         return bool(self._one(query))
 
+    def refused_later(self) -> set[int]:
+        """Return the refused rows that another request may have created: an earlier attempt, or the first of two sent by a proxy."""
+        query = (
+            "SELECT DISTINCT ordinal FROM batch JOIN row ON ordinal BETWEEN first AND last WHERE row.state = ? AND (attempt > 1 OR "
+            "batch.state IN ('PLANNED', 'BISECT', 'RECONCILED', 'UNKNOWN') OR (size > 1 AND created + updated = 0))"
+        )
+        with self._lock:
+            return {ordinal for (ordinal,) in self._db.execute(query, (RowState.FAILED,))}
+
     def batch_of(self, ordinal: int) -> int:
         """Return the number of the last batch that included the row."""
         return int(self._one("SELECT batch FROM row WHERE ordinal = ?", ordinal))
@@ -165,8 +174,8 @@ class JournalDatabase:
         query = "SELECT created + (SELECT COUNT(*) FROM row WHERE batch = no AND row.state = ?) FROM batch WHERE no = ?"
         return int(self._one(query, RowState.CREATED, number))
 
-    def accept(self, ordinal: int, record_id: str) -> None:
-        """Mark a refused row as created, because an earlier attempt created its record."""
+    def accept(self, ordinal: int, record_id: str | None) -> None:
+        """Mark a refused row as created, because another attempt created its record."""
         query = "UPDATE row SET state = ?, created_id = ?, error = NULL WHERE ordinal = ? AND state = ?"
         self._write(query, RowState.CREATED, record_id, ordinal, RowState.FAILED)
 

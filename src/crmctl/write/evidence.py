@@ -217,8 +217,12 @@ class Evidence:
 
     @property
     def lag(self) -> float:
-        """Measured delay in seconds until a record shows up."""
-        return max(method.lag for method in self.methods)
+        """Measured delay in seconds until a record shows up, in this run or an earlier one."""
+        told = self._journal.recall("lag") or 0.0
+        lag = max(told, *(method.lag for method in self.methods))
+        if lag > told:
+            self._journal.remember("lag", lag)
+        return float(lag)
 
     @property
     def is_waiting(self) -> bool:

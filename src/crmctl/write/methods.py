@@ -111,7 +111,7 @@ def altered_attributes(entries: Sequence[Entry], records: Sequence[Record]) -> f
     found = pair_altered(missing, [*rest.values()], entries, ()).found
     if len(found) < len(missing):
         return None
-    return altered_in({entry.ordinal: entry for entry in missing}, {row: rest[record_id] for row, record_id in found.items()})
+    return altered_in({entry.ordinal: entry for entry in missing}, {row: rest[record_id] for row, record_id in found.items() if record_id})
 
 
 def methods(journal: Journal) -> list[Method]:
