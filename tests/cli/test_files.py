@@ -230,7 +230,7 @@ def test_a_large_file_is_streamed_whole() -> None:
 def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     from crmctl.client.crm import Crm
     from crmctl.client.session import Session
-    from crmctl.client.transport import HttpxTransport
+    from crmctl.client.transport import HttpTransport
     from crmctl.client.uploads import LocalFile, Uploader
     from crmctl.config.credentials import Credential
     from tests.support.clock import FakeClock
@@ -246,7 +246,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.
 
     with Storage() as fake:
         clock = FakeClock()
-        session = Session(fake.origin, Credential(KEY, "test", fake.origin), HttpxTransport(), clock=clock)
+        session = Session(fake.origin, Credential(KEY, "test", fake.origin), HttpTransport(), clock=clock)
         uploader = Uploader(Crm(session), "b", clock, advance=grow, warn=lambda text: None)
         outcome = uploader.upload_all([LocalFile(path, "growing.log", 1_000_000, "text/plain")], 1)[0]
         assert outcome.error is not None

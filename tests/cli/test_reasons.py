@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.transport import HttpxTransport, Request, Response
+from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import NetworkError
 from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service
@@ -148,13 +148,13 @@ def test_a_finished_job_says_it_again(crm: RunningService, output: str) -> None:
 def test_why_records_are_not_deleted_is_on_stderr(crm: RunningService, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
     Path("a.csv").write_text(BOTH.format("bob@acme.com"))
     run_here("bulk", "import", "people", "a.csv").ok()
-    send = HttpxTransport.send
+    send = HttpTransport.send
 
-    def refuses(transport: HttpxTransport, request: Request) -> Response:
+    def refuses(transport: HttpTransport, request: Request) -> Response:
         refusal = b'{"error": "locked", "message": "the record is locked by an audit"}'
         return Response(409, {"content-type": "application/json"}, refusal) if request.method == "DELETE" else send(transport, request)
 
-    monkeypatch.setattr(HttpxTransport, "send", refuses)
+    monkeypatch.setattr(HttpTransport, "send", refuses)
     assert "the record is locked by an audit" in run_here("bulk", *words, "--yes").exits(10).error()["message"]
 
 
@@ -178,9 +178,9 @@ NOBODY = "01900000-0000-7000-8000-000000000001"
 
 def repaired(crm: RunningService) -> list[str]:
     Path("a.csv").write_text(BOTH.format("bob@acme.com"))
-    send, lost = HttpxTransport.send, []
+    send, lost = HttpTransport.send, []
 
-    def loses(transport: HttpxTransport, request: Request) -> Response:
+    def loses(transport: HttpTransport, request: Request) -> Response:
         answer = send(transport, request)
         if request.url.endswith("/bulk") and not lost:
             lost.append(request)
@@ -188,7 +188,7 @@ def repaired(crm: RunningService) -> list[str]:
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HttpxTransport, "send", loses)
+        patch.setattr(HttpTransport, "send", loses)
         run_here("bulk", "import", "people", "a.csv").ok()
     return ["bulk", "repair", "last"]
 
@@ -214,16 +214,16 @@ REFUSED: dict[str, Callable[[RunningService], list[str]]] = {
 def test_what_the_service_says_is_told_once(crm: RunningService, monkeypatch: pytest.MonkeyPatch, command: str, words: str) -> None:
     arguments = REFUSED[command](crm)
     status, kind, body, code, said = WORDS[words]
-    send = HttpxTransport.send
+    send = HttpTransport.send
 
-    def refuses(transport: HttpxTransport, request: Request) -> Response:
+    def refuses(transport: HttpTransport, request: Request) -> Response:
         if request.method == "GET" and request.url.partition("?")[0].endswith(("/objects", "/attributes")):
             return send(transport, request)
         if not status:
             raise NetworkError(said, outcome_unknown=request.method == "POST")
         return Response(status, {"content-type": kind}, body)
 
-    monkeypatch.setattr(HttpxTransport, "send", refuses)
+    monkeypatch.setattr(HttpTransport, "send", refuses)
     error = run_here(*arguments, "--max-wait", "0").exits(code).error()
     assert (error["message"].count(said), said in (error["hint"] or "")) == (1, False)
 

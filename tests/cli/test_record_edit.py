@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.transport import HttpxTransport, Request, Response
+from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import NetworkError
 from crmctl.write.deletion import Editing
 from tests.cli.conftest import requests_of
@@ -104,9 +104,9 @@ def test_a_lost_answer_is_not_taken_for_somebody_elses_change(
     crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody: bool
 ) -> None:
     """The service writes and the connection breaks; the second try names a version that is gone, because of the first one."""
-    send, sent = HttpxTransport.send, []
+    send, sent = HttpTransport.send, []
 
-    def loses(transport: HttpxTransport, request: Request) -> Response:
+    def loses(transport: HttpTransport, request: Request) -> Response:
         answer = send(transport, request)
         if request.method == "PATCH":
             sent.append(answer.status)
@@ -117,7 +117,7 @@ def test_a_lost_answer_is_not_taken_for_somebody_elses_change(
                 raise NetworkError("the connection was lost", outcome_unknown=True, retryable=True)
         return answer
 
-    monkeypatch.setattr(HttpxTransport, "send", loses)
+    monkeypatch.setattr(HttpTransport, "send", loses)
     env = {"EDITOR": editor(tmp_path, "t = t.replace('score: 36', 'score: 40')"), "VISUAL": ""}
     done = run_here("records", "edit", "people", ada, env=env)
     assert sent == [200, 412]

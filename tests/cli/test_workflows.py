@@ -14,7 +14,7 @@ import pytest
 from crmctl.client.crm import Crm
 from crmctl.client.runs import Followed, RunFollower, ServerClock
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.config.credentials import Credential
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.clock import FakeClock
@@ -188,7 +188,7 @@ class Scene:
         fake.now = lambda: self.clock.now() + 3600
         self.fake = fake
         self.notes: list[str] = []
-        session = Session(fake.origin, Credential(KEY, "test", fake.origin), HttpxTransport(), clock=self.clock)
+        session = Session(fake.origin, Credential(KEY, "test", fake.origin), HttpTransport(), clock=self.clock)
         self.follower = RunFollower(Crm(session), ID, NAME, self.clock, note=self.notes.append, tell=lambda text: None)
 
     def follow(self, seconds: float = 300) -> Followed:

@@ -11,7 +11,7 @@ import pytest
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.config.credentials import Credential
 from tests.support.clock import FakeClock
 from tests.support.httpserver import Reply, ScriptedServer
@@ -42,7 +42,7 @@ def scene() -> Callable[..., Any]:
     def play(*script: Reply, prefix: str = "", **options: Any) -> Iterator[Scene]:
         clock, log, notes = FakeClock(), list[str](), list[str]()
         with ScriptedServer(*script) as server:
-            transport = HttpxTransport(user_agent="crmctl/test")
+            transport = HttpTransport(user_agent="crmctl/test")
             credential = Credential(KEY, "test", server.origin)
             settings = {"clock": clock, "random": lambda: 0.5, "timeout": 5.0, "log": log.append, "note": notes.append} | options
             session = Session(server.origin + prefix, credential, transport, **settings)

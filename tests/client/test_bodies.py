@@ -136,7 +136,7 @@ def test_the_bound_is_a_whole_number() -> None:
 
 
 def read(pieces: list[bytes], encoding: str = "", bound: int = MIB) -> bytes:
-    return read_body(pieces, {"content-encoding": encoding}, bound, 200, lambda: None)
+    return read_body(pieces, {"content-encoding": encoding}, bound, 200)
 
 
 def raw_deflate(body: bytes) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from crmctl.client.rate_limit.limiter import Budget
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport, UploadBody
+from crmctl.client.transport import HttpTransport, UploadBody
 from crmctl.config.credentials import Credential
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, NotFoundError, RateLimitedError, RejectedError, ServiceError, UsageError
 from tests.client.conftest import KEY, Scene
@@ -67,7 +67,7 @@ def test_bodies_are_json_and_absent_where_there_is_nothing(scene: Play) -> None:
 
 def test_a_key_of_another_origin_is_not_sent() -> None:
     with ScriptedServer() as server, pytest.raises(DeniedError) as caught:
-        Session(server.origin, Credential(KEY, "test", "https://crm.example"), HttpxTransport())
+        Session(server.origin, Credential(KEY, "test", "https://crm.example"), HttpTransport())
     assert KEY not in caught.value.message
 
 
@@ -144,7 +144,7 @@ def test_a_connection_that_was_never_made_lets_a_post_try_again(scene: Play) -> 
     with ScriptedServer() as gone:
         origin = gone.origin
     with scene() as here:
-        session = Session(origin, Credential(KEY, "test", origin), HttpxTransport(), clock=here.clock, random=lambda: 0.5)
+        session = Session(origin, Credential(KEY, "test", origin), HttpTransport(), clock=here.clock, random=lambda: 0.5)
         with pytest.raises(NetworkError) as caught:
             session.request("POST", "/objects", body={})
         session.close()

@@ -9,45 +9,48 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from crmctl.client.transport import HttpxTransport, Request, Response
+from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError
 from tests.support.cli import uncounted
 from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
 from tests.support.patience import PATIENCE
+from tests.support.receiver import ByteReceiver, drip
+
+Speak = Callable[[socket.socket, threading.Event], None]
 
 
 @pytest.fixture
-def transport() -> Iterator[HttpxTransport]:
-    made = HttpxTransport()
+def transport() -> Iterator[HttpTransport]:
+    made = HttpTransport()
     yield made
     made.close()
 
 
-def ask(
-    transport: HttpxTransport, server: ScriptedServer, method: str = "GET", body: bytes | None = None, timeout: float = 5.0
-) -> Response:
+def ask(transport: HttpTransport, server: ScriptedServer, method: str = "GET", body: bytes | None = None, timeout: float = 5.0) -> Response:
     return transport.send(Request(method, f"{server.origin}/x", (), body, timeout))
 
 
-def failure(transport: HttpxTransport, url: str, method: str = "POST", timeout: float = 5.0, header: str = "v") -> CrmctlError:
+def failure(transport: HttpTransport, url: str, method: str = "POST", timeout: float = 5.0, header: str = "v") -> CrmctlError:
     with pytest.raises(CrmctlError) as caught:
         transport.send(Request(method, url, (("X-Header", header),), b"{}", timeout))
     return caught.value
 
 
-def test_a_connection_is_used_again(transport: HttpxTransport) -> None:
+def test_a_connection_is_used_again(transport: HttpTransport) -> None:
     with ScriptedServer(Reply(json=1), Reply(json=2), Reply(204)) as server:
         assert [ask(transport, server).body for _ in range(3)] == [b"1", b"2", b""]
         assert {request.connection for request in server.requests} == {0}
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_not_used_for_a_post(transport: HttpxTransport) -> None:
+def test_a_connection_that_the_server_closed_meanwhile_is_not_used_for_a_post(transport: HttpTransport) -> None:
     with ScriptedServer(Reply(json=1, close=True), Reply(json=2)) as server:
         ask(transport, server)
         server.wait_closed(0)
@@ -58,21 +61,21 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not_used_for_a_post(tr
 @pytest.mark.parametrize(
     "reply", [Reply(json={"a": 1}, compress=True), Reply(json={"a": 1}, chunked=True), Reply(json={"a": 1}, compress=True, chunked=True)]
 )
-def test_bodies_in_every_encoding(transport: HttpxTransport, reply: Reply) -> None:
+def test_bodies_in_every_encoding(transport: HttpTransport, reply: Reply) -> None:
     with ScriptedServer(reply) as server:
         response = ask(transport, server)
     assert response.body == b'{"a": 1}'
     assert response.headers["content-type"] == "application/json"
 
 
-def test_no_cookie_is_kept(transport: HttpxTransport) -> None:
+def test_no_cookie_is_kept(transport: HttpTransport) -> None:
     with ScriptedServer(Reply(headers={"Set-Cookie": "session=1"}), Reply()) as server:
         ask(transport, server)
         ask(transport, server)
         assert "cookie" not in server.requests[1].headers
 
 
-def test_redirects_are_not_followed(transport: HttpxTransport) -> None:
+def test_redirects_are_not_followed(transport: HttpTransport) -> None:
     with ScriptedServer(Reply(302, headers={"Location": "/elsewhere"})) as server:
         assert ask(transport, server).status == 302
 
@@ -91,21 +94,57 @@ def test_redirects_are_not_followed(transport: HttpxTransport) -> None:
         (Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}), ServiceError, "unreadable_answer"),
     ],
 )
-def test_once_bytes_have_left_the_outcome_is_unknown(transport: HttpxTransport, step: Reply, kind: type[CrmctlError], code: str) -> None:
+def test_once_bytes_have_left_the_outcome_is_unknown(transport: HttpTransport, step: Reply, kind: type[CrmctlError], code: str) -> None:
     with ScriptedServer(step) as server:
         error = failure(transport, f"{server.origin}/x?signature=hush", timeout=0.3 if code == "timeout" else PATIENCE)
     assert (type(error), error.code, error.outcome_unknown) == (kind, code, True)
     assert "hush" not in error.message
 
 
-def test_refused_is_known_not_to_have_arrived(transport: HttpxTransport) -> None:
+@pytest.mark.parametrize(
+    "speak",
+    [
+        drip(b"", b"H"),
+        drip(b"HTTP/1.1 200 OK\r\nx-long: ", b"a"),
+        drip(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+        drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        drip(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n", b"a"),
+        drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
+        drip(b"HTTP/1.1 200 OK\r\n\r\n", b"a"),
+    ],
+    ids=["status line", "a header", "headers", "interim answers", "body", "chunks", "a body without length"],
+)
+def test_an_answer_that_drips_meets_a_deadline(transport: HttpTransport, speak: Speak) -> None:
+    with ByteReceiver(speak) as server:
+        error = failure(transport, server.url, timeout=0.3)
+    assert (error.code, error.outcome_unknown) == ("timeout", True)
+
+
+def test_a_proxy_that_drips_meets_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ByteReceiver(drip(b"HTTP/1.1 200 OK\r\nx-long: ", b"a")) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        transport = HttpTransport()
+        error = failure(transport, "https://crm.example/x", timeout=0.3)
+        transport.close()
+    assert (error.code, error.outcome_unknown) == ("timeout", False)
+
+
+def test_each_answer_on_a_connection_has_its_own_deadline(transport: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(Reply(json=1), Reply(json=2)) as server:
+        assert ask(transport, server, timeout=PATIENCE).body == b"1"
+        passed = time.monotonic() + 2 * PATIENCE
+        monkeypatch.setattr("crmctl.client.connections.time.monotonic", lambda: passed)
+        assert ask(transport, server, timeout=PATIENCE).body == b"2"
+
+
+def test_refused_is_known_not_to_have_arrived(transport: HttpTransport) -> None:
     with ScriptedServer() as server:
         pass
     error = failure(transport, f"{server.origin}/x")
     assert (error.code, error.outcome_unknown, error.retryable) == ("connection_failed", False, True)
 
 
-def test_an_unknown_host_is_not_tried_again(transport: HttpxTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_not_tried_again(transport: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     def unknown(*_: object, **__: object) -> None:
@@ -116,12 +155,12 @@ def test_an_unknown_host_is_not_tried_again(transport: HttpxTransport, monkeypat
     assert (error.code, error.outcome_unknown, error.retryable) == ("dns", False, False)
 
 
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "http://[::1/x"])
-def test_an_address_that_is_none(transport: HttpxTransport, url: str) -> None:
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "http://[::1/x", "http:///x", "http://127.0.0.1:port/x", "/x"])
+def test_an_address_that_is_none(transport: HttpTransport, url: str) -> None:
     assert isinstance(failure(transport, url), ConfigError)
 
 
-def test_a_header_that_http_does_not_allow_is_not_quoted(transport: HttpxTransport) -> None:
+def test_a_header_that_http_does_not_allow_is_not_quoted(transport: HttpTransport) -> None:
     with ScriptedServer() as server:
         error = failure(transport, f"{server.origin}/x", header="secret\nkey")
     assert isinstance(error, UsageError)
@@ -163,17 +202,17 @@ def tls(certificate: Path) -> ssl.SSLContext:
 
 def test_a_certificate_must_be_trusted(tls: ssl.SSLContext, certificate: Path) -> None:
     with ScriptedServer(Reply(json=1), Reply(json=2), tls=tls) as server:
-        stranger = HttpxTransport()
+        stranger = HttpTransport()
         error = failure(stranger, f"{server.origin}/x")
         assert (error.code, error.outcome_unknown, error.retryable) == ("tls", False, False)
         assert "--ca-bundle" in (error.hint or "")
-        for known in (HttpxTransport(ca_bundle=certificate), HttpxTransport(environ={"SSL_CERT_FILE": str(certificate)})):
+        for known in (HttpTransport(ca_bundle=certificate), HttpTransport(environ={"SSL_CERT_FILE": str(certificate)})):
             assert ask(known, server).status == 200
             known.close()
         stranger.close()
 
 
-def test_plain_http_where_tls_was_expected(transport: HttpxTransport) -> None:
+def test_plain_http_where_tls_was_expected(transport: HttpTransport) -> None:
     # Whatever the random bytes of the greeting look like, the answer is plain HTTP.
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as answering:
         answered = answering.submit(_answer_plainly, listening)
@@ -196,7 +235,7 @@ def test_an_unreadable_ca_bundle_is_a_configuration_error(tmp_path: Path, conten
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)
-    error = failure(HttpxTransport(ca_bundle=path), f"{scheme}://127.0.0.1:1/x")
+    error = failure(HttpTransport(ca_bundle=path), f"{scheme}://127.0.0.1:1/x")
     assert isinstance(error, ConfigError)
     assert str(path) in error.message
 
@@ -204,31 +243,63 @@ def test_an_unreadable_ca_bundle_is_a_configuration_error(tmp_path: Path, conten
 def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(Reply(json=1)) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.origin)
-        transport = HttpxTransport()
+        transport = HttpTransport()
         transport.send(Request("GET", "http://crm.example/api/v1/objects"))
         transport.close()
         assert proxy.requests[0].target == "http://crm.example/api/v1/objects"
 
 
+@pytest.mark.parametrize("name", ["127.0.0.1", "*", "127.0.0.1:PORT"])
+def test_places_of_no_proxy_are_called_directly(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with ScriptedServer(Reply(json=1)) as server:
+        monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+        monkeypatch.setenv("NO_PROXY", name.replace("PORT", server.origin.rpartition(":")[2]))
+        transport = HttpTransport()
+        assert ask(transport, server).status == 200
+        transport.close()
+
+
+def test_the_name_of_a_proxy_is_sent_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(Reply(json=1)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.origin.replace("://", "://ann:p%40ss@"))
+        transport = HttpTransport()
+        transport.send(Request("GET", "http://crm.example/x"))
+        transport.close()
+        assert proxy.requests[0].headers["proxy-authorization"] == "Basic YW5uOnBAc3M="
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "http://", "http://127.0.0.1:port"])
+def test_a_proxy_that_cannot_be_used_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    error = failure(HttpTransport(), "http://crm.example/x")
+    assert (type(error), error.code) == (ConfigError, "proxy")
+
+
+def test_addresses_with_letters_beyond_ascii_are_encoded(transport: HttpTransport) -> None:
+    with ScriptedServer(Reply(json=1)) as server:
+        transport.send(Request("GET", f"{server.origin}/ä b?c=%2F|ü"))
+        assert server.requests[0].target == "/%C3%A4%20b?c=%2F%7C%C3%BC"
+
+
 def test_a_proxy_that_refuses_the_tunnel_never_saw_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(Reply(407)) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.origin)
-        transport = HttpxTransport()
+        transport = HttpTransport()
         error = failure(transport, "https://crm.example/x")
         transport.close()
         assert proxy.requests[0].method == "CONNECT"
     assert (error.code, error.outcome_unknown) == ("proxy", False)
 
 
-def test_httpx_comes_with_the_first_request_and_without_its_command_line() -> None:
+def test_httpcore_comes_with_the_first_request_and_without_its_asynchronous_half() -> None:
     program = """
 import sys
 import crmctl.client.crm, crmctl.client.directory
-from crmctl.client.transport import HttpxTransport, prepare_httpx
-HttpxTransport()
-assert not {"httpx", "httpcore", "ssl", "sqlite3"} & set(sys.modules), sorted(sys.modules)
-prepare_httpx()
-assert "httpx" in sys.modules
-assert not {"httpx._main", "click", "rich", "pygments"} & set(sys.modules), sorted(sys.modules)
+from crmctl.client.transport import HttpTransport
+HttpTransport()
+assert not {"httpcore", "ssl", "sqlite3"} & set(sys.modules), sorted(sys.modules)
+import crmctl.client.connections
+assert "httpcore" in sys.modules
+assert not {"httpx", "anyio", "trio", "urllib.request"} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], env=uncounted(os.environ), check=True)

@@ -305,7 +305,7 @@ def test_trouble_is_silent(arguments: list[str]) -> None:
 
 def test_a_candidate_needs_no_library() -> None:
     modules = imported_modules([CRMCTL, "__complete", "records", "list", ""])
-    heavy = {"typer", "httpx", "rich", "keyring", "pydantic", "yaml", "tomlkit", "platformdirs"}
+    heavy = {"typer", "httpcore", "rich", "keyring", "pydantic", "yaml", "tomlkit", "platformdirs"}
     assert heavy & {name.partition(".")[0] for name in modules} == set()
     assert "crmctl.client.schema_cache" in modules
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.plan.import_run import run_import
@@ -73,7 +73,7 @@ def main(folder: Path, origin: str, rows: int, concurrency: int, point: str) -> 
     if not (folder / FILE_NAME).exists():
         Journal.create(folder, header(origin=origin), clock).close()
     journal = KilledJournal(folder, clock)
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE if name != "patient" else 2 * PATIENCE))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpTransport(), timeout=PATIENCE if name != "patient" else 2 * PATIENCE))
     options = DeliveryOptions(concurrency=concurrency, settle=1)
     result = run_import(ImportRun(crm, journal, options, clock, Noted(folder / "notes"), rows=lambda: prepared(rows)))
     return exit_code(journal.counts(), result.error)

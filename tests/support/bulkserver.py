@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import Clock
 from crmctl.config.credentials import Credential
 from tests.support.clock import FakeClock
@@ -85,7 +85,7 @@ class BulkServer:
     def crm(self, clock: Clock | None = None, *, timeout: float = 5.0, max_wait: float = 300.0) -> Crm:
         """The real client, talking to this server."""
         credential = Credential("key-that-must-not-leak", "test", self.origin)
-        crm = Crm(Session(self.origin, credential, HttpxTransport(), clock=clock or FakeClock(), timeout=timeout, max_wait=max_wait))
+        crm = Crm(Session(self.origin, credential, HttpTransport(), clock=clock or FakeClock(), timeout=timeout, max_wait=max_wait))
         self._clients.append(crm)
         return crm
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.files.export_formats import Layout, export_format
@@ -41,7 +41,7 @@ def main(origin: str, file: str, point: str = "", state: str = "") -> None:
     elif point == "remembered":
         Path.unlink = die  # type: ignore[method-assign]
     path = Path(file)
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpTransport(), timeout=PATIENCE))
     increments = Increments(Path(state), {"file": file}) if state else None
     options = exporting.ExportOptions(Layout(export_format(path.name, None)), increments=increments)
     export = exporting.Export(QuietContext(crm, SystemClock()), Subject("people", OBJECT_ID, origin), options)

@@ -15,7 +15,7 @@ from typing import Any
 from crmctl.client.crm import Crm
 from crmctl.client.directory import Directory
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.dedupe.merge_plan import MergedValue, MergePlanHeader, MergeRecord, PlannedMerge, merge_values, parse_keep, write_merge_plan
@@ -56,7 +56,7 @@ class MergeContext:
 
 
 def connect(base_url: str, key: str) -> Crm:
-    return Crm(Session(base_url, Credential(key, "test", base_url), HttpxTransport(), timeout=PATIENCE))
+    return Crm(Session(base_url, Credential(key, "test", base_url), HttpTransport(), timeout=PATIENCE))
 
 
 @contextmanager

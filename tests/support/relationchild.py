@@ -17,7 +17,7 @@ from typing import Any
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.files.mapping import MappingOptions, Mode
@@ -72,7 +72,7 @@ def main(folder: Path, origin: str, keys: tuple[str, ...], point: str) -> int:
     kill_at(point)
     clock = SystemClock()
     store = JobStore(folder / "state", clock)
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpTransport(), timeout=PATIENCE))
     if store.list():
         job = reopen(store, choose_job(store, None), origin, ATTRIBUTES)
     else:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.models.resources import Attribute
@@ -73,7 +73,7 @@ def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequ
 def main(folder: Path, origin: str, point: str) -> int:
     name, _, number = point.partition(":")
     KilledJournal.point = (name, int(number or 0))
-    crm = Crm(Session(origin, Credential("key", "test", origin), HttpxTransport(), timeout=PATIENCE))
+    crm = Crm(Session(origin, Credential("key", "test", origin), HttpTransport(), timeout=PATIENCE))
     plan = undo(folder, origin, crm, SystemClock())
     return 1 if plan.left or plan.error else 0
 

@@ -12,7 +12,7 @@ import pytest
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpxTransport, Response
+from crmctl.client.transport import HttpTransport, Response
 from crmctl.config.credentials import Credential
 from crmctl.plan.import_run import RunResult
 from crmctl.write.database import RowState
@@ -38,7 +38,7 @@ def import_over_socket(
 ) -> tuple[RunResult, Counter[RowState]]:
     """One run; the rows' states afterwards."""
     with closing(new_journal(folder)) as journal, FaultServer(service) as server:
-        session = Session(server.origin, Credential("key", "test", server.origin), HttpxTransport(), clock=service.clock)
+        session = Session(server.origin, Credential("key", "test", server.origin), HttpTransport(), clock=service.clock)
         result = run(Crm(session), journal, prepared(rows), options, clock=service.clock)
         session.close()
         return result, Counter({state: count for state, count in journal.counts().items() if count})
@@ -133,7 +133,7 @@ def test_the_last_batch_goes_alone_and_settles_what_is_in_doubt(tmp_path: Path) 
 def test_progress_counts_every_row_once_and_a_long_wait_is_said(tmp_path: Path, fault: Fault) -> None:
     service, shown = FaultService(FakeClock(), {1: fault}), Silent()
     with closing(new_journal(tmp_path / "job")) as journal, FaultServer(service) as server:
-        session = Session(server.origin, Credential("key", "test", server.origin), HttpxTransport(), clock=service.clock)
+        session = Session(server.origin, Credential("key", "test", server.origin), HttpTransport(), clock=service.clock)
         run(Crm(session), journal, prepared(450), ONE, clock=service.clock, progress=shown)
         session.close()
     assert shown.done == 450

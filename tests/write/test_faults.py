@@ -72,10 +72,10 @@ def test_an_answer_cut_at_any_byte_changes_nothing(tmp_path: Path, cut: int, res
 def run_over_socket(server: FaultServer, service: FaultService, journal: Journal, rows: int) -> None:
     from crmctl.client.crm import Crm
     from crmctl.client.session import Session
-    from crmctl.client.transport import HttpxTransport
+    from crmctl.client.transport import HttpTransport
     from crmctl.config.credentials import Credential
 
-    session = Session(server.origin, Credential("key", "test", server.origin), HttpxTransport(), clock=service.clock)
+    session = Session(server.origin, Credential("key", "test", server.origin), HttpTransport(), clock=service.clock)
     run(Crm(session), journal, prepared(rows), clock=service.clock)
     session.close()
 

@@ -23,7 +23,7 @@ from crmctl.client.answers import (
 )
 from crmctl.client.rate_limit.limiter import SharedBudget, ledger_path
 from crmctl.client.session import USER_AGENT, AttemptObserver, Session, encode_json
-from crmctl.client.transport import HttpxTransport, UploadBody
+from crmctl.client.transport import HttpTransport, UploadBody
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import Paths, Settings
@@ -284,7 +284,7 @@ def connect(
     log: Callable[[str], None] | None = None,
     note: Callable[[str], None] | None = None,
     lane: str = "interactive",
-    transport: HttpxTransport | None = None,
+    transport: HttpTransport | None = None,
 ) -> Crm:
     """Return a client for the profile's service.
 
@@ -296,7 +296,7 @@ def connect(
     session = Session(
         base_url,
         credential,
-        transport or HttpxTransport(ca_bundle=settings.ca_bundle.value, user_agent=USER_AGENT),
+        transport or HttpTransport(ca_bundle=settings.ca_bundle.value, user_agent=USER_AGENT),
         clock=clock,
         budget=SharedBudget(ledger_path(paths.state, credential.origin, credential.key), clock, lane=lane, note=note),
         max_wait=settings.max_wait.value,

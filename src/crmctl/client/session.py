@@ -12,7 +12,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from crmctl.client.answers import Answer, refusal
 from crmctl.client.rate_limit.limiter import NOTED_WAIT, Budget, clock_time
-from crmctl.client.transport import HttpxTransport, Request, Response, UploadBody
+from crmctl.client.transport import HttpTransport, Request, Response, UploadBody
 from crmctl.clock import Backoff, Clock, SystemClock, retry_after
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import origin_of
@@ -162,7 +162,7 @@ class Session:
         self,
         base_url: str,
         credential: Credential,
-        transport: HttpxTransport,
+        transport: HttpTransport,
         *,
         clock: Clock | None = None,
         random: Callable[[], float] = randomness.random,

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from crmctl.client.transport import HttpxTransport, Request
+from crmctl.client.transport import HttpTransport, Request
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, UsageError, reason
 from crmctl.models import jsontext
@@ -337,7 +337,7 @@ class Forwarder:
     """Forwards events. `say` hears of every event that did not arrive, `detail` of every one that did."""
 
     def __init__(
-        self, url: str, transport: HttpxTransport, clock: Clock, *, say: Callable[[str], None], detail: Callable[[str], None]
+        self, url: str, transport: HttpTransport, clock: Clock, *, say: Callable[[str], None], detail: Callable[[str], None]
     ) -> None:
         self._url = url
         self._transport = transport

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crmctl.client.query.record_query import stray_finder
-from crmctl.client.transport import HttpxTransport, Request, Response
+from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.models.resources import Attribute, Record
 from crmctl.values.filters import parse_condition
 from tests.support.inprocess import run_here
@@ -52,9 +52,9 @@ def test_only_what_is_sure_is_a_stray(condition: str, is_stray: bool) -> None:
 @pytest.fixture
 def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
     """A service that heeds no filter, with three people, of whom one is new."""
-    send = HttpxTransport.send
+    send = HttpTransport.send
 
-    def unfiltered(transport: HttpxTransport, request: Request) -> Response:
+    def unfiltered(transport: HttpTransport, request: Request) -> Response:
         return send(transport, replace(request, url=re.sub(r"filter%5B[^&]*&?", "", request.url)))
 
     with running_service(tmp_path / "service") as running:
@@ -62,7 +62,7 @@ def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningSer
             running.client.post(path(running), json={"data": {"email": f"{status}@acme.com", "status": status}}).raise_for_status()
         monkeypatch.setenv("CRMCTL_BASE_URL", running.base_url)
         monkeypatch.setenv("CRMCTL_API_KEY", running.key)
-        monkeypatch.setattr(HttpxTransport, "send", unfiltered)
+        monkeypatch.setattr(HttpTransport, "send", unfiltered)
         yield running
 
 

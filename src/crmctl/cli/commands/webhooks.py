@@ -333,10 +333,10 @@ def _speaker(runtime: Runtime) -> Callable[[str], None]:
 def _forwarder(runtime: Runtime, asked: Listening, say: Callable[[str], None]) -> Forwarder | None:
     if asked.forward is None:
         return None
-    from crmctl.client.transport import HttpxTransport
+    from crmctl.client.transport import HttpTransport
     from crmctl.client.webhook_receiver import Forwarder
 
-    transport = HttpxTransport(ca_bundle=runtime.settings.ca_bundle.value)
+    transport = HttpTransport(ca_bundle=runtime.settings.ca_bundle.value)
 
     def detail(text: str) -> None:
         if runtime.flags.get("verbose"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import time
@@ -10,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
+import certifi
 import httpcore
-import httpx
 
 from crmctl.clock import Clock
 from crmctl.errors import reason
@@ -140,7 +141,8 @@ class CallFailedError(Exception):
 @cache
 def trusted_authorities() -> ssl.SSLContext:
     """Return the authorities of `SSL_CERT_FILE` or `SSL_CERT_DIR`, else the usual ones. Reading them is slow."""
-    return httpx.create_ssl_context()
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
 
 
 @dataclass(frozen=True)
