@@ -14,8 +14,8 @@ from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.service import RunningService
 
 KEYS = {
-    "job", "object", "mode", "rows", "created", "updated", "unchanged", "failed", "rejected", "skipped", "inDoubt", "unsent", "requests",
-    "elapsedSeconds", "files",
+    "job", "object", "mode", "rows", "created", "updated", "unchanged", "failed", "rejected", "skipped", "inDoubt", "unsent", "duplicates",
+    "requests", "elapsedSeconds", "files",
 }  # fmt: skip
 COUNTS = ("created", "updated", "unchanged", "failed", "rejected", "skipped", "inDoubt", "unsent")
 

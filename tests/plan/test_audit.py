@@ -14,9 +14,10 @@ from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import further_records
 from crmctl.write.journal import Journal
+from tests.support.answerruns import AnsweringService, AnswerPlay, know_truth, rows_of_play
 from tests.support.bulkjobs import Prepared, header
 from tests.support.clock import FakeClock
-from tests.support.faultruns import ORIGIN, ROWS, Scenario, client_of, rows_for, run_once
+from tests.support.faultruns import ORIGIN, ROWS, MovingClock, Scenario, client_of, rows_for, run_once
 from tests.support.faultservice import Fault, FaultService, Habits
 
 DOUBLED = Fault("drop, applied twice", "twice", "drop")
@@ -46,3 +47,24 @@ def test_all_doubles_of_rows_that_are_alike_are_named(tmp_path: Path, habits: Ha
     there = Counter(one["wire"]["data"]["n"] for one in service.records)
     named = Counter(rows[row - 1].data["n"] for row, (_, extra) in found.duplicates.items() for _ in extra)
     assert named == there - Counter(row.data["n"] for row in rows) == {3: 2, 4: 2, 5: 1}
+
+
+@pytest.mark.parametrize("alteration", ["truncates text", "alters the unique attribute", "sorts lists"])
+@pytest.mark.parametrize("altered", [None, 8], ids=["all altered", "one altered"])
+def test_doubles_that_the_service_altered_are_named(tmp_path: Path, alteration: str, altered: int | None) -> None:
+    """The values sent find none of them: only what agrees best says which rows are there twice."""
+    clock = MovingClock()
+    told = AnswerPlay(alteration=alteration, altered=altered)
+    service, rows = AnsweringService(clock, told), rows_of_play(told)
+    Journal.create(tmp_path / "job", header(origin=ORIGIN), clock).close()
+    with closing(Journal(tmp_path / "job", clock)) as journal:
+        service.faults = {1: Fault("drop, applied all", "all", "drop")}
+        know_truth(service, rows)
+        run_once(service, journal, rows, Scenario("content"), clock)
+        assert journal.counts()[RowState.CREATED] == len(rows)
+        service._apply([{"data": row.data | {"_truth": row.ordinal}} for row in rows[5:10]])
+        clock.advance(1000)
+        found = audit(journal, Reader(client_of(service, clock), journal.header.object_id), rows_of(journal, lambda: rows))
+    there = {one["wire"]["id"]: one["wire"]["data"]["_truth"] for one in service.records}
+    named = {row: [there[record_id] for record_id in extra] for row, (_, extra) in found.duplicates.items()}
+    assert named == {row: [row] for row in range(6, 11)}

@@ -54,7 +54,7 @@ class RepairDesk(QuietContext):
         options = JobOptions(ImportPlan(), marker="ref" if self.recognition == "marker" else None)
         job = start_import(JobStore(self.state, self.clock), target, GivenInput.at(file), options)
         self.job = job.id
-        run_job(self, job, RunOptions(DeliveryOptions(concurrency=1, max_rows=3)), lambda _: None)  # type: ignore[arg-type]
+        self.result = run_job(self, job, RunOptions(DeliveryOptions(concurrency=1, max_rows=3)), lambda _: None)  # type: ignore[arg-type]
         self.clock.sleep(1000)
         assert self.there == Counter({n: 1 + (4 <= n <= 6) for n in range(1, 10)})
 
@@ -105,6 +105,19 @@ def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path
     assert people.there == Counter(range(1, 10))
     assert {people.record(record_id)["data"]["n"]: row for row, record_id in people.named().items()} == {n: n for n in people.named()}
     assert people.repair(delete=True).to_document()["duplicates"] == []
+
+
+def test_rows_that_are_there_twice_have_a_count_and_a_result_file(tmp_path: Path) -> None:
+    people = desk(tmp_path, "unique")
+    document = people.result.summary.to_document()
+    assert (document["duplicates"], document["created"], people.result.exit_code) == (3, 9, ExitCode.PARTIAL)
+    named = [*csv.DictReader(Path(document["files"]["duplicates"]).read_text().splitlines())]
+    assert [int(row["_row"]) for row in named] == [4, 5, 6]
+    for row in named:
+        ids = [row["_id"], row["_error"].removeprefix("there more than once: ")]
+        assert [people.record(record_id)["data"]["n"] for record_id in ids] == [int(row["n"])] * 2
+    people.repair(delete=True)
+    assert not Path(document["files"]["duplicates"]).exists()
 
 
 def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +176,7 @@ def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path
 @pytest.mark.parametrize("failed", [0, 2])
 def test_rows_that_are_there_twice_are_told_beside_those_that_failed(failed: int) -> None:
     counts = dict.fromkeys(RowState, 0) | {RowState.CREATED: 9, RowState.FAILED: failed}
-    error = result_of(JobResult(Summary("j", "people", "create", counts, 3, 1.0, {}), ExitCode.PARTIAL, duplicates=3), "people.csv").error
+    error = result_of(JobResult(Summary("j", "people", "create", counts, 3, 1.0, {}, duplicates=3), ExitCode.PARTIAL), "people.csv").error
     assert error is not None
     assert ("there more than once: 3 rows" in error.message, error.details["duplicates"]) == (True, 3)
     assert "crmctl bulk repair j" in error.message + str(error.hint)

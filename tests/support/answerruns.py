@@ -202,14 +202,8 @@ def rows_of_play(told: AnswerPlay) -> list[Prepared]:
     return [Prepared(n, data(n)) for n in range(1, told.rows + 1)]
 
 
-class Truthful(MovingClock):
-    """The clock of a play."""
-
-
-def play(told: AnswerPlay) -> AnswerOutcome:
-    clock = Truthful()
-    rows = rows_of_play(told)
-    service = AnsweringService(clock, told)
+def know_truth(service: AnsweringService, rows: list[Prepared]) -> None:
+    """Make the service keep the row of each record it is sent."""
     original = {json.dumps(row.data, sort_keys=True): row.ordinal for row in rows}
     write = service._write
 
@@ -220,6 +214,13 @@ def play(told: AnswerPlay) -> AnswerOutcome:
         return write(body, timeout)
 
     service._write = marked  # type: ignore[method-assign]
+
+
+def play(told: AnswerPlay) -> AnswerOutcome:
+    clock = MovingClock()
+    rows = rows_of_play(told)
+    service = AnsweringService(clock, told)
+    know_truth(service, rows)
     slugs: dict[str, Any] = {"marker": {"marker": "ref"}, "unique": {"unique": "email"}}.get(told.recognition, {})
     for n in range(3):
         service.create(row_data(2000 + n) | {"_truth": -2000 - n})

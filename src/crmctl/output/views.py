@@ -94,6 +94,7 @@ _KINDS = {
             "skipped",
             "inDoubt",
             "unsent",
+            "duplicates",
             "records",
             "requests",
             "totalRequests",

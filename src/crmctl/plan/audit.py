@@ -6,7 +6,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
 from crmctl.write.journal import Header, Journal, RowEntry
-from crmctl.write.methods import methods, recognitions
+from crmctl.write.methods import Unexplained, explain, methods, recognitions
 
 CHUNK_ROWS = 500
 
@@ -271,7 +271,7 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
         rows = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         nameless = {row for row, entry in rows.items() if entry.state is RowState.CREATED and entry.record_id is None}
         journal.name_rows({row: record_id for row, record_id in found.found.items() if record_id is not None and row in nameless})
-        journal.record_duplicates(found.extra)
+        journal.record_duplicates({row: [*filter(None, [found.found.get(row)]), *extra] for row, extra in found.extra.items()})
     final = due is None or journal.clock.now() >= due
     if final and not unreadable:
         journal.remember("audited", journal.clock.now())
@@ -294,16 +294,22 @@ def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Cal
         method.shows(created, records)
         recognition = method.recognition_of(entries)
 
+        def others() -> Iterator[Entry]:
+            return (entry for entry in again() if entry.id is None and entry.ordinal not in mine)
+
         def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, Sequence[tuple[str, int]]]:
             """Return the form and ordinal of the job's other rows, by key."""
             rows: dict[str, list[tuple[str, int]]] = defaultdict(list)
-            for entry in again():
-                if entry.ordinal not in mine and (key := recognition.key(entry.data)) is not None and key in keys:
+            for entry in others():
+                if (key := recognition.key(entry.data)) is not None and key in keys:
                     rows[key].append((recognition.form(entry.data), entry.ordinal))
             return rows
 
-        if reading.complete and (found := match(entries, records, recognition, known(journal, entries, alike))).found:
-            return found
+        if reading.complete:
+            seen = match(entries, records, recognition, known(journal, entries, alike))
+            seen, _ = explain(journal, Unexplained(created, seen, records), replace(recognition, altered=method.altered), others)
+            if seen.found:
+                return seen
     return None
 
 

@@ -12,7 +12,7 @@ from crmctl.bulk_context import BulkContext, Finding
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 from crmctl.files.whole_files import check_place
-from crmctl.plan.audit import audit, audit_due, capture_ids, known_duplicates
+from crmctl.plan.audit import audit, audit_due, capture_ids
 from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import Guard, ImportPlan
 from crmctl.plan.import_run import RunResult, rows_of, run_import
@@ -98,11 +98,11 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         if (unlinked := hooks.unlinked) and code is ExitCode.REJECTED:
             code = ExitCode.PARTIAL
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
-        duplicates, rivals = known_duplicates(journal), known_rivals(journal)
-        if (duplicates or rivals) and code is ExitCode.OK:
+        rivals = known_rivals(journal)
+        if (summary.duplicates or rivals) and code is ExitCode.OK:
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
-        return JobResult(summary, code, error, tuple(notes), resumable, len(duplicates), rivals, journal.refusals())
+        return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals())
 
 
 def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | None:
@@ -159,14 +159,13 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
     with closing(store.open(job)) as journal:
         if journal.recall(RESULTS_DUE):
             return None
-        duplicates, rivals = len(known_duplicates(journal)), known_rivals(journal)
-        summary = summarize(journal)
+        rivals, summary = known_rivals(journal), summarize(journal)
         code = ExitCode.REJECTED if job.state is JobState.REJECTED else exit_code(summary.counts)
-        if code is ExitCode.OK and (duplicates or rivals):
+        if code is ExitCode.OK and (summary.duplicates or rivals):
             code = ExitCode.PARTIAL
         refusals = journal.refusals()
         notes = (f"rows failed{service_words(refusals)}",) if refusals else ()
-        return JobResult(summary, code, notes=notes, duplicates=duplicates, rivals=rivals, refusals=refusals)
+        return JobResult(summary, code, notes=notes, rivals=rivals, refusals=refusals)
 
 
 def known_rivals(journal: Journal) -> list[dict[str, Any]]:

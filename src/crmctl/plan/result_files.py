@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -170,6 +170,8 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
         return dict.fromkeys(RESULT_FILES)
     counts = journal.counts()
     rows_of = {name: sum(counts[state] for state in RowState if FILE_OF[state] == name) for name in RESULT_FILES}
+    duplicates = journal.duplicates()
+    rows_of["duplicates"] = len(duplicates)
     paths = {name: journal.folder / f"{name}.{source.dialect.format.of_results}" for name in RESULT_FILES}
     is_fed = (journal.folder / FILE_NAME).exists()
     form = result_format(source, newline_of(source), ADDED_BY_FEED if is_fed else ADDED)
@@ -184,10 +186,12 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
         if failed_copy is not None:
             sinks["failed"].append(_Sink(files.enter_context(_open(failed_copy, source)), form))
         told = files.enter_context(closing(KeptValues(journal.folder))).told if is_fed else None
-        for rows, entry in _judged(journal, source):
+        for rows, entry in _judged(journal, source, duplicates):
             kept = () if told is None else (told(rows[0].ordinal),)
             for sink in sinks[FILE_OF[entry.state]]:
                 sink.write(rows, (words.get(entry.state, entry.state), entry.record_id, entry.error, *kept))
+            if further := duplicates.get(rows[0].ordinal):
+                sinks["duplicates"][0].write(rows, (entry.state, entry.record_id, f"there more than once: {', '.join(further)}", *kept))
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
     return {name: path if rows_of[name] else None for name, path in paths.items()}
@@ -210,12 +214,12 @@ class _Sink:
         self._stream.write(self._form.foot)
 
 
-def _judged(journal: Journal, source: Source) -> Iterator[tuple[Sequence[Row], RowEntry]]:
-    """Yield every row of the input with its journal entry. Consecutive rows with equal entries may come together."""
+def _judged(journal: Journal, source: Source, alone: Mapping[int, object]) -> Iterator[tuple[Sequence[Row], RowEntry]]:
+    """Yield every row of the input with its journal entry. Consecutive rows with equal entries may come together, except those `alone`."""
     rows = source.rows()
     while chunk := list(islice(rows, CHUNK_ROWS)):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
-        if journal.count_created(first, last) == len(chunk):
+        if journal.count_created(first, last) == len(chunk) and alone.keys().isdisjoint(range(first, last + 1)):
             yield chunk, CREATED
             continue
         entries = journal.rows(first, last)

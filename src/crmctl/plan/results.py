@@ -74,7 +74,7 @@ IN_WORDS = {"failed": "failed", "rejected": "invalid", "inDoubt": "in doubt", "u
 class JobResult:
     """Outcome of a run. `error`: the error or interrupt that ended it early; `notes` are for the user; `resumable`: work remains.
 
-    `duplicates`: number of rows that exist more than once. `rivals`: rows whose key another client's record has too, with the records.
+    `rivals`: rows whose key another client's record has too, with the records.
     `refusals`: the first two different messages of the service about failed rows, in input order.
     """
 
@@ -83,7 +83,6 @@ class JobResult:
     error: CrmctlError | None = None
     notes: tuple[str, ...] = ()
     resumable: bool = False
-    duplicates: int = 0
     rivals: Sequence[dict[str, Any]] = ()
     refusals: Sequence[str] = ()
 
@@ -138,9 +137,10 @@ def _error_of(result: JobResult, rivals: PartialError | None) -> CrmctlError | N
     if result.exit_code is ExitCode.REJECTED:
         return _refused(document, result.refusals) if document["failed"] else rejected_rows(document["rejected"])
     counts = {name: document[name] for name in IN_WORDS if document[name]}
-    twice = f"there more than once: {result.duplicates:,} row{'' if result.duplicates == 1 else 's'}" if result.duplicates else ""
+    duplicates = result.summary.duplicates
+    twice = f"there more than once: {duplicates:,} row{'' if duplicates == 1 else 's'}" if duplicates else ""
     repair = f"crmctl bulk repair {result.summary.job}"
-    extra = {"duplicates": result.duplicates} if twice else {}
+    extra = {"duplicates": duplicates} if twice else {}
     if twice and not counts:
         return PartialError(twice, hint=repair, details=extra)
     if rivals is not None and not counts:

@@ -61,7 +61,7 @@ DOUBTFUL = frozenset({BatchState.SENDING, BatchState.IN_DOUBT, BatchState.UNKNOW
 """States of batches whose rows may or may not exist in the service."""
 
 
-RESULT_FILES = ("ok", "failed", "inDoubt", "unsent")
+RESULT_FILES = ("ok", "failed", "inDoubt", "unsent", "duplicates")
 """The result files of a job, in the order of the summary."""
 
 

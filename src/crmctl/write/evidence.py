@@ -11,14 +11,13 @@ from typing import NamedTuple
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError
 from crmctl.files.validation import Batch, Entry
-from crmctl.match.agreement import pair_altered
-from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
+from crmctl.match.record_match import Recognition, RecordMatch, match
 from crmctl.models.resources import PAGE_LIMIT, Record
 from crmctl.read.read_back import Baseline, ByPrefix, Reader, ReadResult, Unusable, moment_of
-from crmctl.write.database import MAY_BE_THERE, RowState
-from crmctl.write.in_flight import further_records, known
+from crmctl.write.database import RowState
+from crmctl.write.in_flight import known
 from crmctl.write.journal import Journal
-from crmctl.write.methods import Confirmed, Method, altered_attributes, methods, showing
+from crmctl.write.methods import Confirmed, Method, Unexplained, altered_attributes, explain, methods, showing
 
 FEWER = "its lists are old, or somebody deletes records"
 MORE = "somebody else creates records, or rows are there twice; crmctl bulk repair looks for those"
@@ -384,43 +383,11 @@ class Evidence:
     def _explain(self, weighing: Weighing, seen: RecordMatch, new: Sequence[Record]) -> tuple[RecordMatch, int]:
         """Pair unrecognised rows with new records that the service may have altered.
 
-        Rows that fit several records are ambiguous. Also return how many new records belong to no known row.
+        Also return how many new records belong to no known row.
         """
         method, sent, _ = weighing
-        recognition = method.recognition_of(sent.creates)
-        taken = {*filter(None, seen.found.values()), *(one for ids in seen.extra.values() for one in ids), *further_records(self._journal)}
-        pool = [record for record in new if record.id not in taken]
-        pool = self._without_other_rows(sent, pool, recognition)
-        missing = [entry for entry in sent.creates if entry.ordinal not in seen.found]
-        if not pool or not missing:
-            return seen, len(pool)
-        agreed = pair_altered(missing, pool, sent.creates, self._rows_elsewhere(sent))
-        extra = {ordinal: [*seen.extra.get(ordinal, ()), *ids] for ordinal, ids in agreed.extra.items()}
-        seen = replace(
-            seen,
-            found={**seen.found, **agreed.found},
-            extra={**seen.extra, **extra},
-            ambiguous=(seen.ambiguous - agreed.found.keys()) | agreed.possible,
-        )
-        return seen, len(pool) - len(agreed.found) - sum(map(len, agreed.extra.values()))
-
-    def _without_other_rows(self, sent: Sent, pool: Sequence[Record], recognition: Recognition) -> list[Record]:
-        """Return the records that no other row of the job explains."""
-        if not pool:
-            return []
-        content = by_content(sent.creates)
-        content = replace(content, slugs=(content.slugs or recognition.slugs) - self.methods[-1].altered)
-        rest: dict[str, list[Record]] = {}
-        for record in pool:
-            rest.setdefault(content.key(record.data) or "", []).append(record)
-        for entry in self._rows_elsewhere(sent):
-            if (alike := rest.get(content.key(entry.data) or "")) and self._may_be_there(entry.ordinal):
-                alike.pop(0)
-        return [record for alike in rest.values() for record in alike]
-
-    def _may_be_there(self, ordinal: int) -> bool:
-        row = self._journal.rows(ordinal, ordinal).get(ordinal)
-        return row is not None and row.state in MAY_BE_THERE
+        recognition = replace(method.recognition_of(sent.creates), altered=self.methods[-1].altered)
+        return explain(self._journal, Unexplained(sent.creates, seen, new), recognition, lambda: self._rows_elsewhere(sent))
 
     def _weigh_all(self, weighing: Weighing, reading: ReadResult, seen: RecordMatch, left: int) -> Look:
         """Decide once everything that may be newer than the job has been read. Some new records may remain unexplained."""

@@ -37,8 +37,8 @@ class FeedCounts(NamedTuple):
 class Summary:
     """Result of a job.
 
-    `counts` has every row state. `files` maps ok, failed, inDoubt and unsent to paths. `job` is None for a dry run. `values` counts values
-    written by both people and a feed; None unless the job imports a feed.
+    `counts` has every row state. `files` maps the names in `RESULT_FILES` to paths. `job` is None for a dry run. `values` counts values
+    written by both people and a feed; None unless the job imports a feed. `duplicates` counts rows that exist more than once.
     """
 
     job: str | None
@@ -49,6 +49,7 @@ class Summary:
     elapsed: float
     files: Mapping[str, Path | None]
     values: FeedCounts | None = None
+    duplicates: int = 0
 
     @property
     def rows(self) -> int:
@@ -62,6 +63,7 @@ class Summary:
             "mode": self.mode,
             "rows": self.rows,
             **{str(state): self.counts[state] for state in RowState},
+            "duplicates": self.duplicates,
             **(self.values._asdict() if self.values is not None else {}),
             "requests": self.requests,
             "elapsedSeconds": round(self.elapsed, 3),
@@ -323,7 +325,9 @@ def summarize(journal: Journal) -> Summary:
             requests += phase.effort()[0]
     values = FeedCounts(*counted) if (counted := journal.recall(FEED_COUNTS)) is not None else None
     files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
-    return Summary(header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, values)
+    return Summary(
+        header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, values, len(journal.duplicates())
+    )
 
 
 WAIT_SECONDS = 3600.0

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry
 from crmctl.match.agreement import altered_in, pair_altered
-from crmctl.match.record_match import Recognition, by_content, comparable
+from crmctl.match.record_match import Recognition, RecordMatch, by_content, comparable
 from crmctl.models.resources import Record
 from crmctl.read.read_back import Baseline, ByPrefix, Enough, NewestFirst, Reader, ReadStrategy, Unusable, moment_of
 from crmctl.values.operators import Operator
+from crmctl.write.database import MAY_BE_THERE
+from crmctl.write.in_flight import further_records
 from crmctl.write.journal import Header, Journal
 
 CONTROL_SECONDS = 60.0
@@ -112,6 +115,53 @@ def altered_attributes(entries: Sequence[Entry], records: Sequence[Record]) -> f
     if len(found) < len(missing):
         return None
     return altered_in({entry.ordinal: entry for entry in missing}, {row: rest[record_id] for row, record_id in found.items() if record_id})
+
+
+class Unexplained(NamedTuple):
+    """Rows that were sent, what was recognised of them, and the new records."""
+
+    entries: Sequence[Entry]
+    seen: RecordMatch
+    new: Sequence[Record]
+
+
+def explain(
+    journal: Journal, found: Unexplained, recognition: Recognition, others: Callable[[], Iterable[Entry]]
+) -> tuple[RecordMatch, int]:
+    """Pair unrecognised rows with new records that the service may have altered. `others`: the job's other rows.
+
+    Rows that fit several records are ambiguous. Also return how many new records belong to no known row.
+    """
+    entries, seen, new = found
+    taken = {*filter(None, seen.found.values()), *(one for ids in seen.extra.values() for one in ids), *further_records(journal)}
+    pool = _without_other_rows(journal, entries, [record for record in new if record.id not in taken], recognition, others)
+    missing = [entry for entry in entries if entry.ordinal not in seen.found]
+    if not pool or not missing:
+        return seen, len(pool)
+    agreed = pair_altered(missing, pool, entries, others())
+    extra = {ordinal: [*seen.extra.get(ordinal, ()), *ids] for ordinal, ids in agreed.extra.items()}
+    ambiguous = (seen.ambiguous - agreed.found.keys()) | agreed.possible
+    explained = replace(seen, found={**seen.found, **agreed.found}, extra={**seen.extra, **extra}, ambiguous=ambiguous)
+    return explained, len(pool) - len(agreed.found) - sum(map(len, agreed.extra.values()))
+
+
+def _without_other_rows(
+    journal: Journal, entries: Sequence[Entry], pool: Sequence[Record], recognition: Recognition, others: Callable[[], Iterable[Entry]]
+) -> list[Record]:
+    """Return the records that no other row of the job explains."""
+    if not pool:
+        return []
+    content = by_content(entries)
+    content = replace(content, slugs=(content.slugs or recognition.slugs) - recognition.altered)
+    rest: dict[str, list[Record]] = {}
+    for record in pool:
+        rest.setdefault(content.key(record.data) or "", []).append(record)
+    for entry in others():
+        if alike := rest.get(content.key(entry.data) or ""):
+            row = journal.rows(entry.ordinal, entry.ordinal).get(entry.ordinal)
+            if row is not None and row.state in MAY_BE_THERE:
+                alike.pop(0)
+    return [record for alike in rest.values() for record in alike]
 
 
 def methods(journal: Journal) -> list[Method]:
