@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal
-from tests.support.bulkjobs import Prepared, header, prepared, run
+from tests.support.bulkjobs import Prepared, Silent, header, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.clock import FakeClock
 
@@ -82,3 +83,38 @@ def test_without_the_right_to_read_rows_stay_in_doubt(marked: Journal) -> None:
         run(server.crm(), marked, prepared(300), ONE)
         assert max(server.values("n").values()) == 1
     assert marked.counts()[RowState.IN_DOUBT] == 100
+
+
+@dataclasses.dataclass
+class Announced(Silent):
+    """Keeps when each announced wait ends at the latest."""
+
+    clock: FakeClock = dataclasses.field(default_factory=FakeClock)
+    ends: list[float] = dataclasses.field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        if seconds := re.search(r"waiting(?: up to)? (\d+) s", text):
+            self.ends.append(self.clock.now() + float(seconds[1]))
+
+
+HIDDEN = {
+    "lists show nothing": lambda record: False,
+    "lists show every second record": lambda record: record["data"]["n"] % 2,
+}
+
+
+@pytest.mark.parametrize("max_wait", [300.0, 10.0])
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("applies", [True, False])
+def test_a_wait_ends_as_announced_and_with_max_wait(marked: Journal, applies: bool, hidden: str, max_wait: float) -> None:
+    progress = Announced(clock=FakeClock())
+    started = progress.clock.now()
+    with BulkServer() as server:
+        server.visible = HIDDEN[hidden]
+        server.faults[1] = Fault(applies=applies, drop=True)
+        run(server.crm(progress.clock, max_wait=max_wait), marked, prepared(300), ONE, clock=progress.clock, progress=progress)
+        assert max(server.values("n").values()) == 1, progress.notes
+    waited = progress.clock.now() - started
+    assert progress.clock.now() <= max([started + 5.0 * len(server.reads), *progress.ends]) + 5.0, (waited, progress.notes)
+    assert waited <= 2 * max_wait + 5.0, (waited, progress.notes)

@@ -186,7 +186,7 @@ class Session:
         self._redactor = Redactor(credential.key)
         self._random = random
         self._budget = budget or Budget()
-        self._max_wait = max_wait
+        self.max_wait = max_wait
         self._timeout = timeout
         self.logs_bodies = True
         self._log = log
@@ -237,7 +237,7 @@ class Session:
     def hurried(self, seconds: float) -> Session:
         """Return a copy that waits at most `seconds` for a request, for a look during a longer wait."""
         hurried = copy(self)
-        hurried._max_wait = min(self._max_wait, seconds)
+        hurried.max_wait = min(self.max_wait, seconds)
         hurried._timeout = min(self._timeout, max(seconds, 1.0))
         return hurried
 
@@ -290,12 +290,12 @@ class Session:
         started, attempt, doubted = self.clock.monotonic(), 0, False
         while True:
             attempt += 1
-            slot = self._budget.acquire(max(0.0, self._max_wait - (self.clock.monotonic() - started)))
+            slot = self._budget.acquire(max(0.0, self.max_wait - (self.clock.monotonic() - started)))
             outcome = self._try(call, slot, watch)
             failure = outcome.failure
             wait = None
             if failure is not None:
-                limits = {"waited": self.clock.monotonic() - started, "max_wait": self._max_wait, "random": self._random()}
+                limits = {"waited": self.clock.monotonic() - started, "max_wait": self.max_wait, "random": self._random()}
                 wait = next_wait(failure, attempt=attempt, repeatable=call.repeatable, **limits)
             if failure is None or wait is None:
                 if isinstance(outcome.result, CrmctlError):

@@ -25,6 +25,7 @@ from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
 from crmctl.write.journal import Journal, RowEntry
 from crmctl.write.methods import CONTROL_SECONDS
+from crmctl.write.reconcile import LONG_WAIT
 
 CHUNK_ROWS = 500
 LOOKS = Backoff(longest=8.0, jitter=0.0)
@@ -128,18 +129,21 @@ def _explains(journal: Journal, evidence: Evidence, count: FinalCount, since: Ca
 def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
     clock = context.clock
     started, looks = clock.now(), 0
+    patience = min(CONTROL_SECONDS, context.service.session.max_wait)
     count = evidence.final_count()
     # A node whose clock lags can omit the last batch from the newest page. In that case the total decides.
     while not (count.fits or count.is_conclusive or (count.adds_up and looks == NOTED_LOOKS)):
-        if clock.now() >= started + CONTROL_SECONDS or context.interrupt.requested:
+        if clock.now() >= started + patience or context.interrupt.requested:
             return count
         looks += 1
         if looks == NOTED_LOOKS:
-            context.progress.note(f"waiting up to {CONTROL_SECONDS:.0f} s for the service's lists to show what was created")
-        clock.sleep(LOOKS.gap(looks))
+            context.progress.note(f"waiting up to {patience:.0f} s for the service's lists to show what was created")
+        clock.sleep(min(LOOKS.gap(looks), max(0.05, started + patience - clock.now())))
         count = evidence.final_count()
     if (lag := max(clock.now() - started if looks else 0.0, evidence.lag)) and context.journal.was_repeated():
         # The lists lag and rows sent twice may exist twice. The second copies appear last.
+        if LATE_FACTOR * lag >= LONG_WAIT:
+            context.progress.note(f"waiting {LATE_FACTOR * lag:.0f} s for second copies of rows to show up in the service's lists")
         clock.sleep(LATE_FACTOR * lag)
         count = evidence.final_count()
     return count

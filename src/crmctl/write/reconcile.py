@@ -101,10 +101,14 @@ class Freed:
 
 @dataclass
 class Parked(Sent):
-    """A batch in doubt. `look_at` is the Unix time of the next look, `refusal` the service's message if it refused the whole batch."""
+    """A batch in doubt. `look_at` is the Unix time of the next look, `refusal` the service's message if it refused the whole batch.
+
+    After `until`, the end of `--max-wait`, the batch stays in doubt.
+    """
 
     round: int
     look_at: float
+    until: float
     refusal: str | None = None
     looks: int = 0
     last: frozenset[int] | None = None
@@ -125,18 +129,20 @@ class Reconciler:
         self._reader = reader
         self._journal, self._clock = context.journal, context.clock
         self._settle, self._assume = context.options.settle, context.options.assume
+        self._max_wait = context.service.session.max_wait
         self._arrivals: deque[Parked] = deque()
         self._parked: list[Parked] = []
         self.notes: list[str] = []
         self.recovered = 0
         """Number of batches found complete."""
+        self._announced = 0.0
 
     # -- reports from senders --------------------------------------------------------------------------------------------------------
 
     def park(self, sent: Sent, round: int = 0, refusal: str | None = None) -> None:
         """Watch a batch in doubt. A batch from an earlier run has been in doubt since then."""
         now = self._clock.now()
-        parked = Parked(sent.number, sent.batch, min(sent.sent_at, now), min(sent.known_at, now), round, now, refusal)
+        parked = Parked(sent.number, sent.batch, min(sent.sent_at, now), min(sent.known_at, now), round, now, now + self._max_wait, refusal)
         self.evidence.doubt(parked)
         self._arrivals.append(parked)
 
@@ -171,12 +177,15 @@ class Reconciler:
             return 0.0
         return max(0.0, min((parked.look_at for parked in self._parked), default=0.0) - self._clock.now())
 
-    @property
-    def patience(self) -> str:
-        """Progress text with the reason and length of the wait; empty for a short wait."""
-        left = max((self._deadline(parked) for parked in self._parked), default=0.0) - self._clock.now()
+    def announce_wait(self) -> str:
+        """Progress text with the reason and length of the wait; empty for a short wait, or one that ends as announced before."""
+        now = self._clock.now()
+        end = max((min(self._deadline(parked) + CONTROL_SECONDS, parked.until) for parked in self._parked), default=now)
+        if end - max(now, self._announced) < LONG_WAIT:
+            return ""
+        self._announced = end
         rows = sum(len(parked.batch) for parked in self._parked)
-        return f"waiting up to {left:.0f} s to see whether {rows:,} rows in doubt are there" if left >= LONG_WAIT else ""
+        return f"waiting up to {end - now:.0f} s to see whether {rows:,} rows in doubt are there"
 
     def settle_refusals(self) -> None:
         """Settle refused batches that do not exist. Call it after sending has ended and no request is in flight."""
@@ -235,9 +244,12 @@ class Reconciler:
 
     def _later(self, parked: Parked, deadline: float) -> list[Freed]:
         now = self._clock.now()
+        if now >= parked.until:
+            self._give_up(parked, "--max-wait ended before it was certain whether they are there")
+            return []
         parked.looks += 1
         gap = LOOKS.gap(parked.looks)
-        parked.look_at = now + max(0.05, min(gap, deadline - now) if deadline > now else gap)
+        parked.look_at = min(now + max(0.05, min(gap, deadline - now) if deadline > now else gap), parked.until)
         return []
 
     def _deadline(self, parked: Parked) -> float:

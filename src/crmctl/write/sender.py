@@ -185,7 +185,6 @@ class Delivery:
         reconciler.gate = self._in_flight.gate
         reconciler.settled = context.progress.advance
         self._progress = context.progress
-        self._is_wait_told = False
         reconciler.batches_to_come = lambda: self._queue.unfinished_tasks + len(self._backlog) + 2 * (not self._is_read)
         sender = Sender(context, self._in_flight, reconciler, self._batcher)
         # Daemon threads: a sender waiting for the rate limit must not keep the process alive.
@@ -285,15 +284,10 @@ class Delivery:
         elif self._queue.unfinished_tasks:
             self._in_flight.wait()
         else:
-            self._tell_wait()
+            if text := self._reconciler.announce_wait():
+                self._progress.note(text)
             self._clock.sleep(min(TICK_SECONDS, self._reconciler.wait))
         self._beat()
-
-    def _tell_wait(self) -> None:
-        """Announce a long wait once per run, because a bar that stands still looks like a hang."""
-        if not self._is_wait_told and (text := self._reconciler.patience):
-            self._is_wait_told = True
-            self._progress.note(text)
 
     def _parts(self, freed: Freed) -> Iterator[Freed]:
         """Split freed rows into batches that fit a request."""
