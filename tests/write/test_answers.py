@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
+from crmctl.write.database import RowState
+from crmctl.write.in_flight import DeliveryOptions
 from tests.support.answerruns import ALTERATIONS, ANSWERS, AnswerPlay, play
+from tests.support.bulkjobs import Silent, new_journal, prepared, run
+from tests.support.faultruns import MovingClock, client_of
+from tests.support.faultservice import Fault, FaultService, Habits
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -82,3 +90,41 @@ def test_a_job_that_ended_before_its_lists_caught_up_waits_as_long_the_next_time
     faults = ((1, "503, applied to the last rows"), (5, "403, applied all"))
     outcome = play(AnswerPlay("unique", "makes dates moments", 3, faults, "each record late", seed=120))
     assert (outcome.is_right, outcome.failed) == (True, 0), outcome
+
+
+@pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])
+@pytest.mark.parametrize("writer", [False, True], ids=["alone", "another writer"])
+def test_copies_in_the_middle_of_a_large_job_are_named(tmp_path: Path, total: bool, writer: bool) -> None:
+    """Without totals, the place of the newest older record tells how many new ones there are."""
+    clock = MovingClock()
+    service = FaultService(clock, {4: Fault("a proxy sends it twice", "twice", "good")}, Habits(total=total, strangers=writer))
+    for n in range(3):
+        service.create({"n": -n})
+    clock.advance(3600)
+    with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
+        result = run(client_of(service, clock), journal, prepared(1000), DeliveryOptions(concurrency=1), clock=clock)
+        duplicates = journal.duplicates()
+        assert (result.error, journal.counts()[RowState.CREATED]) == (None, 1000)
+    there = {one["wire"]["id"]: one["wire"]["data"]["n"] for one in service.records}
+    assert {row: [there[record_id] for record_id in ids] for row, ids in duplicates.items()} == {n: [n] for n in range(401, 501)}
+
+
+@pytest.mark.parametrize(("total", "reads"), [(True, 2), (False, 3)], ids=["totals", "no totals"])
+def test_a_clean_job_reads_twice_or_without_totals_three_times(tmp_path: Path, total: bool, reads: int) -> None:
+    clock = MovingClock()
+    service, progress = FaultService(clock, habits=Habits(total=total)), Silent()
+    service.create({"n": 0})
+    clock.advance(3600)
+    with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
+        assert run(client_of(service, clock), journal, prepared(3000), clock=clock, progress=progress).error is None
+    assert (service.reads, service.writes, progress.notes) == (reads, 30, [])
+
+
+def test_another_writer_costs_one_reading_of_the_new_records(tmp_path: Path) -> None:
+    clock = MovingClock()
+    service = FaultService(clock, habits=Habits(strangers=True))
+    service.create({"n": 0})
+    clock.advance(3600)
+    with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
+        assert run(client_of(service, clock), journal, prepared(1000), clock=clock).error is None
+    assert service.reads <= 2 + 1010 // 99 + 1

@@ -42,6 +42,8 @@ WALKS = 4
 
 NOTED_LOOKS = 3
 LATE_FACTOR = 3
+UNKNOWN_LAG = 10.0
+"""Assumed delay in seconds of lists when all rows of a repeated request were refused: an earlier one probably created them."""
 
 UNVERIFIED = "unverified"
 """Journal fact: whether the comparison of written rows with existing records is still to be done."""
@@ -127,7 +129,7 @@ def _explains(journal: Journal, evidence: Evidence, count: FinalCount, since: Ca
 
 
 def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
-    clock = context.clock
+    clock, journal = context.clock, context.journal
     started, looks = clock.now(), 0
     patience = min(CONTROL_SECONDS, context.service.session.max_wait)
     count = evidence.final_count()
@@ -139,13 +141,17 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
         if looks == NOTED_LOOKS:
             context.progress.note(f"waiting up to {patience:.0f} s for the service's lists to show what was created")
         clock.sleep(min(LOOKS.gap(looks), max(0.05, started + patience - clock.now())))
-        count = evidence.final_count()
-    if (lag := max(clock.now() - started if looks else 0.0, evidence.lag)) and context.journal.was_repeated():
-        # The lists lag and rows sent twice may exist twice. The second copies appear last.
+        was_current, count = count.is_current, evidence.final_count()
+        if count.is_current and not was_current:
+            evidence.note_lag(clock.now() - started)
+    lag = min(max(evidence.lag, UNKNOWN_LAG if journal.has_whole_refusal() else 0.0), patience)
+    if lag and journal.was_repeated():
+        # Rows sent twice may exist twice, or be refused the second time. The records of the last request appear last.
         if LATE_FACTOR * lag >= LONG_WAIT:
             context.progress.note(f"waiting {LATE_FACTOR * lag:.0f} s for second copies of rows to show up in the service's lists")
         clock.sleep(LATE_FACTOR * lag)
-        count = evidence.final_count()
+        later = evidence.final_count()
+        return later if later.is_current or not count.is_current else count
     return count
 
 
@@ -248,6 +254,7 @@ class _Ledger:
         self.found: dict[int, Record | None] = {}
         self.surplus: dict[int, list[str]] = defaultdict(list)
         self.unexplained: list[Record] = []
+        self._copies: list[tuple[int, Sequence[int], Record]] = []
         self._names: dict[str, int] = {}
         self._by_key: dict[frozenset[str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
 
@@ -273,8 +280,9 @@ class _Ledger:
             rest = self._match(slugs, rest)
         self.unexplained = self._find_surplus(rest)
         # Created rows claim records before other rows do.
-        for created in (True, False):
-            self._pair_altered(created=created)
+        self._pair_altered(created=True)
+        self._share_copies()
+        self._pair_altered(created=False)
 
     def _match(self, slugs: frozenset[str], records: Sequence[Record]) -> list[Record]:
         content, rows, alike = Recognition(slugs, unique=False), self._by_key[slugs], defaultdict[str, list[Record]](list)
@@ -287,14 +295,32 @@ class _Ledger:
                 rest.append(record)
         for key, group in alike.items():
             by_id = {record.id: record for record in group}
-            for pair, created in ((pair_forms, True), (pair_equal, False)):
+            for pair, created in ((pair_equal, True), (pair_equal, False), (pair_forms, True)):
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
-                every = Recognition(frozenset(slug for row in open_rows for slug in self.rows[row].data), unique=False)
+                every = Recognition(frozenset(slug for row in rows[key] for slug in self.rows[row].data), unique=False)
                 forms = {row: every.form(self.rows[row].data) for row in open_rows}
                 pairs = pair(forms, {record_id: every.form(record.data) for record_id, record in by_id.items()})
                 self.found.update({row: by_id.pop(record_id) for row, record_id in pairs.items()})
+                if pair is pair_equal and created:
+                    held = {forms[row]: row for row in pairs}
+                    for record in [record for record in by_id.values() if every.form(record.data) in held]:
+                        self._copies.append((held[every.form(record.data)], rows[key], by_id.pop(record.id)))
             rest += by_id.values()
         return rest
+
+    def _share_copies(self) -> None:
+        """Decide on records that equal a found row, but may be an altered twin of it: only if the service alters other rows, too."""
+        is_altered = any(
+            by_content([row := self.rows[ordinal]]).form(row.data) != by_content([row]).form(record.data)
+            for ordinal, record in self.found.items()
+            if record is not None
+        )
+        for owner, twins, record in self._copies:
+            missing = [row for row in twins if row not in self.found and self.states[row] is RowState.CREATED]
+            if missing and is_altered:
+                self.found[missing[0]] = record
+            else:
+                self.surplus[owner].append(record.id)
 
     def _find_surplus(self, records: Iterable[Record]) -> list[Record]:
         """Collect duplicates, which hold the same content as a matched record. Return the other records."""

@@ -156,6 +156,10 @@ class JournalDatabase:
         query = "SELECT EXISTS (SELECT 1 FROM batch WHERE attempt > 1 OR state IN ('PLANNED', 'BISECT', 'RECONCILED', 'UNKNOWN'))"
         return bool(self._one(query))
 
+    def has_whole_refusal(self) -> bool:
+        """Whether the service refused all rows of a batch one by one, as it does when it already has them."""
+        return bool(self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state = 'CONFIRMED' AND size > 1 AND created + updated = 0)"))
+
     def refused_later(self) -> set[int]:
         """Return the refused rows that another request may have created: an earlier attempt, or the first of two sent by a proxy."""
         query = (

@@ -66,16 +66,15 @@ class RecordCount:
         """Return the number of rows confirmed at `moment` (Unix time) or later, plus all rows found by reading back."""
         return self.journal.records_made(moment) + sum(self.found.values())
 
-    def verdict(self, total: int | None, in_doubt: int) -> str | None:
-        """Describe a mismatch between existing and created records; None if they agree. `in_doubt` rows may or may not exist."""
-        if total is None or self.before is None:
+    def verdict(self, more: int | None, in_doubt: int) -> str | None:
+        """Describe a mismatch between new and created records; None if they agree. `in_doubt` rows may or may not exist."""
+        if more is None:
             return "nobody can count whether every created row is there: the service does not say how many records it has"
         made = self.made
-        left = total - self.before - made
-        if left < 0:
-            return f"{made:,} rows were created, and the service has only {total - self.before:,} more records than before: {FEWER}"
-        if left > in_doubt:
-            return f"{made:,} rows were created, and the service has {total - self.before:,} more records than before: {MORE}"
+        if more < made:
+            return f"{made:,} rows were created, and the service has only {more:,} more records than before: {FEWER}"
+        if more - made > in_doubt:
+            return f"{made:,} rows were created, and the service has {more:,} more records than before: {MORE}"
         return None
 
 
@@ -217,11 +216,14 @@ class Evidence:
     @property
     def lag(self) -> float:
         """Measured delay in seconds until a record shows up, in this run or an earlier one."""
-        told = self._journal.recall("lag") or 0.0
-        lag = max(told, *(method.lag for method in self.methods))
-        if lag > told:
-            self._journal.remember("lag", lag)
-        return float(lag)
+        return self.note_lag(max(method.lag for method in self.methods))
+
+    def note_lag(self, seconds: float) -> float:
+        """Store a measured delay for later runs, and return the longest so far."""
+        told = float(self._journal.recall("lag") or 0.0)
+        if seconds > told:
+            self._journal.remember("lag", seconds)
+        return max(told, seconds)
 
     @property
     def is_waiting(self) -> bool:
@@ -246,19 +248,29 @@ class Evidence:
         return self._confirmed.entries if self._confirmed is not None else ()
 
     def final_count(self) -> FinalCount:
-        """Compare the newest page and the total with the job's own count. Sends one request and raises its errors."""
+        """Compare the newest page and the total with the job's own count. Sends one request, two without totals. Raises their errors."""
         page = self._reader.page()
         new = [record for record in page.items if self._is_new(record)]
-        in_doubt = self._journal.counts()[RowState.IN_DOUBT]
-        left = self.count.left(page.total, self.count.made, float("-inf"))
+        in_doubt, made = self._journal.counts()[RowState.IN_DOUBT], self.count.made
         is_whole = len(new) < len(page.items) or len(page.items) < PAGE_LIMIT
-        why = self.count.verdict(page.total, in_doubt)
-        return FinalCount(left, in_doubt, self._is_current(page.items), new, is_whole, why)
+        if page.total is not None and self.count.before is not None:
+            more: int | None = page.total - self.count.before
+        elif not _in_order(page.items):
+            more = None
+        else:
+            more = len(new) if is_whole else self._count_by_place(made)
+        left = more - made if more is not None else None
+        return FinalCount(left, in_doubt, self._is_current(page.items), new, is_whole, self.count.verdict(more, in_doubt))
+
+    def _count_by_place(self, made: int) -> int:
+        """Return the place of the newest old record in the list, which is the number of new ones, or the nearest place read."""
+        first = max(0, made - PAGE_LIMIT // 2)
+        items = self._reader.page(first).items
+        return first + next((place for place, record in enumerate(items) if not self._is_new(record)), len(items))
 
     def _is_current(self, records: Sequence[Record]) -> bool:
         """Whether the newest records include the last confirmed batch, as sent or as altered by the service."""
-        moments = [moment_of(record) for record in records]
-        if self._confirmed is None or None in moments or moments != sorted(filter(None, moments), reverse=True) or len({*moments}) < 2:
+        if self._confirmed is None or not _in_order(records):
             return True
         entries = self._confirmed.entries[-len(records) :]
         return self.methods[-1].shows(entries, records) or altered_attributes(entries, records) is not None
@@ -533,6 +545,12 @@ class Evidence:
     def _rows_elsewhere(self, sent: Sent) -> Iterator[Entry]:
         mine = set(sent.batch.ordinals)
         return (entry for entry in self._again() if entry.id is None and entry.ordinal not in mine)
+
+
+def _in_order(records: Sequence[Record]) -> bool:
+    """Whether the records come newest first, and not all at one moment."""
+    moments = [moment_of(record) for record in records]
+    return None not in moments and moments == sorted(filter(None, moments), reverse=True) and len({*moments}) > 1
 
 
 def _never(_records: Sequence[Record], _total: int | None) -> bool:
