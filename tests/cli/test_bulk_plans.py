@@ -16,6 +16,9 @@ from tests.support.service import RunningService, running_service
 PEOPLE = "Email,Score\na@acme.com,1\nb@acme.com,2\nnew@acme.com,3\n"
 APPLY = ("bulk", "apply", "people.plan")
 
+SCHEMA = 4
+"""Most requests for the schema, which is cached once a plan is made."""
+
 
 def plan(*options: str, text: str = PEOPLE, code: int = 0) -> Any:
     Path("people.csv").write_text(text, encoding="utf-8")
@@ -55,7 +58,8 @@ def test_a_plan_shows_and_does_the_same(crm: RunningService, known: dict[str, st
     assert (checked["differences"], checked["planned"]["predicted"]) == ([], planned["predicted"])
     assert crm.outbox() == before
     done = run_crmctl(*APPLY).ok().json()
-    assert (done["created"], done["updated"], done["unchanged"], done["requests"]) == (1, 1, 1, planned["requests"])
+    assert (done["created"], done["updated"], done["unchanged"]) == (1, 1, 1)
+    assert done["requests"] <= planned["requests"] <= done["requests"] + SCHEMA
     assert scores() == {"a@acme.com": 1, "b@acme.com": 2, "new@acme.com": 3}
     assert "unchanged" in run_crmctl("bulk", "resume", done["job"], "-o", "table").ok().out
     assert "update when the plan was made, unchanged now" in refused(code=9, changed="records")
@@ -123,7 +127,8 @@ def test_creating_by_plan_follows_the_rules_of_an_import(crm: RunningService) ->
     planned = plan()
     run_crmctl(*APPLY, "--expect", "2").exits(9)
     done = run_crmctl(*APPLY, "--expect", "3").ok().json()
-    assert (done["created"], done["requests"]) == (3, planned["requests"])
+    assert done["created"] == 3
+    assert done["requests"] <= planned["requests"] <= done["requests"] + SCHEMA
     assert run_crmctl(*APPLY).exits(2).error()["code"] == "already_imported"
     assert len(scores()) == 3
 

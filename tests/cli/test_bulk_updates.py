@@ -41,7 +41,8 @@ def test_by_key_rows_without_a_record_are_skipped_and_named(crm: RunningService)
     run_crmctl(*by_key, "--plan", "people.plan").ok()
     done = run_crmctl("bulk", "apply", "people.plan").ok()
     assert counts(done.json()) == {"updated": 1, "unchanged": 1, "skipped": 1}
-    assert (done.json()["mode"], done.json()["rows"], done.json()["requests"]) == ("update", 3, predicted.json()["requests"])
+    assert (done.json()["mode"], done.json()["rows"]) == ("update", 3)
+    assert done.json()["requests"] <= predicted.json()["requests"] <= done.json()["requests"] + 4, "the schema is cached by then"
     assert "line 3, column email: skipped: no record has this email (value 'new@acme.com')" in done.err
     with Path(done.json()["files"]["ok"]).open(encoding="utf-8") as file:
         told = [(row["_status"], row["_error"]) for row in csv.DictReader(file)]

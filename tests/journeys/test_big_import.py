@@ -18,6 +18,8 @@ LIMIT = 30
 WINDOW = 3
 """Seconds."""
 PACED_ROWS = 9_600
+AROUND = 5
+"""The object, its attributes, a sample of its records, the newest records before the first batch, and the comparison at the end."""
 """A little more than three windows of requests, few enough that a busy machine too meets the limit in each."""
 
 
@@ -44,7 +46,7 @@ def test_ten_thousand_rows_come_back_cell_by_cell(unlimited: RunningService) -> 
     _, person = make_object(unlimited)
     written = write_csv(Path("contacts.csv"), ROWS, person)
     summary = run_crmctl("bulk", "import", "contacts", "contacts.csv", timeout=300).ok().json()
-    assert (summary["rows"], summary["created"], summary["requests"]) == (ROWS, ROWS, ROWS // 100 + 1)
+    assert (summary["rows"], summary["created"], summary["requests"]) == (ROWS, ROWS, ROWS // 100 + AROUND)
     assert run_crmctl("records", "count", "contacts").ok().json() == {"count": ROWS}
     exported = run_crmctl("bulk", "export", "contacts", "-O", "out.csv", timeout=300).ok().json()
     assert exported["rows"] == ROWS
@@ -78,7 +80,7 @@ def test_at_a_tight_limit_nothing_is_refused(limited: RunningService) -> None:
     write_titles(Path("titles.csv"), PACED_ROWS)
     limited.log.clear()
     summary = run_crmctl("bulk", "import", "contacts", "titles.csv", timeout=300).ok().json()
-    assert (summary["created"], summary["requests"]) == (PACED_ROWS, PACED_ROWS // 100 + 1)
+    assert (summary["created"], summary["requests"]) == (PACED_ROWS, PACED_ROWS // 100 + AROUND)
     assert [entry for entry in limited.log if entry["status"] == 429] == []
     assert sum(entry["method"] == "POST" for entry in limited.log) == PACED_ROWS // 100
 

@@ -32,3 +32,7 @@ class QuietContext:
     service: Any
     clock: Any
     listener: QuietListener = field(default_factory=QuietListener)
+
+    @property
+    def crm(self) -> Any:
+        return self.service

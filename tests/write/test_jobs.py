@@ -106,7 +106,7 @@ def test_the_summary_has_every_key_and_the_rows_add_up(desk: Desk, tmp_path: Pat
     ]  # fmt: skip
     assert document | {"elapsedSeconds": 0} == {
         "job": job.id, "object": "people", "mode": "create", "rows": 250, "created": 248, "updated": 0, "unchanged": 0, "failed": 1,
-        "rejected": 1, "skipped": 0, "inDoubt": 0, "unsent": 0, "duplicates": 0, "requests": 4, "elapsedSeconds": 0,
+        "rejected": 1, "skipped": 0, "inDoubt": 0, "unsent": 0, "duplicates": 0, "requests": 5, "elapsedSeconds": 0,
         "files": {
             "ok": str(job.folder / "ok.csv"), "failed": str(job.folder / "failed.csv"), "inDoubt": None, "unsent": None, "duplicates": None,
         },
@@ -361,8 +361,8 @@ def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
         planned = open_input(ImportPlan(), given.path, given.name, desk.attributes)
         run = dry_run(desk.target, planned, DryRunOptions(desk.clock, Limit(100, 60.0, remaining=3)), desk.findings.append)
     document = run.to_document()
-    assert (document["rows"], document["rejected"], document["unsent"], document["requests"]) == (1234, 1, 1233, 14)
-    assert document["estimatedSeconds"] == 6.6
+    assert (document["rows"], document["rejected"], document["unsent"], document["requests"]) == (1234, 1, 1233, 15)
+    assert document["estimatedSeconds"] == 7.2
     assert document["job"] is None
     assert document["dryRun"] is True
     assert [finding.first_line for finding in desk.findings] == [6]
@@ -370,6 +370,14 @@ def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
     assert desk.server.writes == []
     assert desk.store.list() == []
     assert json.loads(json.dumps(document["report"]))["findings"][0]["column"] == "Number"
+
+
+@pytest.mark.parametrize(
+    ("remaining", "until_reset", "requests", "seconds"),
+    [(22, 58.0, 22, 0.0), (0, 58.0, 22, 58.0), (0, 58.0, 101, 118.0), (90, 2.0, 100, 6.0), (0, 0.0, 22, 13.2)],
+)
+def test_an_announced_time_includes_the_rest_of_a_used_up_window(remaining: int, until_reset: float, requests: int, seconds: float) -> None:
+    assert Limit(100, 60.0, remaining, until_reset).time_for(requests) == pytest.approx(seconds)
 
 
 def test_folders_that_hold_no_readable_job_are_in_nobodys_way(desk: Desk, tmp_path: Path) -> None:

@@ -189,6 +189,8 @@ class Session:
         self.max_wait = max_wait
         self._timeout = timeout
         self.logs_bodies = True
+        self._sent: list[None] = []
+        """One item for each request: appending is atomic, and copies of the session share the list."""
         self._log = log
         self._note = note or (lambda _: None)
 
@@ -230,6 +232,7 @@ class Session:
         started = self.clock.monotonic()
         # everything behind the host of a signed address may be secret
         self._debug(f"> PUT {urljoin(upload.url, '/')}{HIDDEN} ({upload.length} bytes)")
+        self._sent.append(None)
         response = self.transport.upload(upload)
         self._debug(f"< {response.status} in {self.clock.monotonic() - started:.3f} s, {len(response.body)} bytes")
         return Answer(response.status, response.headers, response.body, wrote=True)
@@ -249,6 +252,12 @@ class Session:
     def time_for(self, requests: int) -> float:
         """Return the least seconds that so many requests take under the rate limit; 0 without one."""
         return self._budget.time_for(requests)
+
+    def take_requests(self) -> int:
+        """Return the number of requests, repeated ones included, since the last call."""
+        count = len(self._sent)
+        del self._sent[:count]
+        return count
 
     def close(self) -> None:
         self.transport.close()
@@ -314,7 +323,7 @@ class Session:
         try:
             if watch is not None:
                 watch.sending()
-            response = self._follow(call, self.transport.send(call.request))
+            response = self._follow(call, self._send(call.request))
         except (NetworkError, ServiceError) as error:
             never_sent = not error.outcome_unknown
             self._budget.lost(slot, never_sent=never_sent)
@@ -342,8 +351,12 @@ class Session:
             hops += 1
             self._debug(f"< {response.status}, on to {urlsplit(target).path}")
             request = Request("GET", target, request.headers, None, request.timeout)
-            response = self.transport.send(request)
+            response = self._send(request)
         return response
+
+    def _send(self, request: Request) -> Response:
+        self._sent.append(None)
+        return self.transport.send(request)
 
     def _refusal(self, answer: Answer, call: _Call) -> CrmctlError:
         wait = retry_after(answer.headers, self.clock.now())

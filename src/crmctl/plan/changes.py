@@ -39,7 +39,7 @@ from crmctl.plan.job_hooks import (
     ValueChange,
     agree,
 )
-from crmctl.plan.job_run import RunOptions, run_or_leave_nothing
+from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_ids, temporary_input
 from crmctl.plan.requests import RunRequest, check_choice, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows, service_words
@@ -423,10 +423,9 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
     target = resolve_target(context, request.object)
     with ExitStack() as stack:
         known = stack.enter_context(KnownRecords())
-        given, plan, guard, reads = stack.enter_context(_prepared(context, request, target, plan, known))
+        given, plan, guard = stack.enter_context(_prepared(context, request, target, plan, known))
         made = JobOptions(plan, before_images=BeforeImages.YES, kind=JobKind.UPDATE, guard=guard)
         job = start_import(store, target, given, made)
-        job.journal.add_effort(reads, 0.0)
         options = RunOptions(delivery, request.failed_copy, lambda job: UpdateHooks(job, approve, known))
         return run_or_leave_nothing(context, job, options)
 
@@ -435,17 +434,24 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
     """Read the records and return what would change, without creating a job. Raises the errors `update` raises before it prompts."""
     _check(request)
     request.delivery(), request.guard()
+    requests_made(context)
     plan, target = request.plan(), resolve_target(context, request.object)
     with ExitStack() as stack:
         known = stack.enter_context(KnownRecords())
-        given, plan, guard, reads = stack.enter_context(_prepared(context, request, target, plan, known))
+        given, plan, guard = stack.enter_context(_prepared(context, request, target, plan, known))
         planned = open_input(plan.frozen(target.attributes), given.path, given.name, target.attributes)
         forecast, findings = ChangeForecast(request.object, target.attributes), FindingLog(context.listener.report)
         first = _compare(planned, known, forecast, findings)
         seconds = current_limit(context).time_for(forecast.requests)
     error = rejected_rows(forecast.rejected) if forecast.rejected else None
     return UpdatePreview(
-        target.object_id, forecast, first, reads, seconds, findings, error or guard.refusal(forecast.changes, forecast.rows)
+        target.object_id,
+        forecast,
+        first,
+        requests_made(context) - 1,
+        seconds,
+        findings,
+        error or guard.refusal(forecast.changes, forecast.rows),
     )
 
 
@@ -458,19 +464,19 @@ def _check(request: UpdateRequest) -> None:
 @contextmanager
 def _prepared(
     context: BulkContext, request: UpdateRequest, target: ImportTarget, plan: ImportPlan, known: KnownRecords
-) -> Iterator[tuple[GivenInput, ImportPlan, Guard, int]]:
+) -> Iterator[tuple[GivenInput, ImportPlan, Guard]]:
     """Read the records and provide a temporary file with one row per id."""
     samples = sample_records(context, target)
     plan = replace(plan, values=replace(plan.values, samples=samples))
     parse_assignments(request.set_values, target.attributes)  # before the first record is read
-    reads = request.selection.read(context, target.object_id, known)
+    request.selection.read(context, target.object_id, known)
     guard = request.guard()
     if guard.percent:
         total = context.crm.list_records(target.object_id, limit=1).total or len(known)
         guard = Guard(guard.expect, int((guard.most or 0) * total / 100))
     ids = (record.id if (record := known.get(one)) is not None else one for one in known.ids())
     with temporary_ids(store_of(context), ids, request.selection.name) as given:
-        yield given, plan, guard, reads
+        yield given, plan, guard
 
 
 def _compare(planned: PlannedInput, known: KnownRecords, forecast: ChangeForecast, findings: FindingLog) -> Sequence[Entry]:

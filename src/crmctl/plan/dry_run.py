@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.bulk_context import BulkContext, Finding
 from crmctl.client.answers import Page
-from crmctl.clock import Clock
+from crmctl.client.rate_limit.model import waiting_time
+from crmctl.clock import Clock, http_date
 from crmctl.errors import ExitCode
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
@@ -33,15 +34,16 @@ from crmctl.write.jobs import FeedCounts, Summary
 
 @dataclass(frozen=True)
 class Limit:
-    """The request rate: `requests` per `seconds`, of which `remaining` may go at once."""
+    """The request rate: `requests` per `seconds`, of which `remaining` may go at once, and the others after `until_reset`."""
 
     requests: int = 100
     seconds: float = 60.0
     remaining: int = 0
+    until_reset: float = 0.0
 
     def time_for(self, requests: int) -> float:
         """Return the seconds it takes to send this number of requests."""
-        return max(0, requests - self.remaining) * self.seconds / self.requests if self.requests > 0 else 0.0
+        return waiting_time(requests - self.remaining, self.requests, self.seconds, self.until_reset) if self.requests > 0 else 0.0
 
 
 def current_limit(context: BulkContext) -> Limit:
@@ -49,7 +51,11 @@ def current_limit(context: BulkContext) -> Limit:
     session = context.crm.session
     headers = session.exchange("GET", "/objects").headers
     try:
-        return Limit(int(headers["x-ratelimit-limit"]), session.rate_window, int(headers["x-ratelimit-remaining"]))
+        limit = Limit(int(headers["x-ratelimit-limit"]), session.rate_window, int(headers["x-ratelimit-remaining"]))
+        date = http_date(headers.get("date", ""))
+        reset = headers.get("x-ratelimit-reset")
+        until = float(reset) - (session.clock.now() if date is None else date) if reset else 0.0
+        return replace(limit, until_reset=max(0.0, min(until, limit.seconds)))
     except (KeyError, ValueError):
         return Limit(seconds=session.rate_window)
 
@@ -75,6 +81,13 @@ class DryRun:
     predicted: Mapping[str, int] = field(default_factory=dict)
     parents: Sequence[ParentGroup] = ()
     choices: Sequence[RowChoice] = ()
+    reads: int = 0
+    """The part of the requests that the dry run made itself."""
+
+    def after(self, made: int, limit: Limit) -> DryRun:
+        """Return the forecast for an import that starts with the same reads: `made` requests, one of which asked for the limit."""
+        requests = self.summary.requests - self.reads + made - 1
+        return replace(self, summary=replace(self.summary, requests=requests), seconds=limit.time_for(requests))
 
     @property
     def changes(self) -> int:
@@ -140,18 +153,22 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
         else:
             newest = target.newest.if_new(clock) if target.newest is not None else None
             found, lookups = _look_up(_KeyedInput(planned, resolver, target, newest), forecast, report)
-            reads += lookups + looking_afterwards(resolver, forecast.creates)
+            reads += lookups
+        later = (
+            looking_afterwards(resolver, forecast.creates) if resolver is not None else int(forecast.creates + forecast.updates > 0)
+        )  # the baseline
         if not planned.mapping.keys:
             keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
             if read := forecast.updates if keeps_all else forecast.merges:
-                reads += (read > FEW) + reading_cost(lister, target.object_id, read).requests
-        requests = forecast.requests + reads + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
+                later += (read > FEW) + reading_cost(lister, target.object_id, read).requests
+        requests = forecast.requests + reads + later + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
         counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
         summary = Summary(
             None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
         )
         parents = planned.references.groups() if planned.references is not None else ()
-        return DryRun(summary, found, options.limit.time_for(requests), forecast.predicted(found.rejected), parents, forecast.choices)
+        seconds = options.limit.time_for(requests)
+        return DryRun(summary, found, seconds, forecast.predicted(found.rejected), parents, forecast.choices, reads)
 
 
 def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:
@@ -168,7 +185,7 @@ def _around(planned: PlannedInput, forecast: _Forecast) -> int:
     references = planned.references
     if references is None:
         return 0
-    made = sum(-(-group.size // BULK_LIMIT) + 1 + -(-group.size // PAGE_LIMIT) for group in references.groups())
+    made = sum(-(-group.size // BULK_LIMIT) + 2 + -(-group.size // PAGE_LIMIT) for group in references.groups())
     links = references.link_count
     return made + (-(-links // BULK_LIMIT) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
 

@@ -16,7 +16,7 @@ from crmctl.match.references import parse_references, references_in
 from crmctl.models.resources import Attribute
 from crmctl.plan.dry_run import DryRun, DryRunOptions, current_limit, dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, open_input
-from crmctl.plan.job_run import RunOptions, run_to_result
+from crmctl.plan.job_run import RunOptions, requests_made, run_to_result
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_rows
 from crmctl.plan.plan_file import (
     Applicable,
@@ -143,6 +143,7 @@ def preview_import(context: BulkContext, request: ImportRequest) -> ImportPrevie
     check_files(request)
     plan = request.plan()
     request.delivery(), request.guard()
+    requests_made(context)
     if request.plan_path is not None:
         _check_plan_place(context, request, request.plan_path)
     with prepared(context, request, plan) as ready:
@@ -173,7 +174,7 @@ def _predict(context: BulkContext, request: ImportRequest, ready: Prepared) -> I
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
         options = DryRunOptions(context.clock, current_limit(context), request.before_images, decisions, context.state)
-        found = dry_run(target, planned, options, findings)
+        found = dry_run(target, planned, options, findings).after(requests_made(context), options.limit)
         invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
         unexpected = request.guard().refusal(found.changes, found.report.rows)
         stopped = unexpected is not None or found.report.is_fatal or (invalid is not None and plan.stop_on_error)
@@ -263,10 +264,11 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     check_places(request.failed_copy, request.file, request.input)
     guard = request.guard()
     request.delivery()
+    requests_made(context)
     with _opened(context, request) as (target, ready), Decisions() as now:
         saved = ready.saved
         options = DryRunOptions(context.clock, current_limit(context), saved.header.before_images, now, context.state)
-        found = dry_run(target, ready.input, options, FindingLog(context.listener.report))
+        found = dry_run(target, ready.input, options, FindingLog(context.listener.report)).after(requests_made(context), options.limit)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
         error = refusal(differences) or guard.refusal(found.changes, found.report.rows)

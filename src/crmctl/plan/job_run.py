@@ -76,7 +76,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
     with closing(job.journal) as journal, closing(job.input), feed_of(journal, plan.feed, job.input.shown_attributes) as feed:
         if options.failed_copy is not None:
             _check_place(options.failed_copy, journal)
-        hooks = options.hooks(job)
+        hooks, before = options.hooks(job), summarize(journal).requests
         run = ImportRun(
             context.service, journal, options.delivery, context.clock, context.listener.progress,
             rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
@@ -91,6 +91,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         notes = [*result.notes, *(_look_back(context.service, job, options.delivery) if result.error is None else ())]
         unwritten = _write_results(job, options.failed_copy)
         error = result.error or unwritten
+        journal.add_effort(before + requests_made(context) - summarize(journal).requests, 0.0)
         summary = summarize(journal)
         code = exit_code(summary.counts, error)
         if error is None and journal.state is JobState.REJECTED:
@@ -103,6 +104,11 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
         return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals())
+
+
+def requests_made(context: BulkContext) -> int:
+    """Return the number of requests in both lanes since the last call."""
+    return sum(session.take_requests() for session in {context.crm.session, context.service.session})
 
 
 def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | None:

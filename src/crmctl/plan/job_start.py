@@ -103,7 +103,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         if options.marker is not None:
             check_marker(options.marker, target.attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
         sha256, size = file_digest(path, given.name)
-        planned, requests = with_references(planned, target, folder)
+        planned, _ = with_references(planned, target, folder)
         unless_made.callback(planned.close)
         if planned.may_merge:
             planned = replace(planned, merged=MergedRows(folder))
@@ -118,7 +118,6 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         header = Header(job=folder.name, input=given.name, path=str(path), sha256=sha256, size=size, **facts)
         journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))
-        journal.add_effort(requests, 0.0)
         unless_made.pop_all()
         return ImportJob(journal, planned, target.newest, target.at_hand)
 

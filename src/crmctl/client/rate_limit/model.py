@@ -177,14 +177,21 @@ def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
 
 
 def time_for(learned: Learned, usage: Usage, requests: int, now: float) -> float:
-    """Return the seconds until so many requests may have gone: the free ones at once, the rest at the limit's rate."""
+    """Return the seconds until so many requests may have gone, the free ones at once."""
     if learned.limit <= 0:
         return 0.0
+    until_reset = 0.0
     if learned.remaining >= 0 and now < min(learned.edge, learned.heard + learned.window):
         room = learned.remaining - usage.since
+        until_reset = 0.0 if learned.sliding else learned.edge - now
     else:
         room = learned.limit - learned.foreign - usage.counting
-    return max(0, requests - max(0, room)) * learned.gap
+    return waiting_time(requests - max(0, room), learned.limit, learned.window, until_reset)
+
+
+def waiting_time(requests: int, limit: int, window: float, until_reset: float) -> float:
+    """Return the seconds until so many requests may have gone that exceed the free ones: evenly or in windows, whichever is later."""
+    return max(requests * window / limit, until_reset + (requests - 1) // limit * window) if requests > 0 else 0.0
 
 
 def _free_in_sliding_window(learned: Learned, usage: Usage, by_log: int, by_answer: int, now: float, *, bulk: bool) -> float:
