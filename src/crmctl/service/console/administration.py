@@ -8,9 +8,9 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.scopes import SCOPES
 from crmctl.service.console.cells import ListCell
-from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery, actor_name
+from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
-from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, browser_name, make_password_link
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, make_password_link
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
 from crmctl.service.roles import MEANINGS, MemberRole, role_of
 from crmctl.service.store import deliveries, keys, logs, members, records, reports, webhooks, workflow_runs, workflows
@@ -79,20 +79,14 @@ def lock(tx: Tx, _visit: Visit, member: Json) -> None:
     members.end_sessions_of(tx, member["id"])
 
 
-def _scope_groups() -> dict[str, list[tuple[str, str]]]:
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for scope, meaning in SCOPES.items():
-        groups.setdefault(scope.partition(":")[0], []).append((scope, meaning))
-    return groups
-
-
+_RESOURCES = dict.fromkeys(scope.partition(":")[0] for scope in SCOPES)
 ACCESS = BoxChoice(
     everything="full",
     only="scopes",
     box="scope",
     one="scope",
     all="full access",
-    groups=_scope_groups(),
+    groups={name: [pair for pair in SCOPES.items() if pair[0].startswith(f"{name}:")] for name in _RESOURCES},
     labels=(
         ("Full access", "Every scope."),
         ("Only these scopes", "Reading needs the read scope of a resource, changing it the write scope."),
@@ -114,11 +108,6 @@ def get_key(tx: Tx, visit: Visit) -> Json:
 def _key(key: ApiKey, now: float) -> Json:
     state = "revoked" if key.revoked_at is not None else "expired" if key.is_expired(now) else "active"
     return key.wire() | {"state": state}
-
-
-def access_cell(key: Json) -> ListCell:
-    scopes = key["scopes"]
-    return ListCell("Full access") if scopes is None else ListCell(f"{len(scopes)} of {len(SCOPES)} scopes", more=scopes)
 
 
 def create_key(tx: Tx, visit: Visit) -> Outcome:
@@ -150,10 +139,6 @@ def sessions(tx: Tx, visit: Visit, member_id: str | None) -> list[Json]:
     return [session | {"isOwn": session["id"] == visit.session.id, "from": origin} for session in found]
 
 
-def browser_cell(session: Json) -> ListCell:
-    return ListCell(browser_name(session["agent"]), note=session["area"] + (" · this one" if session["isOwn"] else ""))
-
-
 def end_session(tx: Tx, visit: Visit, session: Json) -> Outcome:
     """End the visitor's own session; an administrator ends any."""
     of_all = visit.may_administer
@@ -172,10 +157,6 @@ def list_requests(tx: Tx, _visit: Visit, asked: NounQuery) -> NounPage:
     return NounPage(logs.list_requests(tx, conditions, asked.limit, asked.offset), LOOKED if since is not None else None)
 
 
-def key_options(tx: Tx) -> dict[str, str]:
-    return {key.id: key.name for key in keys.list_keys(tx)}
-
-
 def status_cell(request: Json) -> ListCell:
     status = request["status"]
     return ListCell(str(status or "none"), "chips", chips=((str(status or "none"), "green" if status and status < 400 else "red"),))
@@ -192,10 +173,6 @@ def subject_cell(entry: Json) -> ListCell:
     return ListCell(str(name), more=[jsontext.dumps(about)] if about else ())
 
 
-def actor_cell(entry: Json) -> ListCell:
-    return ListCell(actor_name(entry["by"]), note="API key" if entry["by"] and entry["by"]["type"] == "key" else "")
-
-
 def report_result(report: Json) -> ListCell:
     run = report["last"]
     if run is None:
@@ -205,11 +182,13 @@ def report_result(report: Json) -> ListCell:
     return ListCell(text, path=f"/reports/{report['id']}/runs/{run['id']}", badge=run["status"], note=run.get("error") or "")
 
 
-def last_run(run: Json | None) -> ListCell:
+def last_run(workflow: Json) -> ListCell:
+    run = workflow["outcomes"]["last"]
     return ListCell(run["createdAt"], "moment", badge=run["status"], note=run["error"] or "") if run else ListCell()
 
 
-def success(outcomes: Json) -> ListCell:
+def success(workflow: Json) -> ListCell:
+    outcomes = workflow["outcomes"]
     text = f"{outcomes['completed']} of {outcomes['ended']}" if outcomes["ended"] else ""
     return ListCell(text, is_bad=bool(outcomes["failed"]))
 

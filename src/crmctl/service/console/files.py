@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
 
 from crmctl.errors import reason
@@ -9,7 +10,7 @@ from crmctl.service.console.pages import NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit
 from crmctl.service.context import FILES_FOLDER
 from crmctl.service.faults import BadRequest, OverQuota, Unavailable
-from crmctl.service.files.storage import Disk, Incoming, check_bucket, normalise_path, url_path
+from crmctl.service.files.storage import Disk, check_bucket, normalise_path, url_path
 from crmctl.service.roles import MemberRole
 
 MOST_SHOWN = 200
@@ -36,7 +37,9 @@ def add_file_pages(pages: Pages) -> None:
             path = normalise_path("/".join(part for part in (visit.text("folder").strip("/"), file.name) if part))
             if len(file.content) > min(LARGEST, visit.context.settings.file_limit):
                 raise BadRequest("the file is too large for this page", {"field": "file"})
-            _store(_disk(visit).receive(bucket, path, file.content_type, len(file.content)), file.content)
+            with contextlib.closing(_disk(visit).receive(bucket, path, file.content_type, len(file.content))) as incoming:
+                incoming.write(file.content)
+                incoming.finish()
         except BadRequest as error:
             return _files(visit, error.message)
         except OverQuota as error:
@@ -44,14 +47,6 @@ def add_file_pages(pages: Pages) -> None:
         except OSError as error:
             raise Unavailable(f"the file could not be stored: {reason(error)}") from error
         return Redirect("/files", "file-uploaded")
-
-
-def _store(incoming: Incoming, content: bytes) -> None:
-    try:
-        incoming.write(content)
-        incoming.finish()
-    finally:
-        incoming.close()
 
 
 def _disk(visit: Visit) -> Disk:

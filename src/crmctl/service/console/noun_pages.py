@@ -251,8 +251,7 @@ def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
     chosen = {each.name: visit.query.get(each.name, "").strip()[:LONGEST_FILTER] for each in noun.filters}
     is_complete = visit.query.get("all") == "1"
     limit = noun.per_page or 10_000
-    listing = noun.list(tx, visit, NounQuery(limit + 1, (page - 1) * limit, chosen, is_complete))
-    listing = listing if isinstance(listing, NounPage) else NounPage(listing)
+    listing = _listed(tx, visit, noun, NounQuery(limit + 1, (page - 1) * limit, chosen, is_complete))
     query = {name: text for name, text in (chosen | {"all": "1" if is_complete else ""}).items() if text}
     things = listing.things[:limit]
     values = {
@@ -268,6 +267,11 @@ def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
         "buttons": [each for each in noun.links if visit.may(each[2])],
     }
     return ConsolePage("list.html", values)
+
+
+def _listed(tx: Tx, visit: Visit, noun: ConsoleNoun, asked: NounQuery) -> NounPage:
+    listing = noun.list(tx, visit, asked)
+    return listing if isinstance(listing, NounPage) else NounPage(listing)
 
 
 def offered(visit: Visit, noun: ConsoleNoun, thing: Json, *names: str) -> list[NounAction]:
@@ -375,15 +379,12 @@ def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None
         "error": None,
         "facts": (),
         "children": noun.children,
-        "child_rows": table_rows(visit, noun.children, list_of(noun.children, tx, visit)) if noun.children else [],
+        "child_rows": table_rows(visit, noun.children, _listed(tx, visit, noun.children, NounQuery(10_000, 0, {})).things)
+        if noun.children
+        else [],
     }
     values |= noun.show(tx, visit, thing) | (more or {})
     return ConsolePage(noun.template, values, HTTPStatus.BAD_REQUEST if values["error"] else HTTPStatus.OK)
-
-
-def list_of(noun: ConsoleNoun, tx: Tx, visit: Visit) -> Sequence[Json]:
-    listing = noun.list(tx, visit, NounQuery(10_000, 0, {}))
-    return listing.things if isinstance(listing, NounPage) else listing
 
 
 def table_rows(visit: Visit, noun: ConsoleNoun, things: Sequence[Json]) -> list[tuple[Json, list[ListCell], list[NounAction]]]:

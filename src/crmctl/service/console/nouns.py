@@ -12,13 +12,13 @@ from crmctl.service.console import activities, administration, objects, webhooks
 from crmctl.service.console import reports as report_pages
 from crmctl.service.console import workflows as workflow_pages
 from crmctl.service.console.cells import ListCell
-from crmctl.service.console.noun_pages import Act, ConsoleNoun, NounAction, NounColumn, NounField, NounFilter, NounForm
+from crmctl.service.console.noun_pages import Act, ConsoleNoun, NounAction, NounColumn, NounField, NounFilter, NounForm, actor_name
 from crmctl.service.console.pages import LARGE_FORM
 from crmctl.service.console.visits import browser_name, counted_up_to, creator_name, day
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
 from crmctl.service.roles import MEANINGS, MemberRole
-from crmctl.service.store import attributes, reports, workflow_runs, workflows
+from crmctl.service.store import attributes, keys, reports, workflow_runs, workflows
 from crmctl.service.store import objects as object_store
 from crmctl.service.store.tx import Tx
 
@@ -108,7 +108,13 @@ ACTIVITIES = ConsoleNoun(
             NounField("summary", "Summary", "textarea", longest=10_000),
             NounField("date", "Time", "datetime-local", note="UTC; empty means now", on="new"),
             NounField("date", "Time", "datetime-local", note="UTC", on="edit"),
-            NounField("object", "Object", "select", on="new", options=objects.slug_options),
+            NounField(
+                "object",
+                "Object",
+                "select",
+                on="new",
+                options=lambda visit: {known["slug"]: (known["pluralName"], "") for known in visit.objects},
+            ),
             NounField("record", "Record", on="new", hint="The name of the record this is about."),
         ),
         stored=lambda activity: {
@@ -169,8 +175,8 @@ WORKFLOWS = ConsoleNoun(
         NounColumn("State", lambda thing: ListCell(badge=_enabled(thing))),
         NounColumn("Trigger", lambda workflow: workflow["trigger"].replace("/", " ").capitalize()),
         NounColumn("Object", lambda workflow: (workflow["object"]["pluralName"] or "deleted") if workflow["object"] else ""),
-        NounColumn("Last run", lambda workflow: administration.last_run(workflow["outcomes"]["last"])),
-        NounColumn("Succeeded", lambda workflow: administration.success(workflow["outcomes"]), is_number=True),
+        NounColumn("Last run", administration.last_run),
+        NounColumn("Succeeded", administration.success, is_number=True),
     ),
     list=lambda tx, _visit, _asked: [
         workflow | {"outcomes": workflow_runs.recent_outcomes(tx, workflow["id"])} for workflow in workflows.list_workflows(tx)
@@ -204,7 +210,7 @@ ENDPOINTS = ConsoleNoun(
     columns=(
         NounColumn("Address", lambda endpoint: ListCell(endpoint["url"], "code", note=endpoint["description"])),
         NounColumn("State", webhooks.state_cell),
-        NounColumn("Events", lambda endpoint: webhooks.event_count(endpoint["eventTypes"])),
+        NounColumn("Events", webhooks.event_count),
         NounColumn("Last 24 hours", webhooks.day_cell),
         NounColumn("Pending", lambda endpoint: counted_up_to(endpoint["counts"]["pending"], 10_000), is_number=True),
         NounColumn(
@@ -285,14 +291,8 @@ ATTRIBUTES = ConsoleNoun(
     trail=objects.trail,
     form=NounForm(
         fields=(
-            NounField("name", "Name", is_required=True, hint="", on="new"),
-            NounField(
-                "name",
-                "Name",
-                is_required=True,
-                hint="Only the name can change.",
-                on="edit",
-            ),
+            NounField("name", "Name", is_required=True, on="new"),
+            NounField("name", "Name", is_required=True, hint="Only the name can change.", on="edit"),
             NounField(
                 "type", "Type", "select", on="new", options=lambda _visit: {kind: (text, "") for kind, text in objects.TYPES.items()}
             ),
@@ -487,7 +487,7 @@ SESSIONS = ConsoleNoun(
     columns=(
         NounColumn(
             "Browser",
-            administration.browser_cell,
+            lambda session: ListCell(browser_name(session["agent"]), note=session["area"] + (" · this one" if session["isOwn"] else "")),
         ),
         NounColumn("Member", lambda session: session["name"] or ("Operator" if session["area"] == "console" else "API key")),
         NounColumn("Address", lambda session: ListCell(session["address"], "code")),
@@ -537,7 +537,7 @@ REQUESTS = ConsoleNoun(
     empty="No requests yet.",
     opens=lambda _visit, _request: False,
     filters=(
-        NounFilter("key", "Key", administration.key_options),
+        NounFilter("key", "Key", lambda tx: {key.id: key.name for key in keys.list_keys(tx)}),
         NounFilter("status", "Status", lambda _tx: {"400": "refused or failed", "500": "failed"}),
         NounFilter("id", "Request id"),
     ),
@@ -556,7 +556,9 @@ AUDIT = ConsoleNoun(
     columns=(
         NounColumn("Change", lambda entry: entry["action"].replace(".", " ").replace("_", " ").capitalize()),
         NounColumn("Target", administration.subject_cell),
-        NounColumn("By", administration.actor_cell),
+        NounColumn(
+            "By", lambda entry: ListCell(actor_name(entry["by"]), note="API key" if (entry["by"] or {}).get("type") == "key" else "")
+        ),
         NounColumn("Time", lambda entry: ListCell(entry["at"], "moment")),
     ),
     list=administration.list_audit,

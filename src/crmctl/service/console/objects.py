@@ -49,10 +49,6 @@ def is_standard(known: Json) -> bool:
     return bool(known["type"] == STANDARD)
 
 
-def slug_options(visit: Visit) -> dict[str, tuple[str, str]]:
-    return {known["slug"]: (known["pluralName"], "") for known in visit.objects}
-
-
 def target_options(visit: Visit) -> dict[str, tuple[str, str]]:
     return {"": ("–", "")} | {known["id"]: (known["pluralName"], "") for known in visit.objects}
 

@@ -211,34 +211,24 @@ def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], k
         return text if is_free(text) else read(ungrouped(text) if attribute["type"] == AttributeType.NUMBER else text)
 
     if kind == "lines":
-        return _read_lines(before, texts[""], single if attribute["type"] != AttributeType.LIST else str)
+        # An element that was there keeps its type: a number in a list does not become text because another one was added.
+        stored = {_line(element): element for element in before} if isinstance(before, list) else {}
+        lines = [line.strip() for line in texts[""].split("\n") if line.strip()]
+        return [
+            stored[line] if line in stored else str(line) if attribute["type"] == AttributeType.LIST else single(line) for line in lines
+        ] or None
     if attribute["type"] == AttributeType.CURRENCY:
         return _read_money(before, texts, is_free)
     if attribute["type"] in USUAL_PARTS and "" not in texts:
-        return _merge_parts(before, texts)
+        parts = (before if isinstance(before, dict) else {}) | {part: text.strip() for part, text in texts.items()}
+        parts = {part: value for part, value in parts.items() if value != "" or part not in texts}
+        return parts if any(value not in (None, "") for value in parts.values()) else None
     if kind == "reference":
         return texts.get("pick") or texts.get("", "").strip() or None
     text = texts[""] if kind == "textarea" else texts[""].strip()
     if not text.strip():
         return None
     return text if attribute["type"] in USUAL_PARTS else single(text)
-
-
-def _read_lines(before: Any, text: str, read: Callable[[str], Any]) -> list[Any] | None:
-    # An element that was there keeps its type: a number in a list does not become text because another one was added.
-    known = {_line(element): element for element in before} if isinstance(before, list) else {}
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    return [known[line] if line in known else read(line) for line in lines] or None
-
-
-def _merge_parts(before: Any, texts: Mapping[str, str]) -> Json | None:
-    parts = dict(before) if isinstance(before, dict) else {}
-    for part, text in texts.items():
-        if text.strip():
-            parts[part] = text.strip()
-        else:
-            parts.pop(part, None)
-    return parts if any(value not in (None, "") for value in parts.values()) else None
 
 
 def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], bool]) -> Any:

@@ -59,7 +59,8 @@ class Chart:
 
 def draw(title: str, groups: Sequence[tuple[str, Any, str]], *, is_time: bool) -> Chart | None:
     """`groups` are (label, number, number as text) in the order of the results; None where there is nothing to compare."""
-    shown = [(label, float(value), text) for label, value, text in groups if _is_number(value)][: 400 if is_time else MOST_BARS]
+    drawable = [each for each in groups if isinstance(each[1], int | float | Decimal) and -(10**300) < each[1] < 10**300]
+    shown = [(label, float(value), text) for label, value, text in drawable][: 400 if is_time else MOST_BARS]
     if len(shown) < 2:
         return None
     low, high = min(0.0, *(value for _, value, _ in shown)), max(0.0, *(value for _, value, _ in shown))
@@ -109,11 +110,6 @@ def _short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g}{mark}"
     return f"{value:.3g}"
-
-
-def _is_number(value: Any) -> bool:
-    """One that can be drawn."""
-    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and -(10**300) < value < 10**300
 
 
 PER_PAGE = 50

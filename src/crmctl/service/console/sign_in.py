@@ -103,12 +103,9 @@ def add_pages(pages: Pages) -> None:
 
 def add_entrance(pages: Pages) -> None:
     """Signing in to the console."""
-    _add_sign_in(pages)
     _add_password_link(pages)
     _add_leaving(pages)
 
-
-def _add_sign_in(pages: Pages) -> None:
     @pages.get("/sign-in", needs=MemberRole.NOBODY)
     def show_sign_in(_tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": "", "error": None})

@@ -199,29 +199,23 @@ STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg"
 
 
 NOTICES = {
+    f"{name}-deleted": f"The {name} is deleted." for name in ("endpoint", "report", "workflow", "object", "attribute", "activity", "record")
+}
+NOTICES |= {f"{name}-created": f"The {name} is created." for name in ("workflow", "attribute", "record")}
+NOTICES |= {
     "created-before": "This form was already sent and created its key. The key cannot be shown again.",
     "revoked": "The key is revoked.",
     "endpoint-added": "The endpoint is added and enabled.",
-    "endpoint-deleted": "The endpoint is deleted.",
     "saved": "Saved.",
     "report-created": "The report is created. Run it to see its results.",
-    "report-deleted": "The report is deleted.",
-    "workflow-created": "The workflow is created.",
-    "workflow-deleted": "The workflow is deleted.",
     "object-created": "The object is created. Now add attributes.",
     "object-active": "The object is active.",
     "object-inactive": "The object is inactive and hidden from lists. Its records stay.",
-    "object-deleted": "The object is deleted.",
-    "attribute-created": "The attribute is created.",
-    "attribute-deleted": "The attribute is deleted.",
     "activity-saved": "The activity is saved.",
-    "activity-deleted": "The activity is deleted.",
+    "activity-added": "The activity is added.",
     "file-uploaded": "The file is uploaded.",
     "nothing-changed": "Nothing was changed, so nothing was saved.",
-    "record-created": "The record is created.",
     "record-created-before": "This form was already sent and created this record.",
-    "record-deleted": "The record is deleted.",
-    "activity-added": "The activity is added.",
     "session-ended": "The session is ended.",
     "password-changed": "The password is changed. Your other sessions are ended.",
     "locked": "The member cannot sign in any more.",
@@ -234,8 +228,8 @@ NOTICES = {
     "replayed": "The event is sent again.",
     "tried-now": "This delivery was still pending and is tried now.",
     "replayed-range": "The events are sent again; pending deliveries are tried now instead of being sent twice.",
-    "run-started": "A run is started.",
     "replayed-none": "No deliveries in this range.",
+    "run-started": "A run is started.",
 }
 """Messages after a form, by the name in the address. Text from an address is never shown."""
 
@@ -264,16 +258,11 @@ def _templates() -> jinja2.Environment:
     # A change of a file changes its address, so that browsers may keep it for good.
     templates.globals["notices"] = NOTICES
     templates.globals["version_of"] = lambda name: hashlib.sha256(static_file(name)).hexdigest()[:12]
-    templates.filters["prefixed"] = lambda part, home: (home + part[0], part[1])
-    templates.filters["day"] = day
-    templates.filters["moment"] = moment
-    templates.filters["full_moment"] = full_moment
-    templates.filters["pretty"] = pretty
-    templates.filters["upto"] = counted_up_to
-    templates.filters["creator"] = creator_name
-    templates.filters["browser"] = browser_name
-    templates.filters["shortened"] = shortened
-    templates.filters["size"] = size_text
+    templates.filters |= {
+        "prefixed": lambda part, home: (home + part[0], part[1]),
+        **{"day": day, "moment": moment, "full_moment": full_moment, "pretty": pretty, "upto": counted_up_to, "size": size_text},
+        **{"creator": creator_name, "browser": browser_name, "shortened": shortened},
+    }
     return templates
 
 

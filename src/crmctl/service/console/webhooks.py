@@ -32,7 +32,9 @@ def add_pages(pages: Pages) -> None:
     @pages.get("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}", needs=MemberRole.ADMIN)
     def show_delivery(tx: Tx, visit: Visit) -> ConsolePage:
         endpoint, delivery = _known_delivery(tx, visit)
-        is_under_way = _is_due_soon(delivery, visit.now()) and (endpoint["enabled"] or delivery["eventType"] == deliveries.TEST_EVENT)
+        due = delivery["nextTryAt"]
+        is_due = due is not None and micros_of(parse_instant(due)) / 1_000_000 <= visit.now() + SOON_SECONDS
+        is_under_way = is_due and (endpoint["enabled"] or delivery["eventType"] == deliveries.TEST_EVENT)
         values = {"section": "webhooks", "endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
         return ConsolePage("delivery.html", values, refresh=1 if is_under_way else None)
 
@@ -81,11 +83,6 @@ def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     return endpoint, delivery
 
 
-def _is_due_soon(delivery: Json, now: float) -> bool:
-    due = delivery["nextTryAt"]
-    return due is not None and micros_of(parse_instant(due)) / 1_000_000 <= now + SOON_SECONDS
-
-
 def _range_form(tx: Tx, visit: Visit, error: str | None = None, counted: int | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("id"))
     fields = {name: visit.text(name) for name in ("since", "until", "which")}
@@ -125,8 +122,8 @@ def list_page(tx: Tx, visit: Visit, _asked: NounQuery) -> list[Json]:
     ]
 
 
-def event_count(event_types: list[str] | None) -> str:
-    return "all" if event_types is None else f"{len(event_types)} of {len(EVENT_TYPES)}"
+def event_count(endpoint: Json) -> str:
+    return "all" if endpoint["eventTypes"] is None else f"{len(endpoint['eventTypes'])} of {len(EVENT_TYPES)}"
 
 
 def state_cell(endpoint: Json) -> ListCell:
