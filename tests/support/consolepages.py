@@ -21,12 +21,13 @@ from crmctl.service.store import deliveries, delivery_claims, keys, logs, member
 from crmctl.service.store.deliveries import CountedAttempts
 from crmctl.service.store.delivery_claims import Attempt, EndedTry
 from crmctl.service.store.logs import LoggedRequest
-from crmctl.service.store.tx import Tx, to_micros
+from crmctl.service.store.tx import Tx, micros_of, to_micros
 from crmctl.service.webhooks.delivery_jobs import UNPROVEN
 from crmctl.service.workflows.run_executor import start_by_hand
+from crmctl.values.value_readers import parse_instant
 from tests.support.service import RunningService
 
-NO_PAGES = {"/records", "/records/{slug}/csv", "/records/{slug}/lookup", "/reports/{id:uuid}/runs/{runId:uuid}/csv"}
+NO_PAGES = {"/records", "/records/{slug}/csv", "/records/{slug}/lookup", "/search/lookup", "/reports/{id:uuid}/runs/{runId:uuid}/csv"}
 """They answer with a way on or a file."""
 
 DEFINITIONS = """
@@ -143,6 +144,8 @@ def furnish(service: RunningService) -> FurnishedPages:
     for name, kind, content in (("offer.pdf", "application/pdf", b"%PDF"), (f"{'long-name-' * 12}.csv", "text/csv", b"a,b\n" * 4000)):
         upload = desk.post("files/upload-url", {"bucket": "attachments", "path": f"2027/{name}"})
         service.client.put(upload["signedUrl"], content=content, headers={"content-type": kind})
+    at = micros_of(parse_instant(desk.get(f"objects/{desk.ids['people']}/records/{people[0]}")["updatedAt"]))
+    changed = f"/records/people/changed?at={at}"
     paths: dict[str, list[str]] = {
         "": ["", "?notice=saved"],
         "/records/{slug}": [
@@ -158,6 +161,8 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/records/{slug}/{recordId:uuid}/history": [f"{record}/history"],
         "/records/{slug}/{recordId:uuid}/edit": [f"{record}/edit"],
         "/records/{slug}/{recordId:uuid}/delete": [f"{record}/delete"],
+        "/records/{slug}/changed": [changed],
+        "/search": ["/search", "/search?q=ada", "/search?q=nobody"],
         "/activities": ["/activities"],
         "/activities/new": ["/activities/new"],
         "/activities/{id:uuid}": [f"/activities/{activity}"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 
 _NAME = (
     "title",
@@ -52,6 +52,29 @@ def fold(text: str) -> str:
         return text.lower()
     # Decomposed first, so that letters with the same accents fold alike however they were composed.
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+@cache
+def _accented() -> dict[str, str]:
+    """Return the folded letters that look like each plain letter, itself included."""
+    variants: dict[str, str] = {}
+    for letter in map(chr, (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))):
+        plain = _STROKED.get(letter) or unicodedata.normalize("NFD", letter)[0]
+        if letter == fold(letter) and plain.isascii() and plain.isalpha() and plain != letter:
+            variants[plain] = variants.get(plain, plain) + letter
+    return variants
+
+
+_STROKED = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i"}
+
+
+def word_patterns(text: str, quote: Callable[[str], str]) -> list[str]:
+    """Return a pattern for each word that matches its letters with and without accents; `quote` escapes any other character."""
+    patterns = []
+    for word in dict.fromkeys(fold(text).split()):
+        plain = "".join(_STROKED.get(letter, letter) for letter in unicodedata.normalize("NFD", word) if not unicodedata.combining(letter))
+        patterns.append("".join(f"[{_accented()[letter]}]" if letter in _accented() else quote(letter) for letter in plain))
+    return patterns
 
 
 def name_text(parts: Mapping[str, str | None]) -> str:

@@ -337,6 +337,47 @@ def test_a_list_shows_nineteen_records_at_once_and_offers_fitting_operators(brow
     assert browser.script(offered) == ["isEmpty", "isNotEmpty", "isTrue", "isFalse"]
 
 
+def test_a_record_is_found_from_every_page_while_its_name_is_typed(browser: Browser, live: RunningService) -> None:
+    person(live, name={"first": "Katharina", "last": "Müller"}, email="km@example.com")
+    browser.get(f"{live.base_url}/console/keys")
+    browser.tab_to("Search all records").send_keys("muller kath")
+    browser.wait_for("Katharina Müller")
+    assert violations(browser) == []
+    browser.type(Keys.ARROW_DOWN, Keys.ENTER)
+    browser.wait_for("km@example.com")
+    browser.tab_to("Search all records").send_keys("muller", Keys.ENTER)
+    browser.wait_for("Results for “muller”")
+    browser.press("Katharina Müller")
+    browser.wait_for("Activities")
+    assert browser.complaints() == []
+
+
+def test_rows_are_selected_changed_and_restored_with_the_keyboard(browser: Browser, live: RunningService) -> None:
+    for number in range(3):
+        person(live, email=f"p{number}@example.com", status="new")
+    browser.get(f"{live.base_url}/console/records/people?column=email&column=status")
+    browser.tab_to("Select this page").send_keys(Keys.SPACE)
+    browser.tab_to("Select p2@example.com").send_keys(Keys.SPACE)
+    browser.tab_to("Attribute to change").send_keys("St")
+    browser.tab_to("Change…").send_keys(Keys.ENTER)
+    browser.wait_for("Change Status of 2 records")
+    assert violations(browser) == []
+    browser.tab_to("Status").send_keys("cust")
+    browser.tab_to("Preview").send_keys(Keys.ENTER)
+    browser.wait_for("After")
+    assert violations(browser) == []
+    browser.press("Change 2 records")
+    browser.wait_for("2 records changed")
+    browser.get(f"{live.base_url}/console/records/people?column=email&column=status")
+    browser.wait_for(r"(?is)p2@example.com\s+new.*p1@example.com\s+Customer")
+    browser.driver.back()
+    browser.wait_for("2 records changed")
+    browser.press("Undo")
+    browser.wait_for("The change is undone")
+    browser.get(f"{live.base_url}/console/records/people?where=status&op=equals&value=New")
+    browser.wait_for("1–3 of 3")
+
+
 def test_a_portal_session_does_not_open_the_console(browser: Browser, live: RunningService) -> None:
     browser.driver.delete_all_cookies()
     browser.get(link_to(live, PORTAL))

@@ -27,6 +27,7 @@ OF_ONESELF = {("/sign-out"), ("/account/password"), ("/sessions/{id:uuid}/end"),
 OF_MEMBERS = {
     *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
     *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),
+    *("/records/{slug}/selected", "/records/{slug}/changed"),
     *("/activities", "/activities/{id:uuid}", "/activities/{id:uuid}/delete"),
 }
 """What a member may do, besides."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -78,7 +79,8 @@ def test_a_record_is_created_shown_changed_and_deleted(service: RunningService, 
     page = member.get(f"{path}/{ada}").text
     assert re.search(r"updated by Ada .*?Score</strong>: <del>1.5</del> → 2", page, re.DOTALL)
     assert "created by Ada" in member.get(f"{path}/{ada}/history").text
-    assert "cannot be undone" in member.get(f"{path}/{ada}/delete").text
+    assert "You can undo this" in member.get(f"{path}/{ada}/delete").text
+    service.clock.advance(1)  # type: ignore[attr-defined]
     assert "is deleted" in member.follow(member.send(f"{path}/{ada}/delete")).text
     assert member.get(f"{path}/{ada}").status_code == 404
     assert service.outbox()[-1][0] == "record.deleted"
@@ -167,9 +169,9 @@ def test_the_list_has_columns_pages_an_order_and_a_file_of_what_is_shown(service
     for number in range(27):
         add(service, "people", email=f"p{number}@example.com", notes=NASTY if number == 0 else f"=1+{number}", tags=["a", "b"])
         service.clock.advance(1)  # type: ignore[attr-defined]
-    question = "column=email&column=notes&column=tags&sort=oldest&where=email&op=contains&value=p&"
+    question = "column=email&column=notes&column=tags&sort=created_at&where=email&op=contains&value=p&"
     page = member.get(f"/console/records/people?{question}").text
-    assert re.findall(r'<th scope="col">([^<]*)', page) == ["Email", "Notes", "Tags"]
+    assert re.findall(r'<th scope="col"[^>]*><a[^>]*>([^<]*)', page) == ["Email", "Notes", "Tags"]
     assert "1–25 of 27" in page
     assert "<script>alert" not in page
     [following] = re.findall(r'rel="next" href="([^"]+)"', page)
@@ -206,7 +208,7 @@ def test_a_long_list_says_how_far_it_was_looked_through_and_goes_on(
 
     smith = "where=job_title&op=contains&value=smith"
     assert "No match among the newest 14 records. Search all 30" in shown(smith)
-    assert "1–1 of 1 among the oldest 14 records · Search all 30" in shown(f"{smith}&sort=oldest")
+    assert "1–1 of 1 among the oldest 14 records · Search all 30" in shown(f"{smith}&sort=created_at")
     assert re.search(r"1–1 of 1 (?!among)", shown(href(smith, "Search all 30")))
     baker = "where=job_title&op=contains&value=baker"
     assert "1–4 of more than 5 · Count all" in shown(baker)
@@ -273,3 +275,187 @@ def test_money_dates_and_options_are_short(service: RunningService, member: Visi
     assert "-$1,200" in page
     assert '<span class="chip green">won</span>' in page
     assert '<time datetime="2027-02-05" title="2027-02-05" data-short>5 Feb 2027</time>' in page
+
+
+def test_a_search_takes_words_in_any_order_and_without_accents(service: RunningService, member: Visitor) -> None:
+    katharina = add(service, "people", name={"first": "Katharina", "last": "Müller-Lüdenscheidt"}, email="km@example.com")
+    add(service, "people", name={"first": "Katharina", "last": "Meier"})
+    soren = add(service, "companies", name=f"Søren [x] Łódź & {NASTY}")
+    page = member.get("/console/search?q=muller katharina").text
+    assert f'href="/console/records/people/{katharina}">Katharina Müller-Lüdenscheidt' in page
+    assert "Meier" not in page
+    page = member.get("/console/search?q=lodz SOREN [X]").text
+    assert f'href="/console/records/companies/{soren}">' in page
+    assert "<script>alert" not in page
+    assert member.get("/console/search/lookup?q=müller").json()[0]["path"] == f"/records/people/{katharina}"
+    assert "No record has these words" in member.get("/console/search?q=nobody").text
+    listed = member.get("/console/records/people?q=katharina+mull&where=email&op=contains&value=km").text
+    assert "1–1 of 1" in listed
+    assert "No record meets" in member.get("/console/records/people?q=katharina+mull&where=email&op=contains&value=zz").text
+    viewer = service.client.get("/console/search?q=muller")
+    assert viewer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("slug", "ascending"),
+    [
+        ("name", ["alpha", "Beta", "gamma", "none"]),
+        ("stage", ["Beta", "alpha", "gamma", "none"]),
+        ("amount", ["alpha", "gamma", "Beta", "none"]),
+        ("company", ["gamma", "alpha", "Beta", "none"]),
+        ("close_date", ["Beta", "gamma", "alpha", "none"]),
+    ],
+)
+def test_a_header_sorts_both_ways_and_empty_values_come_last(
+    service: RunningService, member: Visitor, slug: str, ascending: list[str]
+) -> None:
+    acme, acorn = add(service, "companies", name="Acme"), add(service, "companies", name="acorn")
+    zoo = add(service, "companies", name="Zoo")
+    add(service, "deals", name="none")
+    rows = (
+        ("alpha", "qualified", (9, "EUR"), acorn, "2027-03-01"),
+        ("Beta", "lead", (10, "USD"), zoo, "2027-01-01"),
+        ("gamma", "won", (10, "EUR"), acme, "2027-02-01"),
+    )
+    for name, stage, (amount, currency), company, day in rows:
+        money = {"amount": amount, "currency": currency}
+        add(service, "deals", name=name, stage=stage, amount=money, company=company, close_date=day)
+
+    def names(question: str) -> list[str]:
+        page = member.get(f"/console/records/deals?column=name&column={slug}&{question}").text
+        return re.findall(r'<th scope="row"[^>]*><a[^>]*>([^<]*)', page)
+
+    assert names(f"sort={slug}") == ascending
+    descending = ascending[::-1] if slug == "name" else [*ascending[2::-1], "none"]
+    assert names(f"sort=-{slug}") == descending
+    page = member.get(f"/console/records/deals?column={slug}&sort={slug}").text
+    assert re.search(r'aria-sort="ascending"><a href="[^"]*sort=-', page)
+    lines = member.get(f"/console/records/deals/csv?column=name&sort={slug}").text.splitlines()
+    assert [line.rpartition(",")[2] for line in lines[1:]] == ascending
+
+
+def test_too_many_records_are_not_sorted(service: RunningService, member: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_pages, "LOOKED", 2)
+    for name in "abc":
+        add(service, "companies", name=name)
+    refused = member.get("/console/records/companies?sort=name")
+    assert (refused.status_code, "cannot be sorted by this attribute" in refused.text) == (400, True)
+    assert "1–1 of 1" in member.get("/console/records/companies?sort=name&where=name&op=equals&value=b").text
+
+
+def test_filters_take_periods_and_names_of_linked_records(service: RunningService, member: Visitor) -> None:
+    acme = add(service, "companies", name="Acme")
+    now = datetime.fromtimestamp(service.clock.now(), UTC)
+    for name, day in (("today", now), ("older", now - timedelta(29)), ("ancient", now - timedelta(400))):
+        add(service, "deals", name=name, close_date=day.date().isoformat(), company=acme if name == "today" else None)
+
+    def names(question: str) -> set[str]:
+        page = member.get(f"/console/records/deals?column=name&{question}").text
+        return set(re.findall(r'<th scope="row"[^>]*><a[^>]*>([^<]*)', page))
+
+    assert names("where=close_date&op=today&value=") == {"today"}
+    assert names("where=close_date&op=last30Days&value=") == {"today", "older"}
+    assert names("where=created_at&op=today&value=") == {"today", "older", "ancient"}
+    assert names("where=created_at&op=yesterday&value=") == set()
+    assert names("where=company&op=equals&value=acme") == {"today"}
+    assert "Close date is in the last 30 days" in member.get("/console/records/deals?where=close_date&op=last30Days&value=").text
+    refused = member.get("/console/records/deals?where=company&op=equals&value=nobody")
+    assert (refused.status_code, "Company: no record has this name" in refused.text) == (400, True)
+
+
+def test_conditions_of_reports_take_values_as_lists_show_them(service: RunningService, visitor: Visitor) -> None:
+    form = {"name": "R", "object": "people", "kind": "records", "where": ["status", "score"], "op": ["equals", "greaterThan"]}
+    visitor.follow(visitor.send("/console/reports", **form, value=["Customer", "1,250.50"]))
+    [report] = service.client.get("/api/v1/reports").json()["reports"]
+    filters = service.client.get(f"/api/v1/reports/{report['id']}").json()["definition"]["filters"]
+    assert [each["value"] for each in filters] == ["customer", "1250.50"]
+
+
+def chosen(page: str) -> list[str]:
+    return re.findall(r'name="id" value="([0-9a-f-]{36}:[0-9a-f]+)"', page)
+
+
+def test_selected_records_are_changed_after_a_preview_and_the_change_is_undone(service: RunningService, member: Visitor) -> None:
+    ids = [add(service, "people", email=f"p{number}@example.com", status="new", tags=["a"]) for number in range(3)]
+    path = "/console/records/people"
+    clock: Any = service.clock
+    assert "select at least one record" in member.send(f"{path}/selected", do="change", attribute="status").text.lower()
+    seen = chosen(member.get(path).text)
+    assert len(seen) == 3
+    form = member.send(f"{path}/selected", id=seen[:2], do="change", attribute="status").text
+    assert "Change Status of 2 records" in form
+    asked = {"id": seen[:2], "attribute": "status", "f:status": "customer"}
+    preview = member.send(f"{path}/selected", step="preview", **asked).text
+    assert preview.count('<span class="chip ') == 4
+    assert read(service, "people", ids[2])["status"] == "new"
+    clock.advance(1)
+    service.client.patch(f"/api/v1/objects/{service.object_id('people')}/records/{ids[2]}", json={"data": {"notes": "meanwhile"}})
+    clock.advance(1)
+    changed = member.send(f"{path}/selected", step="apply", **asked)
+    page = member.follow(changed).text
+    assert "1 record changed" in page
+    assert "someone else saved meanwhile" in page
+    assert [read(service, "people", each)["status"] for each in ids] == ["new", "customer", "new"]
+    at = changed.headers["location"].partition("at=")[2].partition("&")[0]
+    clock.advance(1)
+    assert "The change is undone" in member.follow(member.send(f"{path}/changed", at=at)).text
+    assert [read(service, "people", each)["status"] for each in ids] == ["new"] * 3
+    assert member.get(f"{path}/changed?at=17").status_code == 404
+
+
+def test_undo_keeps_what_was_saved_later_and_brings_deleted_records_back(service: RunningService, member: Visitor) -> None:
+    clock: Any = service.clock
+    ids = [add(service, "people", email=f"p{number}@example.com", tags=["a"]) for number in range(3)]
+    path = "/console/records/people"
+    clock.advance(1)
+    asked = {"everything": "1", "do": "change", "attribute": "tags", "f:tags": "b\nc", "how": "add"}
+    seen = chosen(member.send(f"{path}/selected", step="preview", **asked).text)
+    changed = member.send(f"{path}/selected", step="apply", **{**asked, "everything": "", "id": seen})
+    assert {tuple(read(service, "people", each)["tags"]) for each in ids} == {("a", "b", "c")}
+    clock.advance(1)
+    service.client.patch(f"/api/v1/objects/{service.object_id('people')}/records/{ids[0]}", json={"data": {"tags": ["mine"]}})
+    clock.advance(1)
+    at = changed.headers["location"].partition("at=")[2].partition("&")[0]
+    undone = member.send(f"{path}/changed", at=at).text
+    assert "except for these records" in undone
+    assert "changed again since" in undone
+    assert [read(service, "people", each)["tags"] for each in ids] == [["mine"], ["a"], ["a"]]
+    clock.advance(1)
+    question = {"where": "email", "op": "notEquals", "value": "p0@example.com"}
+    confirm = member.send(f"{path}/selected", everything="1", do="delete", **question).text
+    assert "Delete 2 records?" in confirm
+    deleted = member.send(f"{path}/selected", do="delete", step="apply", id=chosen(confirm))
+    assert "2 records deleted" in member.follow(deleted).text
+    assert "1–1 of 1" in member.get(path).text
+    clock.advance(1)
+    at = deleted.headers["location"].partition("at=")[2].partition("&")[0]
+    assert "The change is undone" in member.follow(member.send(f"{path}/changed", at=at)).text
+    assert [read(service, "people", each)["email"] for each in ids] == [f"p{number}@example.com" for number in range(3)]
+
+
+def test_a_selection_that_a_record_refuses_changes_nothing(service: RunningService, member: Visitor) -> None:
+    for number in range(2):
+        add(service, "people", email=f"p{number}@example.com", score=number)
+    path = "/console/records/people"
+    seen = chosen(member.get(path).text)
+    refused = member.send(f"{path}/selected", id=seen, attribute="score", step="preview", **{"f:score": "many"})
+    assert (refused.status_code, "not a number" in refused.text) == (400, True)
+    refused = member.send(f"{path}/selected", id=seen, attribute="email", step="apply", **{"f:email": "x@example.com"})
+    assert (refused.status_code, "Choose the attribute" in refused.text) == (400, True)
+    viewer = member
+    viewer.enter_as("viewer")
+    assert viewer.send(f"{path}/selected", id=seen, do="delete", step="apply").status_code == 403
+    assert 'name="id"' not in viewer.get(path).text
+
+
+def test_the_file_has_a_column_for_each_part_and_names_beside_ids(
+    service: RunningService, member: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crmctl.service.console.record_list.CHUNK", 2)
+    acme = add(service, "companies", name="=Acme")
+    for number in range(5):
+        add(service, "deals", name=f"D{number}", amount={"amount": 10.5, "currency": "EUR"}, company=acme)
+    lines = member.get("/console/records/deals/csv?column=name&column=amount&column=company&column=created_at&sort=name").text.splitlines()
+    assert lines[0].lstrip("\ufeff") == "id,name,amount.amount,amount.currency,company,company name,created_at"
+    assert len(lines) == 6
+    assert re.search(rf",D0,10.5,EUR,{acme},'=Acme,20", lines[1])

@@ -81,7 +81,10 @@ def work_with_records(reader: PlainReader) -> None:
     reader.follow("Activities").follow("Call").press("Save", {"Title": "Meeting"})
     assert "The activity is deleted" in reader.follow("Delete").press("Delete the activity").text
     reader.open("/console/activities/new").press("Add", {"Title": "Visit", "Object": "Companies", "Record": "acorn"})
-    reader.follow("Acorn").follow("Delete").press("Delete the record")
+    reader.follow("Acorn").follow("Delete").press("Delete the record").press("Undo")
+    reader.follow("Companies").press("Change", {"Select Acorn": True, "Attribute to change": "Industry"})
+    reader.press("Preview", {"Industry": "technology"}).press("Change 1 record")
+    assert "The records are changed." in reader.text
     reader.follow("Files").press("Upload", {"Bucket": "notes"}, upload=("note.txt", b"remember"))
     assert reader.follow("note.txt").answer.content == b"remember"
 

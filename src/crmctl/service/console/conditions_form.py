@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crmctl.models.jsontext import Json
@@ -31,6 +32,17 @@ _KINDS = {
 """The kinds of operators that forms offer for a type; other types are texts."""
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 
+PERIODS = {
+    "today": "is today",
+    "yesterday": "was yesterday",
+    "thisWeek": "is this week",
+    "thisMonth": "is this month",
+    "lastMonth": "was last month",
+    "last30Days": "is in the last 30 days",
+    "thisYear": "is this year",
+}
+"""Filters of dates in lists, in words; days begin at midnight UTC."""
+
 Rows = tuple[tuple[str, str, str], ...]
 """Attribute, operator and value as they were typed."""
 
@@ -43,12 +55,34 @@ def operators_for(attribute: Mapping[str, Any] | None) -> dict[str, str]:
     return {str(operator): PHRASES[operator] for operator in Operator if operator.meaning.kind in kinds}
 
 
+def filters_for(attribute: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the operators of a list's filters: of dates the periods, too."""
+    return operators_for(attribute) | (PERIODS if attribute is None or attribute["type"] == AttributeType.DATE else {})
+
+
+def days_of(period: str, now: float) -> tuple[str, str]:
+    """Return the first day of a period, and the day after its last."""
+    today = datetime.fromtimestamp(now, UTC).date()
+    month, monday = today.replace(day=1), today - timedelta(today.weekday())
+    days = {
+        "today": (today, today + timedelta(1)),
+        "yesterday": (today - timedelta(1), today),
+        "thisWeek": (monday, monday + timedelta(7)),
+        "thisMonth": (month, (month + timedelta(31)).replace(day=1)),
+        "lastMonth": ((month - timedelta(1)).replace(day=1), month),
+        "last30Days": (today - timedelta(29), today + timedelta(1)),
+        "thisYear": (today.replace(month=1, day=1), today.replace(year=today.year + 1, month=1, day=1)),
+    }
+    first, after = days[period]
+    return first.isoformat(), after.isoformat()
+
+
 def ungrouped(text: str) -> str:
     """Return `12500.50` for `12,500.50`, the way lists show numbers; other texts stay as they are."""
     return text.replace(",", "") if _GROUPED.fullmatch(text.strip()) else text
 
 
-def stored_spelling(attribute: Mapping[str, Any] | None, value: str) -> str:
+def stored_value(attribute: Mapping[str, Any] | None, value: str) -> str:
     """Return a typed value the way the attribute stores it: options whatever their case, numbers without separators."""
     if attribute is None:
         return value
@@ -73,13 +107,15 @@ def refuse_unfinished(rows: Rows) -> None:
 
 
 def needs_no_value(name: str) -> bool:
-    return name in VALUELESS
+    return name in VALUELESS or name in PERIODS
 
 
-def definitions_of(visit: Visit) -> list[Json]:
-    """Return the rows of a form as entries of a definition."""
+def definitions_of(tx: Tx, visit: Visit) -> list[Json]:
+    """Return the rows of a form as entries of a definition, values as the attributes of the form's object store them."""
+    about = objects.find_object_by_slug(tx, visit.text("object"))
+    by_slug = {each["slug"]: each for each in attributes.list_attributes(tx, about["id"])} if about else {}
     return [
-        {"attributeSlug": slug, "operator": name, "value": "true" if needs_no_value(name) else value}
+        {"attributeSlug": slug, "operator": name, "value": "true" if needs_no_value(name) else stored_value(by_slug.get(slug), value)}
         for slug, name, value in rows_of(visit.form)
     ]
 

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Router
 
 from crmctl.models.jsontext import Json
@@ -222,7 +222,9 @@ class Pages:
                 return answer
             case Download():
                 named = {"Content-Disposition": f'attachment; filename="{outcome.name}"'} if outcome.name else {}
-                return Response(outcome.body, media_type=outcome.media_type, headers=HEADERS | named)
+                if isinstance(outcome.body, bytes):
+                    return Response(outcome.body, media_type=outcome.media_type, headers=HEADERS | named)
+                return StreamingResponse(outcome.body, media_type=outcome.media_type, headers=HEADERS | named)
         answer = self._page(outcome, visit)
         if visit.session.role is MemberRole.NOBODY and self._entry_name not in request.cookies:
             answer.set_cookie(self._entry_name, visit.session.token, **self._cookie_options)

@@ -1,8 +1,8 @@
-"""Pages of an object's records: the list with its filters, columns and pages, as CSV, and what a reference may be called."""
+"""Pages of an object's records: the list with its search, filters, columns and order, as CSV, and what a reference may be called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -11,62 +11,79 @@ from urllib.parse import urlencode
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
 from crmctl.service.conditions import read_condition
-from crmctl.service.console.cells import cells_of
+from crmctl.service.console.cells import cells_of, labels_in, reference_target
 from crmctl.service.console.conditions_form import (
+    PERIODS,
     PHRASES,
     Rows,
     blamed,
+    days_of,
+    filters_for,
     needs_no_value,
-    operators_for,
     refuse_unfinished,
     rows_of,
-    stored_spelling,
+    stored_value,
 )
 from crmctl.service.console.pages import Pages
+from crmctl.service.console.record_form import USUAL_PARTS
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
+from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, objects, records
+from crmctl.service.store.conditions import Where
+from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
+from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging, PartOfList
 from crmctl.service.store.tx import Tx
 from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
+from crmctl.values.value_readers import canonical_uuid
 
 PER_PAGE = 25
-MOST_IN_CSV = 10_000
 FIRST_COLUMNS = 6
-
-SORTS = {
-    "newest": ("Newest first", "newest", Paging("created_at", "desc")),
-    "oldest": ("Oldest first", "oldest", Paging("created_at", "asc")),
-    "changed": ("Changed last", "last changed", Paging("updated_at", "desc")),
-    "unchanged": ("Unchanged longest", "longest unchanged", Paging("updated_at", "asc")),
-}
-"""Sort orders: label, adjective for the records that come first, and paging."""
+MOST_FOUND = 5
+"""Records of each object on the page of a search."""
+NEWEST = "-created_at"
 
 TIMES = {"created_at": "Created", "updated_at": "Changed"}
+_TIME_ATTRIBUTES = [{"slug": slug, "name": name, "type": AttributeType.DATE, "config": None} for slug, name in TIMES.items()]
+_FIRST_ONES = {NEWEST: "newest", "created_at": "oldest", "-updated_at": "last changed", "updated_at": "longest unchanged"}
 
 
 @dataclass(frozen=True)
 class ListQuestion:
-    """The question in the address of a list: conditions as typed, columns by slug, sort order; `is_complete` searches every record."""
+    """The question in the address of a list: words, conditions as typed, columns by slug, and the attribute that sorts it.
 
+    A minus before the slug means descending; `is_complete` searches every record.
+    """
+
+    words: str
     conditions: Rows
     columns: tuple[str, ...]
     sort: str
     is_complete: bool = False
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the parameters of the address, without the page."""
+        pairs = [pair for slug, name, value in self.conditions for pair in (("where", slug), ("op", name), ("value", value))]
+        pairs += [("q", self.words)] if self.words else []
+        pairs += [("column", slug) for slug in self.columns]
+        return pairs + ([("sort", self.sort)] if self.sort != NEWEST else []) + ([("all", "1")] if self.is_complete else [])
+
     def query(self, **more: Any) -> str:
         """Return the query string of the address with more parameters, each ending in `&`."""
-        more = more | ({"all": 1} if self.is_complete else {})
-        pairs = [pair for slug, name, value in self.conditions for pair in (("where", slug), ("op", name), ("value", value))]
-        pairs += [("column", slug) for slug in self.columns]
-        pairs += [("sort", self.sort)] if self.sort != "newest" else []
-        pairs += [(name, str(value)) for name, value in more.items()]
+        pairs = self.pairs() + [(name, str(value)) for name, value in more.items()]
         return "".join(f"{pair}&" for pair in urlencode(pairs).split("&") if pair)
+
+    def sorted_by(self, slug: str) -> ListQuestion:
+        """Return the list that a click on the header of a column leads to: ascending first, then descending."""
+        return replace(self, sort=f"-{slug}" if self.sort == slug else slug)
 
 
 def add_pages(pages: Pages) -> None:
-    """The list, its CSV, and the search for references."""
+    """The list, its CSV, and the searches."""
 
     @pages.get("/records")
     def first_object(_tx: Tx, visit: Visit) -> Redirect:
@@ -80,17 +97,46 @@ def add_pages(pages: Pages) -> None:
     def download(tx: Tx, visit: Visit) -> Download:
         known = object_of(tx, visit)
         found = attributes.list_attributes(tx, known["id"])
-        question = _question(visit, found)
-        paging = SORTS[question.sort][-1]
-        page = Paging(paging.sort, paging.order, MOST_IN_CSV)
-        rows, _ = records.list_records(tx, known["id"], _conditions(question, found), page)
-        return Download(_csv(question.columns, rows), "text/csv; charset=utf-8", f"{known['slug']}.csv")
+        question = question_of(visit.queries, found)
+        order = Where(question.sort.removeprefix("-"))
+        order = order if order.sql in SORTS else records.order_by(tx, known["id"], order.sql)
+        chosen = conditions_of(tx, visit, question, found), records.words_in_names(tx, known["id"], question.words)
+        sequences = all_sequences(tx, known["id"], order, question.sort.startswith("-"), *chosen)
+        by_slug = {each["slug"]: each for each in found}
+        shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
+        times = [slug for slug in TIMES if slug in question.columns]
+        lines = _csv(visit.context, known["id"], shown, times, sequences)
+        return Download(lines, "text/csv; charset=utf-8", f"{known['slug']}.csv")
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
         """For the script of a reference's field: `[{id, label, about}]`."""
         found = records.find_by_label(tx, object_of(tx, visit)["id"], visit.query.get("q", "")[:200])
         return Download(jsontext.dumps(found).encode(), "application/json")
+
+    @pages.get("/search", is_slow=True)
+    def search(tx: Tx, visit: Visit) -> ConsolePage:
+        return ConsolePage("search.html", {"words": visit.query.get("q", "")[:200].strip(), "groups": _found(tx, visit, MOST_FOUND + 1)})
+
+    @pages.get("/search/lookup", is_slow=True)
+    def search_while_typing(tx: Tx, visit: Visit) -> Download:
+        """For the script of the search box: `[{path, label, about}]`."""
+        found = [
+            {
+                "path": f"/records/{known['slug']}/{each['id']}",
+                "label": each["label"],
+                "about": f"{known['singularName']} · {each['about']}",
+            }
+            for known, matches in _found(tx, visit, 3)
+            for each in matches
+        ]
+        return Download(jsontext.dumps(found[:10]).encode(), "application/json")
+
+
+def _found(tx: Tx, visit: Visit, limit: int) -> list[tuple[Mapping[str, Any], list[dict[str, str]]]]:
+    """Return the objects with records whose names hold every word of the search, and up to `limit` of those."""
+    groups = [(known, records.find_by_label(tx, known["id"], visit.query.get("q", "")[:200], limit)) for known in visit.objects]
+    return [(known, matches) for known, matches in groups if matches]
 
 
 def object_of(tx: Tx, visit: Visit) -> Json:
@@ -104,82 +150,138 @@ def object_of(tx: Tx, visit: Visit) -> Json:
 def _list(tx: Tx, visit: Visit) -> ConsolePage:
     known = object_of(tx, visit)
     found = attributes.list_attributes(tx, known["id"])
-    question, page, error = _question(visit, found), visit.number("page", 1), None
-    _, first_ones, paging = SORTS[question.sort]
+    question, page, error = question_of(visit.queries, found), visit.number("page", 1), None
     part = PartOfList([], 0, 0, 0)
     try:
-        here = Paging(paging.sort, paging.order, PER_PAGE, (page - 1) * PER_PAGE)
-        part = _part(tx, known["id"], question, found, here)
+        part = part_of(tx, visit, question, found, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
     except BadRequest as problem:
-        error = blamed(problem.message, question.conditions, {each["slug"]: each["name"] for each in found})
+        error = blamed(problem.message, question.conditions, {each["slug"]: each["name"] for each in found} | TIMES)
     by_slug = {attribute["slug"]: attribute for attribute in found}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
-        "attributes": found,
+        "attributes": [*found, *_TIME_ATTRIBUTES],
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
-        "all_times": TIMES,
-        "rows": list(zip(part.records, cells_of(tx, shown, part.records, visit), strict=True)),
+        "rows": [
+            (each, records.version_of(each), cells)
+            for each, cells in zip(part.records, cells_of(tx, shown, part.records, visit), strict=True)
+        ],
         "part": part,
-        "first_ones": first_ones,
+        "first_ones": _FIRST_ONES.get(question.sort, ""),
         "first": (page - 1) * PER_PAGE + 1,
         "page": page,
         "question": question,
-        "chips": _chips(question, by_slug),
-        "operators": operators_for,
-        "sorts": SORTS,
+        "chips": _chips(tx, question, by_slug),
+        "operators": filters_for,
+        "changeable": list(filter(is_changeable, found)),
         "error": error,
-        "most_in_csv": MOST_IN_CSV,
     }
     return ConsolePage("records.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
-def _chips(question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def is_changeable(attribute: Mapping[str, Any]) -> bool:
+    """Whether many records may get the same value: not of unique attributes, nor of those with parts."""
+    return not attribute["isUnique"] and attribute["type"] not in USUAL_PARTS
+
+
+def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Each condition in words, with the query of the list without it."""
     names = TIMES | {slug: attribute["name"] for slug, attribute in by_slug.items()}
-    chips = []
+    chips = [(f"“{question.words}”", replace(question, words="").query())] if question.words else []
     for place, (slug, name, value) in enumerate(question.conditions):
         others = question.conditions[:place] + question.conditions[place + 1 :]
-        words = PHRASES.get(name, name)
-        text = f"{names.get(slug, slug)} {words} {'' if needs_no_value(name) else value}"
-        chips.append((text, replace(question, conditions=others).query()))
+        labels = labels_in(tx, [by_slug[slug]], {slug: value}) if slug in by_slug else {}
+        shown = "" if needs_no_value(name) else labels.get(value, value)
+        chips.append(
+            (f"{names.get(slug, slug)} {(PHRASES | PERIODS).get(name, name)} {shown}", replace(question, conditions=others).query())
+        )
     return chips
 
 
-def _part(tx: Tx, object_id: str, question: ListQuestion, found: Sequence[Mapping[str, Any]], page: Paging) -> PartOfList:
-    """Raises BadRequest."""
+def part_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mapping[str, Any]], page: Paging) -> PartOfList:
+    """Return a page of the list. Raises BadRequest."""
+    known = object_of(tx, visit)
+    slug, order = question.sort.removeprefix("-"), "desc" if question.sort.startswith("-") else "asc"
+    chosen = conditions_of(tx, visit, question, found)
+    words = records.words_in_names(tx, known["id"], question.words)
+    if slug not in SORTS:
+        sort = records.order_by(tx, known["id"], slug)
+        return list_sorted(tx, known["id"], sort, chosen, replace(page, order=order), words)
+    page = replace(page, sort=slug, order=order)
     if not question.is_complete:
-        return records.list_part(tx, object_id, _conditions(question, found), page)
-    everything = records.count_records(tx, object_id)
-    return PartOfList(*records.list_records(tx, object_id, _conditions(question, found), page), everything, everything)
+        return records.list_part(tx, known["id"], chosen, page, words)
+    everything = records.count_records(tx, known["id"])
+    return PartOfList(*records.list_records(tx, known["id"], chosen, page, words), everything, everything)
 
 
-def _question(visit: Visit, found: Sequence[Mapping[str, Any]]) -> ListQuestion:
-    """Return the question of the address. Unknown columns are dropped; an unknown attribute in a condition becomes an error later."""
-    conditions = rows_of(visit.queries)
+def question_of(fields: Mapping[str, list[str]], found: Sequence[Mapping[str, Any]]) -> ListQuestion:
+    """Return the question of an address or a form. Unknown columns are dropped; unknown attributes in conditions become errors later."""
     known = [attribute["slug"] for attribute in found] + list(TIMES)
-    asked = [slug for slug in dict.fromkeys(visit.queries.get("column", ())) if slug in known]
+    asked = [slug for slug in dict.fromkeys(fields.get("column", ())) if slug in known]
     columns = tuple(asked or [*known[: min(FIRST_COLUMNS, len(found))], "created_at"])
-    sort = visit.query.get("sort", "newest")
-    return ListQuestion(conditions, columns, sort if sort in SORTS else "newest", visit.query.get("all") == "1")
+    [sort], [words] = fields.get("sort", [NEWEST])[:1], fields.get("q", [""])[:1]
+    sort = sort if sort.removeprefix("-") in known else NEWEST
+    return ListQuestion(words.strip()[:200], rows_of(fields), columns, sort, fields.get("all", [""])[0] == "1")
 
 
-def _conditions(question: ListQuestion, found: Sequence[Mapping[str, Any]]) -> list[Condition]:
-    """Raises BadRequest."""
+def conditions_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mapping[str, Any]]) -> list[Condition]:
+    """Return the conditions of a list: periods as days, references by name as ids. Raises BadRequest."""
     refuse_unfinished(question.conditions)
     by_slug = {attribute["slug"]: attribute for attribute in found}
-    return [
-        read_condition(slug, name, "true" if needs_no_value(name) else stored_spelling(by_slug.get(slug), value))
-        for slug, name, value in question.conditions
-    ]
+    conditions = []
+    for slug, name, value in question.conditions:
+        if name in PERIODS:
+            first, after = days_of(name, visit.now())
+            conditions += [Condition(slug, Operator.GREATER_THAN_OR_EQUAL, first), Condition(slug, Operator.LESS_THAN, after)]
+            continue
+        stored = "true" if needs_no_value(name) else stored_value(by_slug.get(slug), value)
+        target = reference_target(by_slug[slug]) if slug in by_slug else None
+        if target and stored == value and not needs_no_value(name) and not canonical_uuid(value):
+            matches = records.called(tx, target, value)
+            if len(matches) != 1:
+                problem = f"{value!r} fits several records" if matches else records.not_called(tx, target)
+                raise BadRequest(f"{by_slug[slug]['name']}: {problem}", {"field": "value", "slug": slug})
+            stored = matches[0]["id"]
+        conditions.append(read_condition(slug, name, stored))
+    return conditions
 
 
-def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the shown columns for `crmctl bulk import --excel-safe`: no text is a formula; a byte order mark for Excel."""
-    lines = [delimited_row(["id", *columns])]
-    for row in rows:
-        values = {"created_at": row["createdAt"], "updated_at": row["updatedAt"]} | row["data"]
-        lines.append(delimited_row([row["id"], *(values.get(slug) for slug in columns)], excel_safe=True))
-    return b"\xef\xbb\xbf" + "".join(lines).encode()
+CHUNK = 1000
+
+
+def _csv(
+    context: Context, object_id: str, shown: Sequence[Mapping[str, Any]], times: Sequence[str], sequences: Sequence[int]
+) -> Iterator[bytes]:
+    """Yield the columns for spreadsheets: one for each part of a value, names beside ids, no text that is a formula."""
+    parts = {each["slug"]: USUAL_PARTS.get(each["type"], ()) if not each["isList"] else () for each in shown}
+    parts |= {each["slug"]: ("amount", "currency") for each in shown if each["type"] == AttributeType.CURRENCY and not each["isList"]}
+    names = [name for each in shown for name in _columns(each, parts[each["slug"]])]
+    yield b"\xef\xbb\xbf" + delimited_row(["id", *names, *times]).encode()
+    for start in range(0, len(sequences), CHUNK):
+
+        def read(tx: Tx, chunk: Sequence[int] = sequences[start : start + CHUNK]) -> str:
+            rows, labels = list(records.records_at(tx, load_schema(tx, object_id), chunk)), dict[str, str]()
+            for each in shown:
+                if target := reference_target(each):
+                    labels |= records.labels_of(tx, target, [row[each["slug"]] for row in rows if isinstance(row.get(each["slug"]), str)])
+            lines = []
+            for row in rows:
+                cells = [cell for each in shown for cell in _cells(each, parts[each["slug"]], row.get(each["slug"]), labels)]
+                lines.append(delimited_row([row["id"], *cells, *(row[slug] for slug in times)], excel_safe=True))
+            return "".join(lines)
+
+        yield context.engine.read(read).encode()
+
+
+def _columns(attribute: Mapping[str, Any], parts: Sequence[str]) -> list[str]:
+    slug = str(attribute["slug"])
+    return [f"{slug}.{part}" for part in parts] or ([slug, f"{slug} name"] if reference_target(attribute) else [slug])
+
+
+def _cells(attribute: Mapping[str, Any], parts: Sequence[str], value: Any, labels: Mapping[str, str]) -> list[Any]:
+    """Return the value for each of its columns. A value without parts stands in the first one."""
+    if parts:
+        return [value.get(part) for part in parts] if isinstance(value, dict) else [value, *[None] * (len(parts) - 1)]
+    return [value, labels.get(str(value))] if reference_target(attribute) else [value]

@@ -20,7 +20,7 @@ from crmctl.service.store import activities, attributes, records
 from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, to_micros
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
@@ -56,7 +56,7 @@ def add_pages(pages: Pages) -> None:
         record_id = visit.form_id()
         if records.count_records(tx, known["id"], [Condition("id", Operator.EQUALS, record_id)]):
             return Redirect(f"/records/{known['slug']}/{record_id}", "record-created-before")
-        data, filled, problem = _read(tx, found, {}, (blank, filled))
+        data, filled, problem = read_form(tx, found, {}, (blank, filled))
         if problem is None:
             first = iter([record_id])
             try:
@@ -124,7 +124,7 @@ def _add_edit(pages: Pages) -> None:
         if visit.text("version") != records.version_of(record):
             return _conflict(tx, visit)
         found, stored = _stored(tx, record)
-        data, filled, problem = _read(tx, found, record["data"], (stored, submitted(stored, visit.form)))
+        data, filled, problem = read_form(tx, found, record["data"], (stored, submitted(stored, visit.form)))
         if problem is None and data:
             try:
                 records.update_record(tx, known["id"], record["id"], data, [visit.text("version")], **visit.stamp())
@@ -144,10 +144,11 @@ def _add_edit(pages: Pages) -> None:
     def delete_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = object_of(tx, visit)
         try:
-            records.delete_record(tx, known["id"], visit.id("recordId"), [visit.text("version") or records.ANY_VERSION], **visit.stamp())
+            stamp = visit.stamp()
+            records.delete_record(tx, known["id"], visit.id("recordId"), [visit.text("version") or records.ANY_VERSION], **stamp)
         except PreconditionFailed:
             return _ask_to_delete(tx, visit, "Someone saved this record meanwhile. ", HTTPStatus.CONFLICT)
-        return Redirect(f"/records/{known['slug']}", "record-deleted")
+        return Redirect(f"/records/{known['slug']}/changed?at={to_micros(stamp['now'])}", "record-deleted")
 
 
 def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
@@ -193,7 +194,7 @@ def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HT
     values = {
         "section": f"records-{known['slug']}",
         "title": f"Delete {_label(tx, known, record)}",
-        "text": f"{said}{text}Activities keep naming it. This cannot be undone here.",
+        "text": f"{said}{text}Activities keep naming it. You can undo this on the next page.",
         "action": f"{path}/delete",
         "version": records.version_of(record),
         "button": "Delete the record",
@@ -202,7 +203,7 @@ def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HT
     return ConsolePage("confirm.html", values, status)
 
 
-def _read(
+def read_form(
     tx: Tx, found: Attributes, data: Mapping[str, Any], forms: tuple[list[FormField], list[FormField]]
 ) -> tuple[Json, list[FormField], str | None]:
     """Return the data to write, the form with its problems, and an error message or None. `forms`: as stored, as filled in."""

@@ -270,7 +270,7 @@ MEASURES = 3
 
 def save(tx: Tx, visit: Visit, report: Json | None = None) -> Outcome:
     """Create a report, or change this one. Raises BadRequest and Conflict."""
-    definition = _definition(visit)
+    definition = _definition(tx, visit)
     refuse_taken_name(reports.list_reports(tx), definition.name, report["id"] if report else None)
     if report:
         reports.rename_report(tx, report["id"], definition.name)
@@ -279,12 +279,12 @@ def save(tx: Tx, visit: Visit, report: Json | None = None) -> Outcome:
     return Redirect(f"/reports/{report_id}", "saved" if report else "report-created")
 
 
-def _definition(visit: Visit) -> ReportDefinition:
+def _definition(tx: Tx, visit: Visit) -> ReportDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(ReportDefinition, visit.raw("yaml"))
     refuse_unfinished(rows_of(visit.form))
     _refuse_unchosen(visit)
-    definition = check_shape(ReportDefinition, _typed(visit))
+    definition = check_shape(ReportDefinition, _typed(tx, visit))
     assert isinstance(definition, ReportDefinition)
     return definition
 
@@ -301,12 +301,12 @@ def _refuse_unchosen(visit: Visit) -> None:
         raise BadRequest("choose a figure, or what to group by", {"field": "measures"})
 
 
-def _typed(visit: Visit) -> Json:
+def _typed(tx: Tx, visit: Visit) -> Json:
     """The definition that the form says."""
     entry: Json = {"name": visit.text("name"), "object": visit.text("object")}
     if visit.text("description"):
         entry["description"] = visit.text("description")
-    if conditions := definitions_of(visit):
+    if conditions := definitions_of(tx, visit):
         entry["filters"] = conditions
     if visit.text("kind") == "groups":
         if visit.text("groupBy"):
@@ -323,7 +323,7 @@ def _typed(visit: Visit) -> Json:
 
 
 def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
-    entry = _typed(visit) if is_sent else stored
+    entry = _typed(tx, visit) if is_sent else stored
     slug = visit.query.get("object") or entry.get("object") or (visit.objects[0]["slug"] if visit.objects else "")
     entry = {"name": "", **entry, "object": slug}
     values = definition_values(tx, visit, entry, "filters")

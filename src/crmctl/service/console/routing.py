@@ -10,6 +10,7 @@ from crmctl.service.console import (
     administration,
     api_reference,
     files,
+    record_changes,
     record_list,
     record_page,
     reports,
@@ -31,6 +32,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
     portal.get("")(lambda _tx, _visit: Redirect("/webhooks"))
     for add_pages in (
         record_page.add_pages,
+        record_changes.add_pages,
         record_list.add_pages,
         sign_in.add_account_pages,
         reports.add_pages,

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -102,9 +102,9 @@ class SignedIn:
 
 @dataclass(frozen=True)
 class Download:
-    """A file, or with no name an answer to a script of ours."""
+    """A file, or with no name an answer to a script of ours. A long one comes in pieces, each with its own transaction."""
 
-    body: bytes
+    body: bytes | Iterator[bytes]
     media_type: str
     name: str = ""
 
@@ -230,6 +230,9 @@ NOTICES |= {
     "replayed-range": "The events are sent again; pending deliveries are tried now instead of being sent twice.",
     "replayed-none": "No deliveries in this range.",
     "run-started": "A run is started.",
+    "records-changed": "The records are changed. You can undo this below.",
+    "records-skipped": "Records that someone else saved meanwhile were left alone; the others are changed. You can undo this below.",
+    "records-restored": "The change is undone.",
 }
 """Messages after a form, by the name in the address. Text from an address is never shown."""
 

@@ -117,7 +117,7 @@ def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
     if visit.text("as") == "yaml":
         return parse_entry(WorkflowDefinition, visit.raw("yaml"))
     refuse_unfinished(rows_of(visit.form))
-    entry = _heading(visit) | {"actions": actions_of(tx, typed_blocks(tx, visit, visit.text("object")))}
+    entry = _heading(tx, visit) | {"actions": actions_of(tx, typed_blocks(tx, visit, visit.text("object")))}
     if not entry["actions"]:
         raise BadRequest("a workflow needs at least one action", {"field": "actions"})
     definition = check_shape(WorkflowDefinition, entry)
@@ -125,13 +125,13 @@ def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
     return definition
 
 
-def _heading(visit: Visit) -> Json:
+def _heading(tx: Tx, visit: Visit) -> Json:
     """The definition that the form says, without its actions."""
     entry: Json = {"name": visit.text("name"), "trigger": visit.text("trigger"), "enabled": "enabled" in visit.form}
     for name in ("description", "object", "cron", "timezone"):
         if visit.text(name):
             entry[name] = visit.text(name)
-    if conditions := definitions_of(visit):
+    if conditions := definitions_of(tx, visit):
         entry["conditions"] = conditions
     return entry
 
@@ -139,7 +139,7 @@ def _heading(visit: Visit) -> Json:
 def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
     first = visit.query.get("object", visit.objects[0]["slug"] if visit.objects else "")
     fresh: Json = {"name": "", "trigger": "record/created", "enabled": False, "actions": []} | ({"object": first} if first else {})
-    entry = _heading(visit) if is_sent else stored or fresh
+    entry = _heading(tx, visit) if is_sent else stored or fresh
     about = str(entry.get("object", ""))
     return definition_values(tx, visit, entry, "conditions") | {
         "entry": {"object": "", "cron": "", "timezone": "", **entry},

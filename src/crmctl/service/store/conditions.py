@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from crmctl.service.store.tx import SqliteDialect, micros_of
 from crmctl.values.attribute_types import Family, StoredAttribute
 from crmctl.values.conditions import Comparison, resolve
 from crmctl.values.filters import Condition
-from crmctl.values.folded_text import fold
+from crmctl.values.folded_text import fold, word_patterns
 from crmctl.values.operators import Kind, Operator
 from crmctl.values.value_readers import Invalid, parse_instant
 
@@ -135,6 +136,20 @@ def compile_conditions(conditions: Sequence[Condition], attributes: Mapping[str,
             {"field": "filters", "limit": MAX_COMPARED},
         )
     return wheres
+
+
+MAX_WORDS = 8
+
+
+def holds_words(columns: Sequence[str], text: str, dialect: SqliteDialect) -> list[Where]:
+    """Return one condition for each word of a search: one of the columns has it, with or without accents."""
+    if dialect.engine == "postgresql":
+        patterns, compare = word_patterns(text, re.escape), "~"
+    else:
+        patterns = [f"*{pattern}*" for pattern in word_patterns(text, lambda letter: f"[{letter}]" if letter in "*?[" else letter)]
+        compare = "GLOB"
+    either = " OR ".join(f"{column} {compare} ?" for column in columns) or "1 = 0"
+    return [Where(f"({either})", (pattern,) * len(columns)) for pattern in patterns[:MAX_WORDS]]
 
 
 def combine(conditions: Sequence[Where]) -> Where:

@@ -108,11 +108,12 @@ def list_records(
     object_id: str,
     conditions: Sequence[Condition] = (),
     page: Paging = _FIRST,
+    words: Sequence[Where] = (),
 ) -> tuple[list[Json], int]:
     """Return the records of a page in wire form, and the total. Equal times are ordered by creation. Raises NotFound for the object;
     BadRequest naming a wrong slug, operator, sort or order."""
     asked = _window(page)
-    search = _prepare(tx, load_schema(tx, object_id), conditions)
+    search = _prepare(tx, load_schema(tx, object_id), conditions, words)
     if _are_few(tx, search, asked) and (found := _few(tx, search, asked)):
         return found
     search = _counted(tx, search)
@@ -121,18 +122,20 @@ def list_records(
     return (records[::-1] if is_backwards else records), search.total
 
 
-def list_part(tx: Tx, object_id: str, conditions: Sequence[Condition] = (), page: Paging = _FIRST) -> PartOfList:
+def list_part(
+    tx: Tx, object_id: str, conditions: Sequence[Condition] = (), page: Paging = _FIRST, words: Sequence[Where] = ()
+) -> PartOfList:
     """Return a page in bounded time: of a long list without an index, only the first LOOKED records are looked at. Raises as list_records
     does."""
     asked, schema = _window(page), load_schema(tx, object_id)
-    wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
+    wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
     everything = _everything(tx, schema)
     is_answered = len(wheres) == 1 and wheres[0].is_covered
     if is_answered and not (wheres[0].index or wheres[0].opposite):
         is_answered = _are_few(tx, _prepare(tx, schema, conditions), asked)
     bound = LOOKED * (_COVERED if is_answered else _SHORT)
     if not wheres or everything <= bound or any(_is_narrow(tx, schema, each) for each in wheres):
-        return PartOfList(*list_records(tx, object_id, conditions, page), everything, everything)
+        return PartOfList(*list_records(tx, object_id, conditions, page, words), everything, everything)
     where, most = combine(wheres), max(MOST, page.offset + page.limit)
     source, within = _first_ones(tx, schema, asked)
     ordered = f"ORDER BY {asked.sort} {asked.direction}, seq {asked.direction} LIMIT ?"
@@ -141,13 +144,41 @@ def list_part(tx: Tx, object_id: str, conditions: Sequence[Condition] = (), page
     return PartOfList(records, min(len(rows), most), LOOKED, everything, len(rows) > most)
 
 
+def list_sorted(
+    tx: Tx, object_id: str, order: Where, conditions: Sequence[Condition] = (), page: Paging = _FIRST, words: Sequence[Where] = ()
+) -> PartOfList:
+    """Return a page in the order of an SQL expression, empty values last. Raises BadRequest for more records than can be sorted soon."""
+    schema = load_schema(tx, object_id)
+    part = list_part(tx, object_id, conditions, Paging(limit=0), words)
+    if not part.is_whole or part.total > LOOKED:
+        raise BadRequest(f"more than {LOOKED:,} records cannot be sorted by this attribute; filter them first", {"field": "sort"})
+    sequences = all_sequences(tx, object_id, order, page.order == "desc", conditions, words)
+    places = {sequence: place for place, sequence in enumerate(sequences[page.offset : page.offset + page.limit])}
+    rows = all_in(tx, f"SELECT seq, {_ROW} FROM {schema.table} AS r WHERE seq IN {{}}", list(places))
+    return replace(part, records=wire_of(schema, [row[1:] for row in sorted(rows, key=lambda row: places[row[0]])]))
+
+
+def all_sequences(
+    tx: Tx, object_id: str, order: Where, is_descending: bool, conditions: Sequence[Condition], words: Sequence[Where]
+) -> list[int]:
+    """Return the sequence numbers of every match in the order of an SQL expression, empty values last."""
+    schema, direction = load_schema(tx, object_id), "DESC" if is_descending else "ASC"
+    wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
+    where = combine(wheres) if wheres else _EVERYTHING
+    sql = (
+        f"SELECT seq FROM (SELECT seq, {order.sql} AS value FROM {schema.table} WHERE {where.sql}) AS sorted "
+        f"ORDER BY CASE WHEN value IS NULL THEN 1 ELSE 0 END, value {direction}, seq {direction}"
+    )
+    return [row[0] for row in tx.all(sql, (*order.params, *where.params))]
+
+
 def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) -> int:
     """Return the exact number of matches. Raises as list_records does."""
     return list_records(tx, object_id, conditions, Paging(limit=0))[1]
 
 
-def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> _Search:
-    wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
+def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition], words: Sequence[Where] = ()) -> _Search:
+    wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
     everything = _everything(tx, schema)
     if not wheres:
         return _Search(schema, _EVERYTHING, schema.table, everything, everything)
@@ -231,7 +262,7 @@ def _at(tx: Tx, schema: Schema, window: _Window, keys: Sequence[int]) -> list[Js
     """Return the records with these sequence numbers in the window's order."""
     marks, direction = ", ".join("?" * len(keys)), window.direction
     page = f"SELECT {_ROW} FROM {schema.table} AS r WHERE seq IN ({marks}) ORDER BY {window.sort} {direction}, seq {direction}"
-    return _wire(schema, tx.all(page, keys)) if keys else []
+    return wire_of(schema, tx.all(page, keys)) if keys else []
 
 
 def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int) -> tuple[str, int]:
@@ -264,13 +295,13 @@ def _page(tx: Tx, search: _Search, window: _Window) -> list[Json]:
         f"JOIN {search.schema.table} AS r ON r.seq = page.key ORDER BY page.moment {direction}, page.key {direction}",
         (*search.where.params, window.limit, window.offset),
     )
-    return _wire(search.schema, rows)
+    return wire_of(search.schema, rows)
 
 
 _ROW = "r.id, r.data, r.created_at, r.updated_at"
 
 
-def _wire(schema: Schema, rows: Sequence[Row]) -> list[Json]:
+def wire_of(schema: Schema, rows: Sequence[Row]) -> list[Json]:
     return [
         {
             "id": record_id,

@@ -71,7 +71,7 @@ def restore(
     while waiting:
         whole.failed = {}
         for batch in waiting:
-            part = transact(lambda tx, batch=batch: _restore_batch(tx, object_id, batch, candidates, **stamp()))  # type: ignore[misc]
+            part = transact(lambda tx, batch=batch: restore_batch(tx, object_id, batch, candidates, **stamp()))  # type: ignore[misc]
             whole.counts += part.counts
             whole.failed |= part.failed
             whole.left_out |= part.left_out
@@ -81,7 +81,8 @@ def restore(
     return whole
 
 
-def _restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> RestoreOutcome:
+def restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> RestoreOutcome:
+    """Restore these records to the moment of the candidates."""
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing, done = Writing(tx, schema, **stamp), RestoreOutcome()
     present = dict(writing.load(batch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, Unpack
 
 from crmctl.models import jsontext
@@ -11,15 +12,14 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import record_tables
-from crmctl.service.store.conditions import Where, combine, compile_conditions
-from crmctl.service.store.record_pages import SORTS, Paging, PartOfList, count_records, list_part, list_records
+from crmctl.service.store.conditions import Where, combine, compile_conditions, holds_words
+from crmctl.service.store.record_pages import SORTS, Paging, PartOfList, count_records, list_part, list_records, wire_of
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
 from crmctl.service.store.tx import MAX_IN, Row, Stamp, Tx, all_in, required, to_wire
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold
-from crmctl.values.operators import holds_text
 from crmctl.values.value_readers import Invalid, canonical_uuid, read_name
 
 __all__ = [
@@ -52,6 +52,15 @@ def get_record(tx: Tx, object_id: str, record_id: str) -> Json:
     known_id, data, created_at, updated_at = row
     wire = {"id": known_id, "objectId": schema.object_id, "data": schema.values_in(data)}
     return wire | {"createdAt": to_wire(created_at), "updatedAt": to_wire(updated_at)}
+
+
+def get_records(tx: Tx, object_id: str, record_ids: Sequence[str]) -> list[Json]:
+    """Return those of the records that exist, in wire form and in this order."""
+    schema = load_schema(tx, object_id)
+    ids = [known_id for record_id in dict.fromkeys(record_ids) if (known_id := canonical_uuid(record_id))]
+    rows = all_in(tx, f"SELECT id, data, created_at, updated_at FROM {schema.table} WHERE id IN {{}}", ids)
+    by_id = {row[0]: row for row in rows}
+    return wire_of(schema, [by_id[record_id] for record_id in ids if record_id in by_id])
 
 
 def version_of(record: Mapping[str, Any]) -> str:
@@ -233,6 +242,8 @@ def records_at(tx: Tx, schema: Schema, sequences: Iterable[int]) -> Iterator[Jso
         sql = f"SELECT seq, id, created_at, updated_at, data FROM {schema.table} WHERE seq IN {{}}"
         by_sequence = {row[0]: row[1:] for row in all_in(tx, sql, chunk)}
         for sequence in chunk:
+            if sequence not in by_sequence:
+                continue  # deleted since the numbers were read
             record_id, created_at, updated_at, data = by_sequence[sequence]
             fields = {"id": record_id, "created_at": to_wire(created_at), "updated_at": to_wire(updated_at)}
             yield schema.values_in(data) | fields
@@ -286,23 +297,49 @@ def labels_of(tx: Tx, object_id: str, record_ids: Iterable[str]) -> dict[str, st
 
 
 def find_by_label(tx: Tx, object_id: str, text: str, limit: int = 8) -> list[dict[str, str]]:
-    """Return records whose names hold the text, `{id, label, about}`: first those that begin with it in an index, then the newest."""
+    """Return records whose names hold every word, `{id, label, about}`: first those that begin with one in an index, then the newest."""
     schema = load_schema(tx, object_id)
-    naming, key = naming_attributes(schema), fold(text.strip())
-    if not naming or not key:
+    naming, words = naming_attributes(schema), words_in_names(tx, object_id, text)
+    if not naming or not words:
         return []
-    labels: dict[str, str] = {}
-    for attribute in naming:
-        if attribute.is_indexed and len(labels) < limit:
-            column = record_tables.column(attribute)
-            sql = f"SELECT id, data FROM {schema.table} WHERE {column} >= ? AND {column} < ? ORDER BY {column} LIMIT ?"
-            labels |= dict(tx.all(sql, (key, f"{key}\U0010fffd", limit - len(labels))))
+    holds, labels = combine(words), dict[str, str]()
+    starts = dict.fromkeys([fold(text.strip()), *fold(text).split()[: len(words)]])
+    for column, start in product([record_tables.column(each) for each in naming if each.is_indexed], starts):
+        if len(labels) < limit:
+            part = f"(SELECT * FROM {schema.table} WHERE {column} >= ? AND {column} < ? ORDER BY {column} LIMIT ?) AS part"
+            sql = f"SELECT id, data FROM {part} WHERE {holds.sql} LIMIT ?"
+            labels |= dict(tx.all(sql, (start, f"{start}\U0010fffd", CHUNK, *holds.params, limit)))
     if len(labels) < limit:
         newest = f"(SELECT * FROM {schema.table} ORDER BY seq DESC LIMIT ?) AS newest"
-        holds = " OR ".join(holds_text(record_tables.column(attribute), tx.dialect.engine) for attribute in naming)
-        sql = f"SELECT id, data FROM {newest} WHERE {holds} ORDER BY seq DESC LIMIT ?"
-        labels |= dict(tx.all(sql, (LOOKED_THROUGH, *[key] * len(naming), limit)))
+        sql = f"SELECT id, data FROM {newest} WHERE {holds.sql} ORDER BY seq DESC LIMIT ?"
+        labels |= dict(tx.all(sql, (LOOKED_THROUGH, *holds.params, limit)))
     return [_described(naming, record_id, schema.values_in(data)) for record_id, data in list(labels.items())[:limit]]
+
+
+def words_in_names(tx: Tx, object_id: str, text: str) -> list[Where]:
+    """Return the conditions that a record's names hold every word of a search, in any order, with or without accents."""
+    columns = [record_tables.column(attribute) for attribute in naming_attributes(load_schema(tx, object_id))]
+    return holds_words(columns, text, tx.dialect)
+
+
+def order_by(tx: Tx, object_id: str, slug: str) -> Where:
+    """Return the expression that sorts records by an attribute: options as they are listed, money by currency, references by name."""
+    schema = load_schema(tx, object_id)
+    attribute = schema.attributes[slug]
+    column = f"{schema.table}.{record_tables.column(attribute)}"
+    if attribute.holds_many:
+        return Where(column)
+    if attribute.type == AttributeType.SELECT and attribute.options:
+        places = " ".join(f"WHEN ? THEN {place}" for place, _ in enumerate(attribute.options))
+        return Where(f"CASE {column} {places} END", attribute.options)
+    if attribute.type == AttributeType.REFERENCE and attribute.target_id:
+        target = load_schema(tx, attribute.target_id)
+        names = [record_tables.column(each) for each in naming_attributes(target)]
+        return Where(f"(SELECT {names[0]} FROM {target.table} AS named WHERE named.id = {column})" if names else column)
+    if attribute.type == AttributeType.CURRENCY:
+        currency = tx.dialect.member(tx.dialect.member(f"{schema.table}.data", slug), "currency")
+        return Where(f"coalesce({currency}, '') || ' ' || {column}")
+    return Where(column)
 
 
 def called(tx: Tx, object_id: str, text: str) -> list[dict[str, str]]:

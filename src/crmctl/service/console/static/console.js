@@ -28,7 +28,10 @@ for (const field of document.querySelectorAll("input[data-lookup]")) {
   for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": list.id })) field.setAttribute(name, value);
   field.after(list, note);
   const close = () => { list.hidden = true; active = -1; field.setAttribute("aria-expanded", "false"); field.removeAttribute("aria-activedescendant"); };
-  const choose = item => { field.value = item.dataset.label; pick.value = item.dataset.id; close(); };
+  const choose = item => {
+    if (!pick) return location.assign(field.form.action.replace(/\/search$/, item.dataset.path));
+    field.value = item.dataset.label; pick.value = item.dataset.id; close();
+  };
   const mark = index => {
     active = (index + list.children.length) % list.children.length;
     [...list.children].forEach((item, place) => item.setAttribute("aria-selected", place === active));
@@ -42,7 +45,7 @@ for (const field of document.querySelectorAll("input[data-lookup]")) {
     const found = await answer.json();
     list.replaceChildren(...found.map((each, place) => {
       const item = document.createElement("li"), about = document.createElement("small");
-      item.id = `${list.id}-${place}`; item.dataset.id = each.id; item.dataset.label = each.label; item.setAttribute("role", "option"); item.setAttribute("aria-selected", "false");
+      item.id = `${list.id}-${place}`; item.dataset.id = each.id; item.dataset.path = each.path; item.dataset.label = each.label; item.setAttribute("role", "option"); item.setAttribute("aria-selected", "false");
       about.textContent = each.about; item.append(each.label, about);
       item.addEventListener("mousedown", event => { event.preventDefault(); choose(item); });
       return item;
@@ -50,7 +53,7 @@ for (const field of document.querySelectorAll("input[data-lookup]")) {
     active = -1; list.hidden = !found.length; field.setAttribute("aria-expanded", String(!list.hidden));
     note.textContent = found.length ? `${found.length} found` : "Nothing found";
   };
-  field.addEventListener("input", () => { pick.value = ""; clearTimeout(timer); timer = setTimeout(ask, 150); });
+  field.addEventListener("input", () => { if (pick) pick.value = ""; clearTimeout(timer); timer = setTimeout(ask, 150); });
   field.addEventListener("blur", close);
   field.addEventListener("keydown", event => {
     if (list.hidden) return;
@@ -58,6 +61,15 @@ for (const field of document.querySelectorAll("input[data-lookup]")) {
     else if (event.key === "ArrowUp") { event.preventDefault(); mark(active - 1); }
     else if (event.key === "Enter" && active >= 0) { event.preventDefault(); choose(list.children[active]); }
     else if (event.key === "Escape") { event.preventDefault(); close(); }
+  });
+}
+// One box ticks every row of the page.
+for (const head of document.querySelectorAll("[data-ticks]")) {
+  const label = document.createElement("label"), all = document.createElement("input"), name = document.createElement("span");
+  all.type = "checkbox"; name.className = "hidden"; name.textContent = "Select this page";
+  label.append(name, all); head.append(label);
+  all.addEventListener("change", () => {
+    for (const box of head.closest("form").querySelectorAll(`[name="${head.dataset.ticks}"]`)) box.checked = all.checked;
   });
 }
 // Times are UTC on the wire; show them in the browser's time zone. Dates without a time have none.

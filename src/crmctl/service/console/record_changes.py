@@ -1,0 +1,191 @@
+"""Change or delete the selected records of a list: with a preview, in one transaction, and undone on the page that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import BULK_LIMIT, AttributeType
+from crmctl.service.console.cells import cells_of
+from crmctl.service.console.pages import LARGE_FORM, Pages
+from crmctl.service.console.record_form import FormField, fields_for, submitted
+from crmctl.service.console.record_list import conditions_of, is_changeable, object_of, question_of
+from crmctl.service.console.record_page import read_form
+from crmctl.service.console.visits import ConsolePage, Redirect, TurnedBack, Visit
+from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import attributes, records
+from crmctl.service.store.change_log import DELETED
+from crmctl.service.store.record_history import changed_at
+from crmctl.service.store.record_restore import Candidates, restore_batch
+from crmctl.service.store.record_tables import load_schema
+from crmctl.service.store.records import Paging
+from crmctl.service.store.tx import Tx, to_micros, to_wire
+
+MOST_SELECTED, MOST_SHOWN = 1000, 25
+ADD, REMOVE = "add", "remove"
+
+
+def add_pages(pages: Pages) -> None:
+    """Changing the selected records, and taking a change back."""
+
+    @pages.post("/records/{slug}/selected", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
+    def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        known = object_of(tx, visit)
+        selected = _selected(tx, visit, known)
+        if visit.text("do") == "delete":
+            return _delete(tx, visit, known, selected)
+        found = {each["slug"]: each for each in attributes.list_attributes(tx, known["id"])}
+        attribute = found.get(visit.text("attribute"))
+        if attribute is None or not is_changeable(attribute):
+            raise BadRequest("choose the attribute to change", {"field": "attribute"})
+        return _change(tx, visit, known, selected, attribute)
+
+    @pages.get("/records/{slug}/changed", needs=MemberRole.MEMBER)
+    def show_changed(tx: Tx, visit: Visit) -> ConsolePage:
+        return _changed_page(tx, visit, visit.query.get("at", ""))
+
+    @pages.post("/records/{slug}/changed", needs=MemberRole.MEMBER)
+    def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+        known, at = object_of(tx, visit), visit.text("at")
+        changes = _changes(tx, visit, known, at)
+        kept = [record_id for record_id, _, is_newest in changes if not is_newest]
+        restored = [record_id for record_id, _, is_newest in changes if is_newest]
+        done = restore_batch(tx, known["id"], restored, Candidates(int(at) - 1, (), frozenset()), **visit.stamp())
+        if not kept and not done.failed:
+            return Redirect(f"/records/{known['slug']}", "records-restored")
+        return _changed_page(tx, visit, at, dict.fromkeys(kept, "changed again since") | done.failed)
+
+
+def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
+    """Return the ticked records, or all of the list. Raises BadRequest for none and for too many."""
+    if visit.text("everything"):
+        found = attributes.list_attributes(tx, known["id"])
+        question = question_of(visit.form, found)
+        words = records.words_in_names(tx, known["id"], question.words)
+        selected, total = records.list_records(
+            tx, known["id"], conditions_of(tx, visit, question, found), Paging(limit=MOST_SELECTED), words
+        )
+    else:
+        ids = [text.partition(":")[0] for text in visit.chosen("id")]
+        selected, total = records.get_records(tx, known["id"], ids[:MOST_SELECTED]), len(ids)
+    if total > MOST_SELECTED:
+        problem = f"at most {MOST_SELECTED:,} records can be changed at once, not {total:,}"
+        raise BadRequest(f"{problem}; filter them, or use crmctl bulk update", {"field": "id"})
+    if not selected:
+        raise BadRequest("select at least one record", {"field": "id"})
+    return selected
+
+
+def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage | Redirect:
+    if visit.text("step") != "apply":
+        return _page(tx, known, selected, {"title": f"Delete {_counted(len(selected))}", "step": "delete"})
+    fresh = [record["id"] for record in selected if _is_as_seen(visit, record)]
+    stamp = visit.stamp()
+    for start in range(0, len(fresh), BULK_LIMIT):
+        records.bulk_delete(tx, known["id"], fresh[start : start + BULK_LIMIT], **stamp)
+    return _go_on(known, stamp["now"], len(selected) - len(fresh))
+
+
+def _change(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json], attribute: Json) -> ConsolePage | Redirect:
+    blank = fields_for([attribute], {}, {})
+    title = f"Change {attribute['name']} of {_counted(len(selected))}"
+    values = {"title": title, "attribute": attribute, "has_items": attribute["isList"] or attribute["type"] == AttributeType.LIST}
+    how = visit.text("how")
+    step = visit.text("step")
+    if not step:
+        return _page(tx, known, selected, values | {"step": "form", "field": blank[0], "how": ADD}, visit)
+    data, filled, problem = read_form(tx, [attribute], {}, (blank, submitted(blank, visit.form)))
+    if problem:
+        return _page(tx, known, selected, values | {"step": "form", "field": filled[0], "how": how, "error": problem}, visit)
+    slug = attribute["slug"]
+    wanted = {record["id"]: _new_value(record["data"].get(slug), data.get(slug), how) for record in selected}
+    changing = [record for record in selected if wanted[record["id"]] != record["data"].get(slug)]
+    if step != "apply":
+        after = [{"data": {slug: wanted[record["id"]]}} for record in changing[:MOST_SHOWN]]
+        cells = [cells_of(tx, [attribute], rows, visit) for rows in (changing[:MOST_SHOWN], after)]
+        more = {"step": "preview", "field": filled[0], "how": how, "changing": len(changing), "cells": list(zip(*cells, strict=True))}
+        return _page(tx, known, changing, values | more, visit)
+    fresh = [record for record in changing if _is_as_seen(visit, record)]
+    stamp = visit.stamp()
+    for start in range(0, len(fresh), BULK_LIMIT):
+        batch = fresh[start : start + BULK_LIMIT]
+        items = [{"id": record["id"], "data": {slug: wanted[record["id"]]}} for record in batch]
+        if failed := records.bulk_write(tx, known["id"], "upsert", items, **stamp)["failed"]:
+            label = _labels(tx, known, [batch[failed[0]["index"]]])[0]
+            problem = f"nothing was changed: {label}: {failed[0]['error']}"
+            raise TurnedBack(_page(tx, known, selected, values | {"step": "form", "field": filled[0], "how": how, "error": problem}, visit))
+    return _go_on(known, stamp["now"], len(changing) - len(fresh))
+
+
+def _new_value(old: Any, new: Any, how: str) -> Any:
+    """Return a record's value after the change; for lists `how` may add or remove items."""
+    if how not in (ADD, REMOVE) or not isinstance(new, list):
+        return old if how in (ADD, REMOVE) else new
+    before = old if isinstance(old, list) else []
+    items = [*before, *(item for item in new if item not in before)] if how == ADD else [item for item in before if item not in new]
+    return items or None
+
+
+def _is_as_seen(visit: Visit, record: Json) -> bool:
+    """Whether the record is as the preview showed it."""
+    return f"{record['id']}:{records.version_of(record)}" in visit.chosen("id")
+
+
+def _go_on(known: Json, now: float, skipped: int) -> Redirect:
+    return Redirect(f"/records/{known['slug']}/changed?at={to_micros(now)}", "records-skipped" if skipped else "records-changed")
+
+
+def _page(tx: Tx, known: Json, selected: Sequence[Json], values: Mapping[str, Any], visit: Visit | None = None) -> ConsolePage:
+    slugs = {each["id"]: each["slug"] for each in visit.objects} if visit else {}
+    field: FormField | None = values.get("field")
+    shown: Json = {
+        "section": f"records-{known['slug']}",
+        "object": known,
+        "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
+        "labels": list(zip([record["id"] for record in selected[:MOST_SHOWN]], _labels(tx, known, selected[:MOST_SHOWN]), strict=True)),
+        "targets": {field.slug: slugs.get(field.target_id, "")} if field else {},
+        "error": None,
+    }
+    status = HTTPStatus.BAD_REQUEST if values.get("error") else HTTPStatus.OK
+    return ConsolePage("selected.html", {**shown, **values}, status)
+
+
+def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str, bool]]:
+    """Return the records the visitor changed at this moment; of administrators all. Raises NotFound."""
+    is_moment = at.isascii() and at.isdigit() and len(at) < 18
+    changes = changed_at(tx, known["id"], int(at), None if visit.may_administer else visit.actor) if is_moment else []
+    if not changes:
+        raise NotFound("no changes of yours at that moment are known")
+    return changes
+
+
+def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None = None) -> ConsolePage:
+    """`kept` says why records were not restored, after an undo."""
+    known = object_of(tx, visit)
+    changes = _changes(tx, visit, known, at)
+    there = records.get_records(tx, known["id"], [record_id for record_id, _, _ in changes])
+    labels = dict(zip([record["id"] for record in there], _labels(tx, known, there), strict=True))
+    values = {
+        "section": f"records-{known['slug']}",
+        "object": known,
+        "at": at,
+        "moment": to_wire(int(at)),
+        "count": len(changes),
+        "deleted": sum(kind == DELETED for _, kind, _ in changes),
+        "rows": [(record_id, labels.get(record_id, ""), (kept or {}).get(record_id, "")) for record_id, _, _ in changes[:MOST_SHOWN]],
+        "kept": [(record_id, labels.get(record_id, f"…{record_id[-8:]}"), why) for record_id, why in (kept or {}).items()],
+        "is_undone": kept is not None,
+    }
+    return ConsolePage("changed.html", values)
+
+
+def _labels(tx: Tx, known: Json, shown: Sequence[Json]) -> list[str]:
+    naming = records.naming_attributes(load_schema(tx, known["id"]))
+    return [records.label_of(naming, record["id"], record["data"]) for record in shown]
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"
