@@ -98,7 +98,7 @@ SEARCHES = (
     "",
 )
 """Of a list of people: what no index begins with, what an index answers, few, many and none, and several conditions."""
-ORDERS = ("", "&sort=oldest", "&sort=changed", "&page=30")
+ORDERS = ("", "&sort=created_at", "&sort=-updated_at", "&page=30")
 VIEWS = (("light", "light", WIDE), ("dark", "dark", WIDE), ("narrow", "light", NARROW), ("narrow-dark", "dark", NARROW))
 
 
@@ -121,6 +121,10 @@ def large_pages(service: RunningService) -> list[str]:
         )
     )
     lists = [f"/records/people?{search}{order}" for search in SEARCHES for order in ORDERS]
+    words = ("last5+first5", "person", "zebra", "muller")
+    lists += [f"{path}?q={text}" for path in ("/search", "/records/people") for text in words] + [
+        "/records/people?sort=job_title&where=score&op=equals&value=7"
+    ]
     return [*lists, "/requests?id=nowhere", f"/requests?key={people}", f"/objects/{people}/attributes/{notes}/delete"]
 
 
