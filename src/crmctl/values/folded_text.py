@@ -68,12 +68,12 @@ def _accented() -> dict[str, str]:
 _STROKED = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i"}
 
 
-def word_patterns(text: str, quote: Callable[[str], str]) -> list[str]:
-    """Return a pattern for each word that matches its letters with and without accents; `quote` escapes any other character."""
+def word_patterns(text: str, quote: Callable[[str], str]) -> list[tuple[str, str]]:
+    """Return each word without accents, and a pattern that also matches its accented letters; `quote` escapes any other character."""
     patterns = []
     for word in dict.fromkeys(fold(text).split()):
         plain = "".join(_STROKED.get(letter, letter) for letter in unicodedata.normalize("NFD", word) if not unicodedata.combining(letter))
-        patterns.append("".join(f"[{_accented()[letter]}]" if letter in _accented() else quote(letter) for letter in plain))
+        patterns.append((plain, "".join(f"[{_accented()[letter]}]" if letter in _accented() else quote(letter) for letter in plain)))
     return patterns
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from crmctl.service.definitions.definitions_file import parse_document, store_report, store_workflow
 from crmctl.service.faults import NotFound
-from crmctl.service.store import records, reports, workflow_runs, workflows
+from crmctl.service.store import record_pages, records, reports, workflow_runs, workflows
 from crmctl.service.store.reports import ReportOutcome
 from tests.service.store.conftest import Store, new_id
 
@@ -24,8 +24,32 @@ def test_records_are_found_by_what_they_are_called(store: Store) -> None:
     assert found("LOVE") == ["Ada Lovelace"]
     assert found("% h") == ["Grace % Hopper"]
     assert found("nobody") == found(" ") == []
+    store.create(people, name={"first": "Søren", "last": "Müller-Łódź"})
+    assert found("mull soren") == found("MÜLLER lodz") == found("-Ł") == ["Søren Müller-Łódź"]
+    assert found("m.ller") == found("[a-z]") == found("m?ller") == []
     labels = store.read(lambda tx: records.labels_of(tx, people, [ada, adam, new_id()]))
     assert labels == {ada: "Ada Lovelace", adam: "ADAM@example.com"}
+
+
+def test_lists_are_sorted_by_any_attribute_with_empty_values_last(store: Store) -> None:
+    deals, companies = store.standard("deals"), store.standard("companies")
+    acme, zoo = (store.create(companies, name=name)["id"] for name in ("acme", "Zoo"))
+    for name, stage, amount, company in (
+        ("a", "won", 9, zoo),
+        ("b", "lead", {"amount": 10, "currency": "EUR"}, acme),
+        ("c", None, None, None),
+    ):
+        data = {"stage": stage, "amount": amount, "company": company}
+        store.create(deals, name=name, **{slug: value for slug, value in data.items() if value is not None})
+
+    def names(slug: str, order: str = "asc") -> str:
+        page = records.Paging(order=order, limit=2, offset=0)
+        part = store.read(lambda tx: record_pages.list_sorted(tx, deals, records.order_by(tx, deals, slug), page=page))
+        assert part.total == 3
+        return "".join(each["data"]["name"] for each in part.records)
+
+    assert [names(slug) for slug in ("name", "stage", "amount", "company")] == ["ab", "ba", "ab", "ba"]
+    assert [names(slug, "desc") for slug in ("name", "stage", "amount", "company")] == ["cb", "ab", "ba", "ab"]
 
 
 def test_reports_and_workflows_are_renamed_and_deleted_with_their_runs(store: Store) -> None:

@@ -15,7 +15,7 @@ from crmctl.values.attribute_types import Family, StoredAttribute
 from crmctl.values.conditions import Comparison, resolve
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold, word_patterns
-from crmctl.values.operators import Kind, Operator
+from crmctl.values.operators import Kind, Operator, holds_text
 from crmctl.values.value_readers import Invalid, parse_instant
 
 MAX_COMPARED = 20_000
@@ -144,12 +144,16 @@ MAX_WORDS = 8
 def holds_words(columns: Sequence[str], text: str, dialect: SqliteDialect) -> list[Where]:
     """Return one condition for each word of a search: one of the columns has it, with or without accents."""
     if dialect.engine == "postgresql":
-        patterns, compare = word_patterns(text, re.escape), "~"
+        words, matches, size = word_patterns(text, re.escape), "{0} ~ ?", "octet_length({0})"
     else:
-        patterns = [f"*{pattern}*" for pattern in word_patterns(text, lambda letter: f"[{letter}]" if letter in "*?[" else letter)]
-        compare = "GLOB"
-    either = " OR ".join(f"{column} {compare} ?" for column in columns) or "1 = 0"
-    return [Where(f"({either})", (pattern,) * len(columns)) for pattern in patterns[:MAX_WORDS]]
+        words = [
+            (plain, f"*{pattern}*") for plain, pattern in word_patterns(text, lambda letter: f"[{letter}]" if letter in "*?[" else letter)
+        ]
+        matches, size = "{0} GLOB ?", "length(CAST({0} AS BLOB))"
+    # Few texts have accents, and a pattern takes many times as long as a word.
+    one = f"{{holds}} OR (length({{0}}) <> {size} AND {matches})"
+    either = " OR ".join(one.format(column, holds=holds_text(column, dialect.engine)) for column in columns) or "1 = 0"
+    return [Where(f"({either})", pair * len(columns)) for pair in words[:MAX_WORDS]]
 
 
 def combine(conditions: Sequence[Where]) -> Where:
