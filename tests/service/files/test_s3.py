@@ -214,6 +214,7 @@ def test_a_backup_that_is_killed_at_any_request_leaves_the_one_before(
             storage.get(found)
             assert unpack(found, None)["files"] == 1, "what has the name is whole"
             left.add(parts())
+        gate.release()
         assert killed >= 6, "list, begin, two parts, complete, read back"
         assert left == {0, 1}, "never more than what the last one left"
         assert parts() == 0
