@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +55,7 @@ class Service:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
+        self.session = SimpleNamespace(max_wait=300.0)
         self.asked: dict[str, int] = {}
         self.data: dict[str, dict[str, Any]] = {}
         self.created: dict[str, int] = {}

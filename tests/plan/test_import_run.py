@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,16 +147,40 @@ def test_a_create_of_unknown_outcome_is_read_back_and_only_what_is_absent_is_sen
     assert (None in ids) is not applies
 
 
-def test_an_upsert_by_id_may_be_repeated(tmp_path: Path) -> None:
+def test_an_update_that_was_carried_out_is_not_repeated(tmp_path: Path) -> None:
     with BulkServer() as server, closing(new_journal(tmp_path / "job", mode="upsert")) as journal:
         ids = server.seed([{"n": 0} for _ in range(100)])
         rows = [dataclasses.replace(row, id=ids[row.ordinal - 1]) for row in prepared(100)]
         server.faults[0] = Fault(applies=True, drop=True)
         run(server.crm(), journal, rows)
         assert server.values("n") == once(*range(1, 101))
-        assert len(server.writes) == 2
+        assert (len(server.writes), len(server.reads)) == (1, 2)
         assert journal.counts()[RowState.UPDATED] == 100
-        assert journal.effort()[0] == 2
+
+
+@pytest.mark.parametrize("applies", [True, False])
+def test_an_update_whose_answer_was_lost_overwrites_no_edit(tmp_path: Path, applies: bool) -> None:
+    """A colleague changes row 7 before crmctl looks: row 7 is in doubt and named, the others are done once."""
+    with BulkServer() as server, closing(new_journal(tmp_path / "job", mode="upsert")) as journal:
+        ids = server.seed([{"n": -n} for n in range(1, 11)])
+        rows = [dataclasses.replace(row, id=ids[row.ordinal - 1]) for row in prepared(10)]
+        server.faults[0] = Fault(applies=applies, drop=True)
+        page = server.page
+
+        def edited(query: dict[str, list[str]]) -> dict[str, Any]:
+            if not server.writes:
+                journal.keep_before((row.ordinal, {"n": -row.ordinal}) for row in rows)
+            else:
+                server.records[6]["data"] = {"n": 700}
+            return page(query)
+
+        server.page = edited  # type: ignore[method-assign]
+        run(server.crm(), journal, rows)
+        assert server.values("n") == once(*range(1, 7), 700, *range(8, 11))
+        counts = journal.counts()
+        assert (counts[RowState.UPDATED], counts[RowState.IN_DOUBT]) == (9, 1)
+        assert journal.rows(7, 7)[7].state is RowState.IN_DOUBT
+        assert len(server.writes) == (1 if applies else 2)
 
 
 def test_a_late_resume_does_not_overwrite_what_somebody_changed_since(tmp_path: Path) -> None:

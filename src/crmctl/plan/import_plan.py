@@ -33,8 +33,6 @@ from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import Merger, learn_form
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SendContext
-from crmctl.write.journal import Journal
-from crmctl.write.reconcile import MERGED
 
 if TYPE_CHECKING:
     from crmctl.match.references import ReferenceMap
@@ -113,10 +111,8 @@ class MergedRows:
         self._db.execute("DELETE FROM merged")
         self.is_current = True
 
-    def keep(self, rows: Iterable[tuple[int, dict[str, Any] | None]], journal: Journal) -> None:
+    def keep(self, rows: Iterable[tuple[int, dict[str, Any] | None]]) -> None:
         """Store the complete values of rows by slug; None means the parts form a new value. They are on disk when this returns."""
-        if not journal.recall(MERGED):
-            journal.remember(MERGED, True)
         self._db.execute("BEGIN")
         for ordinal, values in rows:
             if values is None:
@@ -180,7 +176,7 @@ class MergeRun:
                     continue
                 whole += [(facts[0], values)] if values else []
                 images.append(self._image(facts, values, record))
-            self.merged.keep(whole, self.context.journal)
+            self.merged.keep(whole)
             if self.context.journal.header.before_images != "no":
                 self.context.journal.keep_before(images)
             self.context.progress.advance(len(page))

@@ -39,7 +39,6 @@ from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch
 from crmctl.write.journal import Journal
-from crmctl.write.reconcile import MERGED
 
 if TYPE_CHECKING:
     from crmctl.plan.plan_file import Expectation
@@ -341,7 +340,6 @@ class EditHooks(JobHooks):
 
     def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
         journal = self.job.journal
-        journal.remember(MERGED, True)  # a retry must read the record first
         if self.job.input.merged is not None:
             return super().approve(run, entries)
         journal.keep_before((entry.ordinal, before_image(entry.data, self.editing.shown.data)) for entry in entries)
@@ -507,5 +505,5 @@ class UpdateHooks(JobHooks):
                 final.append((change.ordinal, RowState.UNCHANGED, change.record.id, None))
         journal.keep_before(images)
         if merged is not None and wholes:
-            merged.keep(wholes, journal)
+            merged.keep(wholes)
         journal.conclude(final)

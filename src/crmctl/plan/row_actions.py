@@ -262,7 +262,7 @@ def write_down(
     if journal.header.before_images != "no":
         journal.keep_before(images)
     if merged is not None and wholes:
-        merged.keep(wholes, journal)
+        merged.keep(wholes)
     journal.set_targets(targets)
     journal.conclude(final)
     return rejected

@@ -10,24 +10,22 @@ from types import MappingProxyType
 from typing import Any
 
 from crmctl.clock import Backoff
-from crmctl.errors import CrmctlError, NotFoundError
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError
 from crmctl.files.validation import Batch, Entry
+from crmctl.match.agreement import Scale
 from crmctl.match.record_match import RecordMatch, by_content
-from crmctl.models.resources import Record
+from crmctl.models.resources import PAGE_LIMIT, Record
 from crmctl.read.read_back import Reader
 from crmctl.values.moments import seconds_of
 from crmctl.write.database import RowState
 from crmctl.write.evidence import Evidence, Sent
 from crmctl.write.in_flight import Gate, SendContext, Stopped
 from crmctl.write.methods import CONTROL_SECONDS
+from crmctl.write.steps import PATIENCE
 
 NOTHING_KEPT: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
 CLOCK_MARGIN = 60.0
 """Allowed difference in seconds between the service's clock and the local clock."""
-
-
-MERGED = "parts were merged"
-"""Name of the journal fact for rows whose payload includes values read from the record. crmctl compares before it repeats such rows."""
 
 
 def compare(
@@ -35,30 +33,52 @@ def compare(
 ) -> tuple[set[int], set[int]]:
     """Return the ordinals of rows already applied, and of rows safe to send again.
 
-    A row is applied if its record holds the values sent. It is safe to repeat if the record is missing, is older than the request, or still
-    has its `before` values. Another client changed the remaining records.
+    A row is applied if its record holds the values sent, or has changed to values that the service may have made of them. It is safe to
+    repeat if the record is missing, or still has its `before` values; if these are unknown, if it is older than the request. Another client
+    changed the remaining records.
 
-    Sends one request per row. `sent_at` is in Unix seconds. Raises the errors of reading.
+    Sends one request for several rows that were applied, and one for each other row. `sent_at` is in Unix seconds. Raises the errors of
+    reading.
     """
     applied: set[int] = set()
     repeatable: set[int] = set()
+    changed = _changed_last(reader) if len(entries) > 2 else {}
     for entry in entries:
+        if (shown := changed.get(str(entry.id).lower())) is not None and _holds(entry, shown):
+            applied.add(entry.ordinal)
+            continue
         try:
             record = reader.record(str(entry.id))
         except NotFoundError:
             repeatable.add(entry.ordinal)
             continue
-        content = by_content([entry])
-        if content.key(entry.data) == content.key(record.data):
+        image = before.get(entry.ordinal)
+        if _holds(entry, record):
             applied.add(entry.ordinal)
-        elif _is_as_before(entry, before.get(entry.ordinal), record.data) or _is_older(record, sent_at):
+        elif _is_older(record, sent_at) if image is None else _is_as_before(entry, image, record.data):
             repeatable.add(entry.ordinal)
+        elif image is not None and Scale([entry]).compare(entry, record.data).is_strong:
+            applied.add(entry.ordinal)
     return applied, repeatable
 
 
-def _is_as_before(entry: Entry, image: Mapping[str, Any] | None, current: Mapping[str, Any]) -> bool:
+def _changed_last(reader: Reader) -> Mapping[str, Record]:
+    """Return the records changed last, by id in lower case; none if the service cannot sort by the time of changes."""
+    try:
+        page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+    except RejectedError:
+        return {}
+    return {record.id.lower(): record for record in page.items}
+
+
+def _holds(entry: Entry, record: Record) -> bool:
+    content = by_content([entry])
+    return content.key(entry.data) == content.key(record.data)
+
+
+def _is_as_before(entry: Entry, image: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
     """Whether the attributes of this row still have the values read before it was sent."""
-    return image is not None and all(current.get(slug) == image.get(slug, value) for slug, value in entry.data.items())
+    return all(current.get(slug) == image.get(slug, value) for slug, value in entry.data.items())
 
 
 def _is_older(record: Record, sent_at: float) -> bool:
@@ -76,8 +96,6 @@ LONG_WAIT = 5.0
 """Shortest wait in seconds that crmctl announces."""
 
 LAGS = 5
-LATE_SECONDS = 600.0
-"""Age at which an update is compared with its record before it is repeated."""
 
 ALIKE = "other rows are just like them"
 TAKEN = "records that have their key hold something else, and may be somebody else's"
@@ -143,6 +161,8 @@ class Reconciler:
         """Watch a batch in doubt. A batch from an earlier run has been in doubt since then."""
         now = self._clock.now()
         parked = Parked(sent.number, sent.batch, min(sent.sent_at, now), min(sent.known_at, now), round, now, now + self._max_wait, refusal)
+        if not parked.creates and self._journal.header.mode != "delete":
+            parked.look_at += PATIENCE.gap(round + 1)  # these rows may go again at once, and the service may need a moment
         self.evidence.doubt(parked)
         self._arrivals.append(parked)
 
@@ -279,8 +299,7 @@ class Reconciler:
         """Record the outcome of each row and return the rows to send again."""
         found = dict(seen.found)
         updates = [entry for entry in parked.batch.entries if entry.id is not None]
-        is_harmless = self._journal.header.mode == "delete"  # deleting twice is harmless
-        if not updates or is_harmless or (self._clock.now() - parked.sent_at <= LATE_SECONDS and not self._journal.recall(MERGED)):
+        if not updates or self._journal.header.mode == "delete":  # deleting twice is harmless
             gone = {*absent, *(entry.ordinal for entry in updates)}
         else:
             try:

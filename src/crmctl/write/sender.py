@@ -25,7 +25,7 @@ from crmctl.write.database import BatchState
 from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import TICK_SECONDS, InFlight, SendContext, SentRows, Stopped
 from crmctl.write.journal import HEARTBEAT_SECONDS, Journal, Verdict, disbelieve, judge, question_refusal, refuse_all
-from crmctl.write.reconcile import MERGED, PARKED_LIMIT, Freed, Reconciler
+from crmctl.write.reconcile import PARKED_LIMIT, Freed, Reconciler
 from crmctl.write.steps import ATTEMPTS, InHalves, attempts
 
 MOST_SPLITS = 32
@@ -56,7 +56,6 @@ class Sender:
         self._in_flight = in_flight
         self._reconciler = reconciler
         self._batcher = batcher
-        self._is_merged = bool(self._journal.recall(MERGED))
 
     def deliver(self, task: Task) -> None:
         """Send a batch. If the service refuses it as a whole, send it in parts. Raises Stopped when sending must end."""
@@ -108,7 +107,7 @@ class Sender:
             verdict = judge(task.batch, outcome, mode=header.mode, doubt=self._context.options.doubt)
             if verdict.fatal is not None and self._reconciler.evidence.can_count:
                 verdict = question_refusal(task.batch, verdict)
-            if not verdict.repeatable or self._is_merged or self._in_flight.is_stopping:
+            if not verdict.repeatable or header.mode != "delete" or self._in_flight.is_stopping:
                 break
         return verdict
 
