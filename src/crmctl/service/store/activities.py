@@ -3,8 +3,8 @@ rewritten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -12,7 +12,8 @@ from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.members import author, organisation_id
 from crmctl.service.store.record_tables import invalid, require_description, require_name
-from crmctl.service.store.tx import Stamp, Tx, all_in, micros_of, required, to_micros, to_wire
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Stamp, Tx, all_in, insert, micros_of, to_micros, to_wire, update
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PEOPLE = "people"
@@ -21,36 +22,18 @@ PEOPLE = "people"
 MOST_LINKS = 100
 
 
-class _Row(NamedTuple):
-    """The columns of an activity."""
+_ACTIVITIES = Rows(
+    "activity",
+    "activity",
+    "id, title, summary",
+    activity_date=to_wire,
+    linked_records=jsontext.loads,
+    participants=jsontext.loads,
+    created_by=jsontext.loads,
+    created_at=to_wire,
+    updated_at=to_wire,
+)
 
-    id: str
-    title: str
-    summary: str
-    activity_date: int
-    linked_records: str
-    participants: str
-    created_by: str
-    created_at: int
-    updated_at: int
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "summary": self.summary,
-            "activityDate": to_wire(self.activity_date),
-            "linkedRecords": jsontext.loads(self.linked_records),
-            "participants": jsontext.loads(self.participants),
-            "createdBy": jsontext.loads(self.created_by),
-            "createdAt": to_wire(self.created_at),
-            "updatedAt": to_wire(self.updated_at),
-        }
-
-
-_COLUMNS = ", ".join(_Row._fields)
-
-Ids = Callable[[], str]
 Pairs = Sequence[Mapping[str, str]]
 
 
@@ -60,31 +43,25 @@ def list_activities(tx: Tx, record_id: str | None = None, object_id: str | None 
     filters = {column: value for column, value in linked.items() if value is not None}
     condition = " AND ".join(f"{column} = ?" for column in filters)
     where = f"WHERE number IN (SELECT activity FROM activity_link WHERE {condition}) " if filters else ""
-    sql = f"SELECT {_COLUMNS} FROM activity {where}ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_Row(*row).wire() for row in tx.all(sql, (*filters.values(), limit, offset))]
+    return _ACTIVITIES.all(tx, f"{where}ORDER BY number DESC LIMIT ? OFFSET ?", (*filters.values(), limit, offset))
 
 
 def get_activity(tx: Tx, activity_id: str) -> Json:
     """Raises NotFound."""
-    return _Row(*_row(tx, _COLUMNS, activity_id)).wire()
+    return _ACTIVITIES.get(tx, activity_id)
 
 
 def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, **stamp: Unpack[Stamp]) -> Json:
-    """Create an activity from wire fields (specification 4.4); only the title is required, the date defaults to now. `created_by` is a
+    """Create an activity from wire fields (specification 4.4); only the title is the date defaults to now. `created_by` is a
     member's id.
 
     Raises BadRequest naming the field, also for a link or participant that does not exist.
     """
     values = _checked(tx, {"title": None, "activityDate": None} | dict(fields), {}, stamp["now"])
-    made_by = jsontext.dumps(author(tx, created_by))
-    at = to_micros(stamp["now"])
-    row: Json = {"id": stamp["ids"](), "summary": "", "linked_records": "[]", "participants": "[]"}
-    row |= {"created_by": made_by, "created_at": at, "updated_at": at}
-    row |= values
-    columns = ", ".join(row)
-    marks = ", ".join("?" * len(row))
-    number = required(tx.one(f"INSERT INTO activity ({columns}) VALUES ({marks}) RETURNING number", tuple(row.values())))[0]
-    _link(tx, number, jsontext.loads(row["linked_records"]))
+    row: Json = {"id": stamp["ids"](), "summary": "", "linked_records": "[]", "participants": "[]"} | values
+    row |= {"created_by": jsontext.dumps(author(tx, created_by))} | dict.fromkeys(("created_at", "updated_at"), to_micros(stamp["now"]))
+    insert(tx, "activity", row)
+    _link(tx, _number(tx, row["id"]), jsontext.loads(row["linked_records"]))
     created = get_activity(tx, row["id"])
     _announce(tx, "activity.created", created, **stamp)
     return created
@@ -94,10 +71,9 @@ def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], **stamp
     """Change the given fields. An existing link may point at a deleted record. Raises NotFound, BadRequest."""
     activity = get_activity(tx, activity_id)
     columns = _checked(tx, fields, activity, stamp["now"]) | {"updated_at": to_micros(stamp["now"])}
-    assignments = ", ".join(f"{column} = ?" for column in columns)
-    tx.execute(f"UPDATE activity SET {assignments} WHERE id = ?", (*columns.values(), activity["id"]))
+    update(tx, "activity", columns, "id = ?", activity["id"])
     if "linkedRecords" in fields:
-        number = _row(tx, "number", activity_id)[0]
+        number = _number(tx, activity["id"])
         tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
         _link(tx, number, fields["linkedRecords"])
     updated = get_activity(tx, activity_id)
@@ -107,7 +83,7 @@ def update_activity(tx: Tx, activity_id: str, fields: Mapping[str, Any], **stamp
 
 def delete_activity(tx: Tx, activity_id: str, **stamp: Unpack[Stamp]) -> None:
     activity = get_activity(tx, activity_id)
-    number = _row(tx, "number", activity_id)[0]
+    number = _number(tx, activity["id"])
     if tx.execute("DELETE FROM activity WHERE number = ?", (number,)) == 0:
         raise NotFound(f"the activity {activity_id} has just been deleted")
     tx.execute("DELETE FROM activity_link WHERE activity = ?", (number,))
@@ -125,7 +101,9 @@ def _checked(tx: Tx, fields: Mapping[str, Any], existing: Mapping[str, Any], now
         columns["activity_date"] = _instant(fields["activityDate"], now)
     if "linkedRecords" in fields:
         links = _pairs(fields["linkedRecords"], "linkedRecords", "objectId", "recordId")
-        _check_links(tx, [link for link in links if link not in existing.get("linkedRecords", ())])
+        new = [link for link in links if link not in existing.get("linkedRecords", ())]
+        for object_id in {link["objectId"] for link in new}:
+            _require_records(tx, "linkedRecords", object_id, {link["recordId"] for link in new if link["objectId"] == object_id})
         columns["linked_records"] = jsontext.dumps(links)
     if "participants" in fields:
         participants = _pairs(fields["participants"], "participants", "type", "id")
@@ -159,12 +137,6 @@ def _pairs(value: Any, field: str, *keys: str) -> list[dict[str, str]]:
         if pair not in pairs:
             pairs.append(pair)
     return pairs
-
-
-def _check_links(tx: Tx, links: Pairs) -> None:
-    for object_id in {link["objectId"] for link in links}:
-        record_ids = {link["recordId"] for link in links if link["objectId"] == object_id}
-        _require_records(tx, "linkedRecords", object_id, record_ids)
 
 
 def _check_participants(tx: Tx, participants: Pairs) -> None:
@@ -206,8 +178,8 @@ def _announce(tx: Tx, event_type: str, activity: Mapping[str, Any], **stamp: Unp
     change_log.append_event(tx, event_type, payload, **stamp)
 
 
-def _row(tx: Tx, columns: str, activity_id: str) -> tuple[Any, ...]:
-    row = tx.one(f"SELECT {columns} FROM activity WHERE id = ?", (canonical_uuid(activity_id) or "",))
+def _number(tx: Tx, activity_id: str) -> int:
+    row = tx.one("SELECT number FROM activity WHERE id = ?", (activity_id,))
     if row is None:
-        raise NotFound(f"there is no activity with the id {activity_id}")
-    return row
+        raise NotFound(f"the activity {activity_id} has just been deleted")
+    return int(row[0])

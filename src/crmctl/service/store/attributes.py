@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
+
+from pydantic.alias_generators import to_camel
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -11,7 +13,8 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import logs, record_tables, removals
 from crmctl.service.store.record_tables import RESERVED_SLUGS, invalid, load_schema, require_flag, require_name, require_slug, slug_from
-from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.attribute_types import TYPES
 from crmctl.values.value_readers import canonical_uuid
 
@@ -21,42 +24,18 @@ MAX_ATTRIBUTES = 250
 MAX_OPTIONS = 1000
 
 
-class _Row(NamedTuple):
-    """The columns of an attribute."""
-
-    id: str
-    object_id: str
-    name: str
-    slug: str
-    type: str
-    is_required: int
-    is_unique: int
-    is_list: int
-    is_active: int
-    display_order: int
-    config: str | None
-    created_at: int
-    updated_at: int
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "objectId": self.object_id,
-            "name": self.name,
-            "slug": self.slug,
-            "type": self.type,
-            "isRequired": bool(self.is_required),
-            "isUnique": bool(self.is_unique),
-            "isList": bool(self.is_list),
-            "isActive": bool(self.is_active),
-            "displayOrder": self.display_order,
-            "config": None if self.config is None else jsontext.loads(self.config),
-            "createdAt": to_wire(self.created_at),
-            "updatedAt": to_wire(self.updated_at),
-        }
-
-
-_COLUMNS = ", ".join(_Row._fields)
+_ATTRIBUTES = Rows(
+    "attribute",
+    "attribute",
+    "id, object_id, name, slug, type, display_order",
+    config=jsontext.loads,
+    is_required=bool,
+    is_unique=bool,
+    is_list=bool,
+    is_active=bool,
+    created_at=to_wire,
+    updated_at=to_wire,
+)
 
 
 @dataclass(frozen=True)
@@ -76,17 +55,16 @@ def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> l
     """Return the attributes in display order. Raises NotFound for an unknown object."""
     schema = load_schema(tx, object_id)
     active = "" if include_inactive else " AND is_active = 1"
-    rows = tx.all(f"SELECT {_COLUMNS} FROM attribute WHERE object_id = ?{active} ORDER BY display_order, number", (schema.object_id,))
-    return [_Row(*row).wire() for row in rows]
+    return _ATTRIBUTES.all(tx, f"WHERE object_id = ?{active} ORDER BY display_order, number", (schema.object_id,))
 
 
 def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> Json:
     """Return an attribute of this object. Raises NotFound."""
     keys = (canonical_uuid(attribute_id) or "", canonical_uuid(object_id) or "")
-    row = tx.one(f"SELECT {_COLUMNS} FROM attribute WHERE id = ? AND object_id = ?", keys)
-    if row is None:
+    attribute = _ATTRIBUTES.find(tx, "id = ? AND object_id = ?", *keys)
+    if attribute is None:
         raise NotFound(f"the object {object_id} has no attribute with the id {attribute_id}")
-    return _Row(*row).wire()
+    return attribute
 
 
 def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[Stamp]) -> Json:
@@ -94,7 +72,8 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
     in use, StillLeaving while a deleted attribute's values are being removed."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
     known_name = require_name(new.name, "name")
-    known_type = _require_type(new.type)
+    if new.type not in list(TYPES):
+        raise BadRequest(f"type must be one of: {', '.join(TYPES)}", {"field": "type", "valid": list(TYPES)})
     count, last = required(
         tx.one("SELECT count(*), coalesce(max(display_order), 0) FROM attribute WHERE object_id = ?", (schema.object_id,))
     )
@@ -107,24 +86,30 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
         raise Conflict(f"the object has an attribute with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
     if known_slug in schema.leaving:
         raise removals.still_leaving(known_slug)
-    settings = _require_config(tx, known_type, new.config)
-    given = ((new.is_required, "isRequired"), (new.is_unique, "isUnique"), (new.is_list, "isList"))
-    flags = [int(require_flag(flag, field)) for flag, field in given]
-    at = to_micros(stamp["now"])
-    row = (stamp["ids"](), schema.object_id, known_name, known_slug, str(known_type), *flags, 1, last + 1, settings, at, at)
-    tx.execute(f"INSERT INTO attribute ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    settings = _require_config(tx, new.type, new.config)
+    flags = {column: int(require_flag(getattr(new, column), to_camel(column))) for column in ("is_required", "is_unique", "is_list")}
+    row: Json = {
+        "id": stamp["ids"](),
+        "object_id": schema.object_id,
+        "name": known_name,
+        "slug": known_slug,
+        "type": str(new.type),
+        **flags,
+    }
+    row |= {"is_active": 1, "display_order": last + 1, "config": settings}
+    insert(tx, "attribute", row | dict.fromkeys(("created_at", "updated_at"), to_micros(stamp["now"])))
     vacant = removals.take_vacancy(tx, schema.number)
     record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug], vacant)
-    _note(tx, "created", _Row(*row).wire(), now=stamp["now"])
-    return _Row(*row).wire()
+    created = _ATTRIBUTES.get(tx, row["id"])
+    _note(tx, "created", created, now=stamp["now"])
+    return created
 
 
 def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> Json:
     """Rename an attribute. Raises NotFound, BadRequest."""
     attribute = get_attribute(tx, object_id, attribute_id)
-    row = (require_name(name, "name"), to_micros(now), attribute["id"])
-    tx.execute("UPDATE attribute SET name = ?, updated_at = ? WHERE id = ?", row)
-    _note(tx, "updated", attribute | {"name": row[0]}, now=now)
+    update(tx, "attribute", {"name": require_name(name, "name"), "updated_at": to_micros(now)}, "id = ?", attribute["id"])
+    _note(tx, "updated", attribute | {"name": name}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
@@ -134,7 +119,7 @@ def set_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, no
     load_schema(tx, object_id, tx.dialect.own_object)
     attribute = get_attribute(tx, object_id, attribute_id)
     if attribute["isActive"] != is_active:
-        tx.execute("UPDATE attribute SET is_active = ?, updated_at = ? WHERE id = ?", (int(is_active), to_micros(now), attribute["id"]))
+        update(tx, "attribute", {"is_active": int(is_active), "updated_at": to_micros(now)}, "id = ?", attribute["id"])
         _note(tx, "updated", attribute | {"isActive": is_active}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
@@ -143,11 +128,11 @@ def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
     """Delete an attribute. Its values disappear at once and are removed from the records bit by bit, without events and without touching
     updatedAt. Raises NotFound."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
-    found = get_attribute(tx, object_id, attribute_id)
-    attribute = schema.every[found["slug"]]
-    tx.execute("DELETE FROM attribute WHERE number = ?", (attribute.number,))
-    removals.begin(tx, schema.object_id, schema.number, attribute)
-    _note(tx, "deleted", found)
+    attribute = get_attribute(tx, object_id, attribute_id)
+    stored = schema.every[attribute["slug"]]
+    tx.execute("DELETE FROM attribute WHERE number = ?", (stored.number,))
+    removals.begin(tx, schema.object_id, schema.number, stored)
+    _note(tx, "deleted", attribute)
 
 
 def _note(tx: Tx, done: str, attribute: Json, now: float | None = None) -> None:
@@ -157,14 +142,8 @@ def _note(tx: Tx, done: str, attribute: Json, now: float | None = None) -> None:
 
 def referring_attributes(tx: Tx, object_id: str) -> list[Json]:
     """Return the reference attributes of all objects that point to this object."""
-    rows = tx.all(f"SELECT {_COLUMNS} FROM attribute WHERE type = ? ORDER BY number", (str(AttributeType.REFERENCE),))
-    return [attribute for attribute in (_Row(*row).wire() for row in rows) if attribute["config"]["allowed_object_id"] == object_id]
-
-
-def _require_type(type: Any) -> str:
-    if not isinstance(type, str) or type not in TYPES:
-        raise BadRequest(f"type must be one of: {', '.join(TYPES)}", {"field": "type", "valid": list(TYPES)})
-    return type
+    references = _ATTRIBUTES.all(tx, "WHERE type = ? ORDER BY number", (str(AttributeType.REFERENCE),))
+    return [attribute for attribute in references if attribute["config"]["allowed_object_id"] == object_id]
 
 
 def _require_config(tx: Tx, type: str, config: Any) -> str | None:

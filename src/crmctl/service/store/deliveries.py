@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import NotFound
 from crmctl.service.store import change_log
-from crmctl.service.store.tx import Stamp, Tx, optional_to_wire, required, to_micros, to_wire
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire
 from crmctl.service.store.webhooks import get_endpoint, list_endpoints
-from crmctl.values.value_readers import canonical_uuid
 
 PENDING, SUCCEEDED, FAILED = "pending", "succeeded", "failed"
 TEST_EVENT = "webhook.test"
@@ -23,34 +22,22 @@ MOST_COUNTED = 10_000
 Ids = Callable[[], str]
 
 
-class _Row(NamedTuple):
-    """The columns of a delivery."""
-
-    id: str
-    endpoint_id: str
-    event_id: str
-    event_type: str
-    state: str
-    attempts: int
-    next_try_at: int | None
-    created_at: int
-    settled_at: int | None
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "endpointId": self.endpoint_id,
-            "eventId": self.event_id,
-            "eventType": self.event_type,
-            "state": self.state,
-            "attempts": self.attempts,
-            "nextTryAt": optional_to_wire(self.next_try_at),
-            "createdAt": to_wire(self.created_at),
-            "settledAt": optional_to_wire(self.settled_at),
-        }
-
-
-_COLUMNS = ", ".join(_Row._fields)
+_DELIVERIES = Rows(
+    "webhook_delivery",
+    "delivery",
+    "id, endpoint_id, event_id, event_type, state, attempts",
+    next_try_at=to_wire,
+    created_at=to_wire,
+    settled_at=to_wire,
+)
+_ATTEMPTS = Rows(
+    "webhook_attempt",
+    "attempt",
+    "attempt, millis AS milliseconds, status, error, response_body",
+    at=to_wire,
+    request_headers=jsontext.loads,
+    response_headers=jsontext.loads,
+)
 
 
 def fan_out(tx: Tx, events: Sequence[change_log.Event], **stamp: Unpack[Stamp]) -> None:
@@ -129,8 +116,8 @@ def forget(tx: Tx, before: float, most: int) -> int:
 
 def list_deliveries(tx: Tx, endpoint_id: str, state: str | None = None, limit: int = 50, offset: int = 0) -> list[Json]:
     condition, params = ("AND state = ? ", (state,)) if state else ("", ())
-    sql = f"SELECT {_COLUMNS} FROM webhook_delivery WHERE endpoint_id = ? {condition}ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_Row(*row).wire() for row in tx.all(sql, (endpoint_id, *params, limit, offset))]
+    rest = f"WHERE endpoint_id = ? {condition}ORDER BY number DESC LIMIT ? OFFSET ?"
+    return _DELIVERIES.all(tx, rest, (endpoint_id, *params, limit, offset))
 
 
 def count_deliveries(tx: Tx, endpoint_id: str) -> dict[str, int]:
@@ -141,17 +128,10 @@ def count_deliveries(tx: Tx, endpoint_id: str) -> dict[str, int]:
 
 def get_delivery(tx: Tx, delivery_id: str) -> Json:
     """Return a delivery with its `body` and `history`, every attempt's request and response. Raises NotFound."""
-    row = tx.one(f"SELECT {_COLUMNS} FROM webhook_delivery WHERE id = ?", (canonical_uuid(delivery_id) or "",))
-    if row is None:
-        raise NotFound(f"there is no delivery with the id {delivery_id}")
-    delivery = _Row(*row).wire()
-    attempts = tx.all(
-        "SELECT attempt, at, millis, status, error, request_headers, response_headers, response_body FROM webhook_attempt "
-        "WHERE delivery_id = ? ORDER BY attempt",
-        (delivery["id"],),
-    )
+    delivery = _DELIVERIES.get(tx, delivery_id)
     body = required(tx.one("SELECT payload FROM change_log WHERE event_id = ?", (delivery["eventId"],)))[0]
-    return delivery | {"body": bytes(body).decode(), "history": [_AttemptRow(*attempt).wire() for attempt in attempts]}
+    history = _ATTEMPTS.all(tx, "WHERE delivery_id = ? ORDER BY attempt", (delivery["id"],))
+    return delivery | {"body": bytes(body).decode(), "history": history}
 
 
 def _hold_endpoint(tx: Tx, endpoint_id: str) -> None:
@@ -178,31 +158,6 @@ def _insert_deliveries(tx: Tx, deliveries: Sequence[Sequence[str]], ids: Ids, no
         rows,
     )
     return [row[0] for row in rows]
-
-
-class _AttemptRow(NamedTuple):
-    """The columns of one attempt."""
-
-    attempt: int
-    at: int
-    millis: int
-    status: int | None
-    error: str | None
-    request_headers: str
-    response_headers: str
-    response_body: str
-
-    def wire(self) -> Json:
-        return {
-            "attempt": self.attempt,
-            "at": to_wire(self.at),
-            "milliseconds": self.millis,
-            "status": self.status,
-            "error": self.error,
-            "requestHeaders": jsontext.loads(self.request_headers),
-            "responseHeaders": jsontext.loads(self.response_headers),
-            "responseBody": self.response_body,
-        }
 
 
 HOUR = 3600

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.service.store import change_log, logs
 from crmctl.service.store.deliveries import FAILED, PENDING, SUCCEEDED, TEST_EVENT
-from crmctl.service.store.tx import Tx, execute_in, table_of, to_micros
+from crmctl.service.store.tx import Row, Tx, execute_in, table_of, to_micros
 
 DISABLED_EVENT = "webhook.disabled"
 """Tells endpoints that take every type that another one was disabled."""
@@ -50,6 +50,13 @@ class Due:
     body: bytes
     attempt: int
     created_at: float
+
+    @classmethod
+    def of(cls, row: Row, at: int) -> Due:
+        """Return a delivery read by `claim`; its old secret signs along until it ends."""
+        delivery, endpoint, event_id, event_type, url, secret, old_secret, old_until, body, attempts, created_at = row
+        secrets = [secret, old_secret] if old_secret and (old_until or 0) > at else [secret]
+        return cls(delivery, endpoint, event_id, event_type, url, secrets, bytes(body), attempts + 1, created_at / 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
     execute_in(
         tx, "UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id IN {}", [row[0] for row in claimed], [until]
     )
-    return [_DueRow(*row).due(at) for row in claimed]
+    return [Due.of(row, at) for row in claimed]
 
 
 def settle(tx: Tx, tries: Sequence[EndedTry], ids: Ids) -> None:
@@ -241,24 +248,3 @@ def _note_health(tx: Tx, ended: EndedTry, ids: Ids) -> None:
         "AND (failing_since IS NOT NULL OR succeeded_at IS NULL OR succeeded_at < ?)",
         (at, at, due.endpoint, due.url, at - 1_000_000),
     )
-
-
-class _DueRow(NamedTuple):
-    """Columns that sending a delivery needs."""
-
-    delivery: str
-    endpoint: str
-    event_id: str
-    event_type: str
-    url: str
-    secret: str
-    old_secret: str | None
-    old_until: int | None
-    body: bytes
-    attempts: int
-    created_at: int
-
-    def due(self, at: int) -> Due:
-        secrets = [self.secret, self.old_secret] if self.old_secret and (self.old_until or 0) > at else [self.secret]
-        about = (self.delivery, self.endpoint, self.event_id, self.event_type, self.url)
-        return Due(*about, secrets, bytes(self.body), self.attempts + 1, self.created_at / 1_000_000)

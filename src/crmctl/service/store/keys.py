@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -18,29 +18,13 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import FAILURES, BadRequest, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
+from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PREFIX = "crs_"
 
 
-class _Row(NamedTuple):
-    """The columns of a key, its secret left out."""
-
-    id: str
-    name: str
-    scopes: str | None
-    created_by: str | None
-    created_at: int
-    expires_at: int | None
-    revoked_at: int | None
-
-    def key(self) -> ApiKey:
-        allowed = None if self.scopes is None else frozenset(jsontext.loads(self.scopes))
-        return ApiKey(self.id, self.name, allowed, self.created_by, self.created_at, self.expires_at, self.revoked_at)
-
-
-_COLUMNS = ", ".join(_Row._fields)
+_COLUMNS = "id, name, scopes, created_by, created_at, expires_at, revoked_at"
 
 
 @dataclass(frozen=True)
@@ -54,6 +38,11 @@ class ApiKey:
     created_at: int
     expires_at: int | None
     revoked_at: int | None
+
+    @classmethod
+    def of(cls, row: Row) -> ApiKey:
+        key_id, name, scopes, *rest = row
+        return cls(key_id, name, None if scopes is None else frozenset(jsontext.loads(scopes)), *rest)
 
     def is_expired(self, now: float) -> bool:
         return self.expires_at is not None and to_micros(now) >= self.expires_at
@@ -95,21 +84,11 @@ def create_key(
     if expires_at is not None and expires_at <= stamp["now"]:
         raise BadRequest("expiresAt must be in the future", {"field": "expiresAt"})
     secret = PREFIX + secrets.token_urlsafe(32)
-    key = ApiKey(
-        stamp["ids"](), name, scopes, created_by, to_micros(stamp["now"]), None if expires_at is None else to_micros(expires_at), None
-    )
-    tx.execute(
-        "INSERT INTO api_key (id, name, secret_hash, scopes, created_by, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            key.id,
-            name,
-            _hash(secret),
-            None if scopes is None else jsontext.dumps(sorted(scopes)),
-            created_by,
-            key.created_at,
-            key.expires_at,
-        ),
-    )
+    texts = None if scopes is None else jsontext.dumps(sorted(scopes))
+    at, end = to_micros(stamp["now"]), None if expires_at is None else to_micros(expires_at)
+    key = ApiKey(stamp["ids"](), name, scopes, created_by, at, end, None)
+    row = (key.id, name, texts, created_by, at, end, None, _hash(secret))
+    tx.execute(f"INSERT INTO api_key ({_COLUMNS}, secret_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     logs.note(tx, "key.created", key.id, {"name": name, "scopes": key.wire()["scopes"]}, now=stamp["now"])
     return key, secret
 
@@ -117,12 +96,12 @@ def create_key(
 def find_key(tx: Tx, secret: str) -> ApiKey | None:
     """Return the key with this secret unless it was revoked. It may have expired."""
     row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (_hash(secret),))
-    return None if row is None else _Row(*row).key()
+    return None if row is None else ApiKey.of(row)
 
 
 def list_keys(tx: Tx) -> list[ApiKey]:
     """Return all keys, oldest first, revoked ones included."""
-    return [_Row(*row).key() for row in tx.all(f"SELECT {_COLUMNS} FROM api_key ORDER BY created_at, id")]
+    return [ApiKey.of(row) for row in tx.all(f"SELECT {_COLUMNS} FROM api_key ORDER BY created_at, id")]
 
 
 def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
@@ -134,7 +113,7 @@ def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
         raise NotFound(f"there is no key with the id {key_id}")
     if revoked:
         logs.note(tx, "key.revoked", known_id, {"name": row[1]}, now=now)
-    return _Row(*row).key()
+    return ApiKey.of(row)
 
 
 def _hash(secret: str) -> str:

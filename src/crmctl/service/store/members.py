@@ -5,61 +5,43 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Unpack
 from uuid import uuid4
 
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import BadRequest, Conflict, NotFound
+from crmctl.service.faults import BadRequest, Conflict
 from crmctl.service.roles import MemberRole, role_of
 from crmctl.service.store import logs
 from crmctl.service.store.attributes import NewAttribute, create_attribute
 from crmctl.service.store.objects import STANDARD, NewObject, create_object
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.folded_text import fold
-from crmctl.values.value_readers import Invalid, canonical_uuid, read_email
+from crmctl.values.value_readers import Invalid, read_email
+
+_MEMBERS = Rows("member", "member", "id, user_id, name, email, image, role", created_at=to_wire)
 
 
-class _Row(NamedTuple):
-    """The columns of a member."""
-
-    id: str
-    user_id: str
-    name: str
-    email: str
-    image: str | None
-    role: str
-    created_at: int
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "role": self.role,
-            "createdAt": to_wire(self.created_at),
-            "user": {"id": self.user_id, "name": self.name, "email": self.email, "image": self.image},
-        }
-
-
-_COLUMNS = ", ".join(_Row._fields)
+def _member(row: Json) -> Json:
+    user = {"id": row["userId"], "name": row["name"], "email": row["email"], "image": row["image"]}
+    return {"id": row["id"], "role": row["role"], "createdAt": row["createdAt"], "user": user}
 
 
 def list_members(tx: Tx) -> list[Json]:
-    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM member ORDER BY created_at, id")]
+    return [_member(row) for row in _MEMBERS.all(tx, "ORDER BY created_at, id")]
 
 
 def get_member(tx: Tx, member_id: str) -> Json:
-    row = tx.one(f"SELECT {_COLUMNS} FROM member WHERE id = ?", (canonical_uuid(member_id) or "",))
-    if row is None:
-        raise NotFound(f"there is no member with the id {member_id}")
-    return _Row(*row).wire()
+    return _member(_MEMBERS.get(tx, member_id))
 
 
 def find_member_by_email(tx: Tx, email: str) -> Json | None:
     """Return the member with this address in any case."""
-    row = tx.one(f"SELECT {_COLUMNS} FROM member WHERE email_key = ?", (fold(email),))
-    return None if row is None else _Row(*row).wire()
+    row = _MEMBERS.find(tx, "email_key = ?", fold(email))
+    return None if row is None else _member(row)
 
 
 def author(tx: Tx, member_id: str | None = None) -> Json:
@@ -83,15 +65,15 @@ def create_member(tx: Tx, *, name: str, email: str, role: str = "member", image:
     if find_member_by_email(tx, email) is not None:
         raise Conflict(f"{email} is a member already", {"field": "email"})
     row = (stamp["ids"](), stamp["ids"](), name, email, image, role, to_micros(stamp["now"]))
-    tx.execute(f"INSERT INTO member ({_COLUMNS}, email_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, fold(email)))
+    tx.execute(f"INSERT INTO member ({_MEMBERS.columns}, email_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, fold(email)))
     logs.note(tx, "member.created", row[0], {"name": name, "email": email, "role": role}, now=stamp["now"])
-    return _Row(*row).wire()
+    return get_member(tx, row[0])
 
 
 def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | None = None) -> Json:
     member = get_member(tx, member_id)
-    row = (require_name(name, "name"), require_name(role, "role"), image, member["id"])
-    tx.execute("UPDATE member SET name = ?, role = ?, image = ? WHERE id = ?", row)
+    values = {"name": require_name(name, "name"), "role": require_name(role, "role"), "image": image}
+    update(tx, "member", values, "id = ?", member["id"])
     logs.note(tx, "member.updated", member["id"], {"name": name, "role": role})
     return get_member(tx, member_id)
 
@@ -202,21 +184,9 @@ def open_session(tx: Tx, area: str, owner: SessionOwner, *, now: float) -> str:
         (*keys, MOST_SESSIONS - 1),
     )
     token = new_token()
-    tx.execute(
-        "INSERT INTO page_session (token_hash, id, area, member_id, key_id, address, agent, created_at, expires_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            _session_hash(token),
-            str(uuid4()),
-            area,
-            owner.member_id,
-            owner.key_id,
-            owner.address,
-            owner.agent[:300],
-            to_micros(now),
-            to_micros(now + SESSION_SECONDS),
-        ),
-    )
+    session = {"token_hash": _hash(token), "id": str(uuid4()), "area": area, "member_id": owner.member_id, "key_id": owner.key_id}
+    session |= {"address": owner.address, "agent": owner.agent[:300]}
+    insert(tx, "page_session", session | {"created_at": to_micros(now), "expires_at": to_micros(now + SESSION_SECONDS)})
     return token
 
 
@@ -228,7 +198,7 @@ def find_session(tx: Tx, area: str, token: str, *, now: float) -> ConsoleSession
         "LEFT JOIN member AS m ON m.id = s.member_id WHERE s.token_hash = ? AND s.area = ? AND s.expires_at > ? "
         "AND (s.member_id IS NULL OR m.id IS NOT NULL) AND (s.key_id IS NULL OR "
         "(k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)))",
-        (_session_hash(token), area, at, at),
+        (_hash(token), area, at, at),
     )
     if row is None:
         return None
@@ -241,20 +211,21 @@ def find_session(tx: Tx, area: str, token: str, *, now: float) -> ConsoleSession
 def list_sessions(tx: Tx, member_id: str | None = None, *, now: float) -> list[Json]:
     """Return the open sessions of one member or all, newest first: `{id, area, memberId, name, address, agent, createdAt, expiresAt}`."""
     mine, keys = ("AND s.member_id = ? ", (member_id,)) if member_id else ("", ())
-    rows = tx.all(
-        "SELECT s.id, s.area, s.member_id, m.name, s.address, s.agent, s.created_at, s.expires_at FROM page_session AS s "
-        f"LEFT JOIN member AS m ON m.id = s.member_id WHERE s.expires_at > ? {mine}ORDER BY s.created_at DESC, s.id LIMIT 200",
-        (to_micros(now), *keys),
-    )
-    names = ("id", "area", "memberId", "name", "address", "agent")
-    return [dict(zip(names, row, strict=False)) | {"createdAt": to_wire(row[6]), "expiresAt": to_wire(row[7])} for row in rows]
+    return _SESSIONS.all(tx, f"WHERE s.expires_at > ? {mine}ORDER BY s.created_at DESC, s.id LIMIT 200", (to_micros(now), *keys))
+
+
+_SESSIONS = Rows(
+    "page_session AS s LEFT JOIN member AS m ON m.id = s.member_id",
+    "session",
+    "s.id, s.area, s.member_id, m.name, s.address, s.agent",
+    **{"s.created_at": to_wire, "s.expires_at": to_wire},
+)
 
 
 def end_session(tx: Tx, session_id: str, member_id: str | None = None) -> bool:
     """End a session, with `member_id` only if it is that member's. Returns whether it existed."""
-    if member_id is None:
-        return tx.execute("DELETE FROM page_session WHERE id = ?", (session_id,)) > 0
-    return tx.execute("DELETE FROM page_session WHERE id = ? AND member_id = ?", (session_id, member_id)) > 0
+    mine, keys = (" AND member_id = ?", (member_id,)) if member_id else ("", ())
+    return tx.execute(f"DELETE FROM page_session WHERE id = ?{mine}", (session_id, *keys)) > 0
 
 
 def end_sessions_of(tx: Tx, member_id: str, *, but: str = "") -> None:
@@ -268,8 +239,7 @@ def close_all_sessions(tx: Tx) -> None:
 
 
 def count_sessions(tx: Tx, *, now: float) -> int:
-    row = tx.one("SELECT count(*) FROM page_session WHERE expires_at > ?", (to_micros(now),))
-    return 0 if row is None else int(row[0])
+    return int(required(tx.one("SELECT count(*) FROM page_session WHERE expires_at > ?", (to_micros(now),)))[0])
 
 
 def _whose(owner: SessionOwner) -> tuple[str, tuple[str, ...]]:
@@ -281,115 +251,61 @@ def _whose(owner: SessionOwner) -> tuple[str, tuple[str, ...]]:
     return "member_id IS NULL AND key_id IS NULL", ()
 
 
-def _session_hash(token: str) -> str:
-    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
-
-
-@dataclass(frozen=True)
-class StandardAttribute:
-    """`options` for a select, `target` (the slug of a standard object) for a reference."""
-
-    name: str
-    slug: str
-    type: str
-    is_required: bool = False
-    is_unique: bool = False
-    is_list: bool = False
-    options: tuple[str, ...] = ()
-    target: str | None = None
-
-    def new(self, object_ids: Mapping[str, str]) -> NewAttribute:
-        config: Json | None = None
-        if self.options:
-            config = {"options": list(self.options)}
-        elif self.target:
-            config = {"allowed_object_id": object_ids[self.target]}
-        return NewAttribute(self.name, self.type, self.slug, self.is_required, self.is_unique, self.is_list, config)
-
-
-@dataclass(frozen=True)
-class StandardObject:
-    plural_name: str
-    singular_name: str
-    description: str
-    attributes: tuple[StandardAttribute, ...]
-
-
-_PEOPLE = StandardObject(
-    "People",
-    "Person",
-    "Everybody the organization knows",
-    (
-        StandardAttribute("Name", "name", "name"),
-        StandardAttribute("Email", "email", "email", is_unique=True),
-        StandardAttribute("Phone", "phone", "phone_number"),
-        StandardAttribute("Company", "company", "reference", target="companies"),
-        StandardAttribute("Job title", "job_title", "text"),
-        StandardAttribute("Birthday", "birthday", "date"),
-        StandardAttribute("Address", "address", "address"),
-        StandardAttribute("Tags", "tags", "list"),
-        StandardAttribute("Subscribed", "subscribed", "checkbox"),
-        StandardAttribute("Status", "status", "select", options=("new", "contacted", "qualified", "customer", "inactive")),
-        StandardAttribute("Score", "score", "number"),
-        StandardAttribute("Notes", "notes", "text"),
-    ),
-)
-
-_COMPANIES = StandardObject(
-    "Companies",
-    "Company",
-    "Organizations that people work for and deals are made with",
-    (
-        StandardAttribute("Name", "name", "text", is_required=True),
-        StandardAttribute("Domain", "domain", "text", is_unique=True),
-        StandardAttribute(
-            "Industry",
-            "industry",
-            "select",
-            options=(
-                "agriculture",
-                "education",
-                "energy",
-                "finance",
-                "healthcare",
-                "manufacturing",
-                "public",
-                "retail",
-                "services",
-                "technology",
-                "other",
-            ),
+_INDUSTRIES = [
+    *("agriculture", "education", "energy", "finance", "healthcare", "manufacturing", "public", "retail", "services", "technology"),
+    "other",
+]
+STANDARD_OBJECTS: dict[str, tuple[NewObject, tuple[NewAttribute, ...]]] = {
+    "people": (
+        NewObject("People", "Person", "Everybody the organization knows", "people", STANDARD),
+        (
+            NewAttribute("Name", "name", "name"),
+            NewAttribute("Email", "email", "email", is_unique=True),
+            NewAttribute("Phone", "phone_number", "phone"),
+            NewAttribute("Company", "reference", "company", config={"allowed_object": "companies"}),
+            NewAttribute("Job title", "text", "job_title"),
+            NewAttribute("Birthday", "date", "birthday"),
+            NewAttribute("Address", "address", "address"),
+            NewAttribute("Tags", "list", "tags"),
+            NewAttribute("Subscribed", "checkbox", "subscribed"),
+            NewAttribute("Status", "select", "status", config={"options": ["new", "contacted", "qualified", "customer", "inactive"]}),
+            NewAttribute("Score", "number", "score"),
+            NewAttribute("Notes", "text", "notes"),
         ),
-        StandardAttribute("Employees", "employees", "number"),
-        StandardAttribute("Annual revenue", "annual_revenue", "currency"),
-        StandardAttribute("Headquarters", "headquarters", "address"),
-        StandardAttribute("Phone", "phone", "phone_number"),
-        StandardAttribute("Founded", "founded", "date"),
-        StandardAttribute("Customer", "is_customer", "checkbox"),
-        StandardAttribute("Tags", "tags", "list"),
-        StandardAttribute("Notes", "notes", "text"),
     ),
-)
-
-_DEALS = StandardObject(
-    "Deals",
-    "Deal",
-    "Business that may be won",
-    (
-        StandardAttribute("Name", "name", "text", is_required=True),
-        StandardAttribute("Amount", "amount", "currency"),
-        StandardAttribute("Stage", "stage", "select", options=("lead", "qualified", "proposal", "negotiation", "won", "lost")),
-        StandardAttribute("Close date", "close_date", "date"),
-        StandardAttribute("Company", "company", "reference", target="companies"),
-        StandardAttribute("Contact", "contact", "reference", target="people"),
-        StandardAttribute("Probability", "probability", "number"),
-        StandardAttribute("Won", "won", "checkbox"),
-        StandardAttribute("Tags", "tags", "list"),
-        StandardAttribute("Notes", "notes", "text"),
+    "companies": (
+        NewObject("Companies", "Company", "Organizations that people work for and deals are made with", "companies", STANDARD),
+        (
+            NewAttribute("Name", "text", "name", is_required=True),
+            NewAttribute("Domain", "text", "domain", is_unique=True),
+            NewAttribute("Industry", "select", "industry", config={"options": _INDUSTRIES}),
+            NewAttribute("Employees", "number", "employees"),
+            NewAttribute("Annual revenue", "currency", "annual_revenue"),
+            NewAttribute("Headquarters", "address", "headquarters"),
+            NewAttribute("Phone", "phone_number", "phone"),
+            NewAttribute("Founded", "date", "founded"),
+            NewAttribute("Customer", "checkbox", "is_customer"),
+            NewAttribute("Tags", "list", "tags"),
+            NewAttribute("Notes", "text", "notes"),
+        ),
     ),
-)
-
-STANDARD_OBJECTS: dict[str, StandardObject] = {"people": _PEOPLE, "companies": _COMPANIES, "deals": _DEALS}
+    "deals": (
+        NewObject("Deals", "Deal", "Business that may be won", "deals", STANDARD),
+        (
+            NewAttribute("Name", "text", "name", is_required=True),
+            NewAttribute("Amount", "currency", "amount"),
+            NewAttribute("Stage", "select", "stage", config={"options": ["lead", "qualified", "proposal", "negotiation", "won", "lost"]}),
+            NewAttribute("Close date", "date", "close_date"),
+            NewAttribute("Company", "reference", "company", config={"allowed_object": "companies"}),
+            NewAttribute("Contact", "reference", "contact", config={"allowed_object": "people"}),
+            NewAttribute("Probability", "number", "probability"),
+            NewAttribute("Won", "checkbox", "won"),
+            NewAttribute("Tags", "list", "tags"),
+            NewAttribute("Notes", "text", "notes"),
+        ),
+    ),
+}
+"""The objects of a new service. A reference names its object by slug as `allowed_object`."""
 
 
 def get_organisation(tx: Tx) -> Json | None:
@@ -415,13 +331,12 @@ def initialise(tx: Tx, ids: Callable[[], str], now: float) -> Json | None:
         return None
     tx.execute("INSERT INTO organisation (singleton, id, name, created_at) VALUES (1, ?, ?, ?)", (ids(), "My organization", to_micros(now)))
     made = create_member(tx, name="Owner", email="owner@localhost", role="owner", ids=ids, now=now)
-    object_ids: dict[str, str] = {}
     # All objects first, so that references may point to any of them.
-    for slug, definition in STANDARD_OBJECTS.items():
-        new = NewObject(definition.plural_name, definition.singular_name, definition.description, slug, STANDARD)
-        object_ids[slug] = create_object(tx, new, ids=ids, now=now)["id"]
-    for slug, definition in STANDARD_OBJECTS.items():
-        for attribute in definition.attributes:
-            create_attribute(tx, object_ids[slug], attribute.new(object_ids), ids=ids, now=now)
+    object_ids = {slug: create_object(tx, new, ids=ids, now=now)["id"] for slug, (new, _) in STANDARD_OBJECTS.items()}
+    for slug, (_, fields) in STANDARD_OBJECTS.items():
+        for new in fields:
+            if new.config and "allowed_object" in new.config:
+                new = replace(new, config={"allowed_object_id": object_ids[new.config["allowed_object"]]})
+            create_attribute(tx, object_ids[slug], new, ids=ids, now=now)
     organisation = get_organisation(tx)
     return None if organisation is None else organisation | {"owner": made}

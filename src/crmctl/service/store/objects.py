@@ -4,47 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
+from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import logs, record_tables, removals
 from crmctl.service.store.attributes import list_attributes, referring_attributes
 from crmctl.service.store.record_tables import load_schema, require_description, require_flag, require_name, require_slug, slug_from
-from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire
-from crmctl.values.value_readers import canonical_uuid
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire, update
 
 STANDARD, CUSTOM = "standard", "custom"
 
 
-class _Row(NamedTuple):
-    """The columns of an object."""
-
-    id: str
-    type: str
-    plural_name: str
-    singular_name: str
-    description: str
-    slug: str
-    is_active: int
-    created_at: int
-    updated_at: int
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "type": self.type,
-            "pluralName": self.plural_name,
-            "singularName": self.singular_name,
-            "description": self.description,
-            "slug": self.slug,
-            "isActive": bool(self.is_active),
-            "createdAt": to_wire(self.created_at),
-            "updatedAt": to_wire(self.updated_at),
-        }
-
-
-_COLUMNS = ", ".join(_Row._fields)
+_OBJECTS = Rows(
+    "crm_object",
+    "object",
+    "id, type, plural_name, singular_name, description, slug",
+    is_active=bool,
+    created_at=to_wire,
+    updated_at=to_wire,
+)
 
 
 @dataclass(frozen=True)
@@ -61,19 +41,18 @@ class NewObject:
 def list_objects(tx: Tx, *, include_inactive: bool = False) -> list[Json]:
     """Return the active objects, oldest first."""
     active = "" if include_inactive else "WHERE is_active = 1 "
-    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM crm_object {active}ORDER BY number")]
+    return _OBJECTS.all(tx, f"{active}ORDER BY number")
 
 
 def get_object(tx: Tx, object_id: str) -> Json:
     """Return an object with its active `attributes`, even if it is inactive. Raises NotFound."""
-    crm_object = _get(tx, object_id)
+    crm_object = _OBJECTS.get(tx, object_id)
     return crm_object | {"attributes": list_attributes(tx, crm_object["id"])}
 
 
 def find_object_by_slug(tx: Tx, slug: str) -> Json | None:
     """Return an object without its attributes, even if it is inactive."""
-    row = tx.one(f"SELECT {_COLUMNS} FROM crm_object WHERE slug = ?", (slug,))
-    return None if row is None else _Row(*row).wire()
+    return _OBJECTS.find(tx, "slug = ?", slug)
 
 
 def create_object(tx: Tx, new: NewObject, **stamp: Unpack[Stamp]) -> Json:
@@ -87,11 +66,11 @@ def create_object(tx: Tx, new: NewObject, **stamp: Unpack[Stamp]) -> Json:
         raise Conflict(f"there is an object with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
     at = to_micros(stamp["now"])
     row = (stamp["ids"](), new.type, plural, singular, text, known_slug, 1, at, at)
-    number = required(tx.one(f"INSERT INTO crm_object ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number", row))[0]
+    number = required(tx.one(f"INSERT INTO crm_object ({_OBJECTS.columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number", row))[0]
     tx.execute("INSERT INTO record_total (object_id, total) VALUES (?, 0)", (row[0],))
     record_tables.create_table(tx, number)
     logs.note(tx, "object.created", row[0], {"slug": known_slug}, now=stamp["now"])
-    return _Row(*row).wire()
+    return _OBJECTS.show(row)
 
 
 _UPDATABLE: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
@@ -107,13 +86,10 @@ def update_object(tx: Tx, object_id: str, changes: Mapping[str, Any], *, now: fl
     strange = [field for field in changes if field not in _UPDATABLE]
     if strange:
         raise BadRequest(f"{', '.join(strange)} cannot be changed; what can is: {', '.join(_UPDATABLE)}", {"field": strange[0]})
-    columns = {_UPDATABLE[field][0]: _UPDATABLE[field][1](value, field) for field, value in changes.items()} | {
-        "updated_at": to_micros(now)
-    }
-    assignments = ", ".join(f"{column} = ?" for column in columns)
-    tx.execute(f"UPDATE crm_object SET {assignments} WHERE id = ?", (*columns.values(), crm_object["id"]))
+    columns = {_UPDATABLE[field][0]: _UPDATABLE[field][1](value, field) for field, value in changes.items()}
+    update(tx, "crm_object", columns | {"updated_at": to_micros(now)}, "id = ?", crm_object["id"])
     logs.note(tx, "object.updated", crm_object["id"], {"slug": crm_object["slug"], **changes}, now=now)
-    return _get(tx, object_id)
+    return _OBJECTS.get(tx, object_id)
 
 
 def delete_object(tx: Tx, object_id: str) -> None:
@@ -133,15 +109,8 @@ def delete_object(tx: Tx, object_id: str) -> None:
     logs.note(tx, "object.deleted", crm_object["id"], {"slug": crm_object["slug"]})
 
 
-def _get(tx: Tx, object_id: str) -> Json:
-    row = tx.one(f"SELECT {_COLUMNS} FROM crm_object WHERE id = ?", (canonical_uuid(object_id) or "",))
-    if row is None:
-        raise NotFound(f"there is no object with the id {object_id}")
-    return _Row(*row).wire()
-
-
 def _get_custom(tx: Tx, object_id: str, action: str) -> Json:
-    crm_object = _get(tx, object_id)
+    crm_object = _OBJECTS.get(tx, object_id)
     if crm_object["type"] == STANDARD:
         raise Forbidden(f"{crm_object['slug']} is a standard object and cannot be {action}")
     return crm_object

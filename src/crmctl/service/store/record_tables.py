@@ -7,12 +7,12 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Row, Tx
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.value_readers import UUID, Invalid, canonical_uuid, require_text
 
@@ -158,7 +158,7 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
     )
     if not rows:
         raise NotFound(f"there is no object with the id {object_id}")
-    active, inactive = ({row[4]: _Row(*row[2:10]).attribute() for row in rows if row[1] == flag} for flag in (1, 0))
+    active, inactive = ({row[4]: _attribute(row[2:10]) for row in rows if row[1] == flag} for flag in (1, 0))
     return Schema(known_id, rows[0][0], active, inactive, frozenset(row[4] for row in rows if row[1] == _LEAVING))
 
 
@@ -166,31 +166,11 @@ _LEAVING = -1
 """Stands in for whether an attribute is active."""
 
 
-class _Row(NamedTuple):
-    """Columns that a schema needs of an attribute."""
-
-    id: str
-    number: int
-    slug: str
-    type: str
-    is_required: int
-    is_unique: int
-    is_list: int
-    config: str | None
-
-    def attribute(self) -> StoredAttribute:
-        settings: Json = jsontext.loads(self.config) if self.config else {}
-        return StoredAttribute(
-            id=self.id,
-            number=self.number,
-            slug=self.slug,
-            type=self.type,
-            is_required=bool(self.is_required),
-            is_unique=bool(self.is_unique),
-            is_list=bool(self.is_list),
-            options=tuple(settings.get("options", ())),
-            target_id=settings.get("allowed_object_id"),
-        )
+def _attribute(row: Row) -> StoredAttribute:
+    attribute_id, number, slug, kind, is_required, is_unique, is_list, config = row
+    settings: Json = jsontext.loads(config) if config else {}
+    flags = (bool(is_required), bool(is_unique), bool(is_list))
+    return StoredAttribute(attribute_id, number, slug, kind, *flags, tuple(settings.get("options", ())), settings.get("allowed_object_id"))
 
 
 MAX_NAME = 200

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -12,60 +12,20 @@ from crmctl.service.faults import NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.members import author
 from crmctl.service.store.record_tables import require_description, require_name
-from crmctl.service.store.tx import Stamp, Tx, optional_to_wire, required, to_micros, to_wire
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Row, Stamp, Tx, required, to_micros, to_wire, update
 from crmctl.values.value_readers import canonical_uuid
 
 COMPLETED, FAILED = "completed", "failed"
 
-Ids = Callable[[], str]
+_REPORTS = Rows("report", "report", "id, name, description", last_run_at=to_wire, created_at=to_wire, creator=jsontext.loads)
+_RUNS = Rows("report_run", "run", "id, status, result_count, error", started_at=to_wire, completed_at=to_wire)
 
 
-class _Row(NamedTuple):
-    """The columns of a report in a list."""
-
-    id: str
-    name: str
-    description: str
-    last_run_at: int | None
-    created_at: int
-    creator: str
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "description": self.description,
-            "lastRunAt": optional_to_wire(self.last_run_at),
-            "createdAt": to_wire(self.created_at),
-            "creator": jsontext.loads(self.creator),
-        }
-
-
-_COLUMNS = ", ".join(_Row._fields)
-
-
-class _RunRow(NamedTuple):
-    """The columns of a run, its results left out."""
-
-    id: str
-    status: str
-    result_count: int
-    error: str | None
-    started_at: int
-    completed_at: int
-
-    def wire(self) -> Json:
-        wire = {
-            "id": self.id,
-            "status": self.status,
-            "resultCount": self.result_count,
-            "startedAt": to_wire(self.started_at),
-            "completedAt": to_wire(self.completed_at),
-        }
-        return wire if self.error is None else wire | {"error": self.error}
-
-
-_RUN_COLUMNS = ", ".join(_RunRow._fields)
+def _run(row: Row) -> Json:
+    """Return a run without its results; `error` is there when it failed."""
+    run = _RUNS.show(row)
+    return run if run["error"] is not None else {field: value for field, value in run.items() if field != "error"}
 
 
 @dataclass(frozen=True)
@@ -104,16 +64,16 @@ def make_room(tx: Tx, most: int) -> int:
 
 
 def list_reports(tx: Tx) -> list[Json]:
-    return [_Row(*row).wire() for row in tx.all(f"SELECT {_COLUMNS} FROM report ORDER BY number")]
+    return _REPORTS.all(tx, "ORDER BY number")
 
 
 def get_report(tx: Tx, report_id: str) -> Json:
     """Return a report with its `object`, None if it was deleted, and its `definition`. Raises NotFound."""
-    known_id = _known(tx, report_id)
-    object_id, question, *row = tx.all(f"SELECT object_id, question, {_COLUMNS} FROM report WHERE id = ?", (known_id,))[0]
+    report = _REPORTS.get(tx, report_id)
+    object_id, question = required(tx.one("SELECT object_id, question FROM report WHERE id = ?", (report["id"],)))
     named = tx.one("SELECT id, plural_name, slug FROM crm_object WHERE id = ?", (object_id,))
     of_object = None if named is None else dict(zip(("id", "pluralName", "slug"), named, strict=True))
-    return _Row(*row).wire() | {"object": of_object, "definition": jsontext.loads(question)}
+    return report | {"object": of_object, "definition": jsontext.loads(question)}
 
 
 def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
@@ -124,8 +84,8 @@ def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **sta
         return "unchanged"
     at = to_micros(stamp["now"])
     if existing is not None:
-        assignments = "description = ?, object_id = ?, question = ?, updated_at = ?"
-        tx.execute(f"UPDATE report SET {assignments} WHERE name = ?", (*values, at, draft.name))
+        columns = ("description", "object_id", "question", "updated_at")
+        update(tx, "report", dict(zip(columns, (*values, at), strict=True)), "name = ?", draft.name)
         logs.note(tx, "report.updated", draft.name, now=stamp["now"])
         return "updated"
     creator = jsontext.dumps(author(tx, created_by))
@@ -139,16 +99,15 @@ def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **sta
 
 def rename_report(tx: Tx, report_id: str, name: str) -> None:
     """Rename a report. The caller has checked that the name is free. Raises NotFound, BadRequest."""
-    tx.execute("UPDATE report SET name = ? WHERE id = ?", (require_name(name, "name"), _known(tx, report_id)))
+    tx.execute("UPDATE report SET name = ? WHERE id = ?", (require_name(name, "name"), _REPORTS.get(tx, report_id)["id"]))
 
 
 def delete_report(tx: Tx, report_id: str) -> None:
     """Delete a report with its runs. Raises NotFound."""
-    known_id = _known(tx, report_id)
-    tx.execute("DELETE FROM report_run WHERE report_id = ?", (known_id,))
-    name = required(tx.one("SELECT name FROM report WHERE id = ?", (known_id,)))[0]
-    tx.execute("DELETE FROM report WHERE id = ?", (known_id,))
-    logs.note(tx, "report.deleted", known_id, {"name": name})
+    report = _REPORTS.get(tx, report_id)
+    for table, column in (("report_run", "report_id"), ("report", "id")):
+        tx.execute(f"DELETE FROM {table} WHERE {column} = ?", (report["id"],))
+    logs.note(tx, "report.deleted", report["id"], {"name": report["name"]})
 
 
 def count_runs(tx: Tx, report_id: str) -> int:
@@ -157,45 +116,38 @@ def count_runs(tx: Tx, report_id: str) -> int:
 
 def last_runs(tx: Tx) -> dict[str, Json]:
     """Return the last run of each report that has one, by the report's id, without results."""
-    sql = f"SELECT report_id, {_RUN_COLUMNS} FROM report_run WHERE number IN (SELECT max(number) FROM report_run GROUP BY report_id)"
-    return {row[0]: _RunRow(*row[1:]).wire() for row in tx.all(sql)}
+    sql = f"SELECT report_id, {_RUNS.columns} FROM report_run WHERE number IN (SELECT max(number) FROM report_run GROUP BY report_id)"
+    return {row[0]: _run(row[1:]) for row in tx.all(sql)}
 
 
 def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, **stamp: Unpack[Stamp]) -> Json:
     """Store a finished run and return its metadata. Raises NotFound."""
-    known_id = _known(tx, report_id)
+    known_id = _REPORTS.get(tx, report_id)["id"]
     status = COMPLETED if outcome.error is None else FAILED
     row = (stamp["ids"](), status, outcome.count, outcome.error, to_micros(started_at), to_micros(stamp["now"]))
     tx.execute(
-        f"INSERT INTO report_run (report_id, truncated, columns, results, size, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO report_run (report_id, truncated, columns, results, size, {_RUNS.columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (known_id, int(outcome.truncated), jsontext.dumps(outcome.columns), outcome.results, len(outcome.results), *row),
     )
     tx.execute("UPDATE report SET last_run_at = ? WHERE id = ?", (row[-1], known_id))
-    return _RunRow(*row).wire()
+    return _run(row)
 
 
 def list_runs(tx: Tx, report_id: str, limit: int = 20, offset: int = 0) -> list[Json]:
     """Return runs, newest first, without results. Raises NotFound."""
-    known_id = _known(tx, report_id)
-    sql = f"SELECT {_RUN_COLUMNS} FROM report_run WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_RunRow(*row).wire() for row in tx.all(sql, (known_id, limit, offset))]
+    known_id = _REPORTS.get(tx, report_id)["id"]
+    sql = f"SELECT {_RUNS.columns} FROM report_run WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
+    return [_run(row) for row in tx.all(sql, (known_id, limit, offset))]
 
 
 def get_run(tx: Tx, report_id: str, run_id: str) -> Json:
     """Return a run with its `columns`, `results` and `truncated`, whether there were more. Raises NotFound."""
-    known_id = _known(tx, report_id)
+    known_id = _REPORTS.get(tx, report_id)["id"]
     row = tx.one(
-        f"SELECT truncated, columns, results, {_RUN_COLUMNS} FROM report_run WHERE report_id = ? AND id = ?",
+        f"SELECT truncated, columns, results, {_RUNS.columns} FROM report_run WHERE report_id = ? AND id = ?",
         (known_id, canonical_uuid(run_id) or ""),
     )
     if row is None:
         raise NotFound(f"there is no run with the id {run_id} of this report")
     truncated, columns, results, *run = row
-    return _RunRow(*run).wire() | {"truncated": bool(truncated), "columns": jsontext.loads(columns), "results": jsontext.loads(results)}
-
-
-def _known(tx: Tx, report_id: str) -> str:
-    known_id = canonical_uuid(report_id) or ""
-    if tx.one("SELECT 1 FROM report WHERE id = ?", (known_id,)) is None:
-        raise NotFound(f"there is no report with the id {report_id}")
-    return known_id
+    return _run(tuple(run)) | {"truncated": bool(truncated), "columns": jsontext.loads(columns), "results": jsontext.loads(results)}

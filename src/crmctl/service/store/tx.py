@@ -168,18 +168,21 @@ class Tx(Protocol):
 
 def all_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> Iterator[Row]:
     """Yield the rows of a statement that ends in `IN {}`, for any number of values."""
-    remaining = list(values)
-    for start in range(0, len(remaining), MAX_IN):
-        chunk = remaining[start : start + MAX_IN]
-        yield from tx.all(sql.format("(" + ", ".join("?" * len(chunk)) + ")"), [*before, *chunk])
+    for marked, params in _in_parts(sql, values, before):
+        yield from tx.all(marked, params)
 
 
 def execute_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> None:
     """Execute a statement that ends in `IN {}`, for any number of values."""
+    for marked, params in _in_parts(sql, values, before):
+        tx.execute(marked, params)
+
+
+def _in_parts(sql: str, values: Iterable[Any], before: Params) -> Iterator[tuple[str, Params]]:
     remaining = list(values)
     for start in range(0, len(remaining), MAX_IN):
         chunk = remaining[start : start + MAX_IN]
-        tx.execute(sql.format("(" + ", ".join("?" * len(chunk)) + ")"), [*before, *chunk])
+        yield sql.format(f"({', '.join('?' * len(chunk))})"), [*before, *chunk]
 
 
 def table_of(name: str, columns: Mapping[str, Sequence[int | str | None]]) -> tuple[str, list[Any]]:
@@ -197,6 +200,16 @@ def insert_columns(tx: Tx, table: str, columns: Mapping[str, Sequence[Any]]) -> 
     if filled:
         marks = ", ".join("?" * len(filled))
         tx.execute_many(f"INSERT INTO {table} ({', '.join(filled)}) VALUES ({marks})", list(zip(*filled.values(), strict=True)))
+
+
+def insert(tx: Tx, table: str, values: Mapping[str, Any]) -> None:
+    tx.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})", tuple(values.values()))
+
+
+def update(tx: Tx, table: str, values: Mapping[str, Any], where: str, *params: Any) -> int:
+    """Change the rows that meet the condition, and return their number."""
+    assignments = ", ".join(f"{column} = ?" for column in values)
+    return tx.execute(f"UPDATE {table} SET {assignments} WHERE {where}", (*values.values(), *params))
 
 
 def several_at_once(sql: str, rows: Iterable[Params]) -> Iterator[tuple[str, Iterable[Params]]]:

@@ -5,50 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import NotFound
 from crmctl.service.store import change_log
 from crmctl.service.store.members import organisation_id
-from crmctl.service.store.tx import Stamp, Tx, all_in, execute_in, optional_to_wire, required, to_micros, to_wire
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Row, Stamp, Tx, all_in, execute_in, required, to_micros, to_wire
 from crmctl.service.store.workflows import StoredWorkflow, load_workflow
-from crmctl.values.value_readers import canonical_uuid
 
 PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed", "failed", "skipped"
 
-Ids = Callable[[], str]
-
-
-class _Row(NamedTuple):
-    """The columns of a run in a list."""
-
-    id: str
-    status: str
-    title: str
-    trigger_event: str
-    error: str | None
-    started_at: int | None
-    completed_at: int | None
-    created_at: int
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "status": self.status,
-            "title": self.title,
-            "triggerEvent": self.trigger_event,
-            "error": self.error,
-            "startedAt": optional_to_wire(self.started_at),
-            "completedAt": optional_to_wire(self.completed_at),
-            "createdAt": to_wire(self.created_at),
-        }
-
-
-_COLUMNS = ", ".join(_Row._fields)
+_RUNS = Rows(
+    "workflow_run",
+    "run",
+    "id, status, title, trigger_event, error",
+    started_at=to_wire,
+    completed_at=to_wire,
+    created_at=to_wire,
+)
 
 
 class LeaseLostError(Exception):
@@ -73,6 +51,19 @@ class Claimed:
     is_calling: bool
     attempt: int
     created_at: float
+
+    @classmethod
+    def of(cls, row: Row) -> Claimed:
+        """Return a run read with _CLAIMED. Claiming it counts one more attempt."""
+        run_id, workflow_id, name, trigger, actions, data, steps, step, is_calling, attempts, created_at = row
+        texts = (jsontext.loads(actions), jsontext.loads(data), jsontext.loads(steps))
+        return cls(run_id, workflow_id, name, trigger, *texts, step, bool(is_calling), attempts + 1, created_at / 1_000_000)
+
+
+_CLAIMED = (
+    "SELECT r.id, r.workflow_id, w.name, r.trigger_event, r.actions, r.input, r.steps, r.step, r.is_calling, r.attempts, r.created_at "
+    "FROM workflow_run AS r JOIN workflow AS w ON w.id = r.workflow_id"
+)
 
 
 @dataclass(frozen=True)
@@ -102,32 +93,27 @@ def add_run(tx: Tx, workflow: StoredWorkflow, data: Mapping[str, Any], cause: Ca
 
 def list_runs(tx: Tx, workflow_id: str, limit: int = 20, offset: int = 0) -> list[Json]:
     workflow = load_workflow(tx, workflow_id)
-    sql = f"SELECT {_COLUMNS} FROM workflow_run WHERE workflow_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_Row(*row).wire() for row in tx.all(sql, (workflow.id, limit, offset))]
+    return _RUNS.all(tx, "WHERE workflow_id = ? ORDER BY number DESC LIMIT ? OFFSET ?", (workflow.id, limit, offset))
 
 
 def get_run(tx: Tx, run_id: str) -> Json:
     """Return a run with its `workflowId`, `input` and `steps`, the result of each action. Raises NotFound."""
-    row = tx.one(f"SELECT workflow_id, input, steps, {_COLUMNS} FROM workflow_run WHERE id = ?", (canonical_uuid(run_id) or "",))
-    if row is None:
-        raise NotFound(f"there is no run with the id {run_id}")
-    workflow_id, data, steps, *rest = row
-    return _Row(*rest).wire() | {"workflowId": workflow_id, "input": jsontext.loads(data), "steps": jsontext.loads(steps)}
+    run = _RUNS.get(tx, run_id)
+    workflow_id, data, steps = required(tx.one("SELECT workflow_id, input, steps FROM workflow_run WHERE id = ?", (run["id"],)))
+    return run | {"workflowId": workflow_id, "input": jsontext.loads(data), "steps": jsontext.loads(steps)}
 
 
 def recent_outcomes(tx: Tx, workflow_id: str, most: int = 50) -> Json:
     """Return `{ended, completed, failed, last}` of the last runs that ended; `last` is the newest run of all, if any."""
-    runs = tx.all(f"SELECT {_COLUMNS} FROM workflow_run WHERE workflow_id = ? ORDER BY number DESC LIMIT ?", (workflow_id, most))
-    statuses = [_Row(*row).status for row in runs]
+    runs = _RUNS.all(tx, "WHERE workflow_id = ? ORDER BY number DESC LIMIT ?", (workflow_id, most))
+    statuses = [run["status"] for run in runs]
     counts = {status: statuses.count(status) for status in (COMPLETED, FAILED)}
-    return {"ended": sum(counts.values()), **counts, "last": _Row(*runs[0]).wire() if runs else None}
+    return {"ended": sum(counts.values()), **counts, "last": runs[0] if runs else None}
 
 
 def last_ended(tx: Tx, workflow_id: str) -> Json | None:
     """Return the newest run that completed or failed, however many wait, run or were skipped since."""
-    ended = "workflow_id = ? AND status IN (?, ?) ORDER BY number DESC LIMIT 1"
-    row = tx.one(f"SELECT {_COLUMNS} FROM workflow_run WHERE {ended}", (workflow_id, COMPLETED, FAILED))
-    return _Row(*row).wire() if row else None
+    return _RUNS.find(tx, "workflow_id = ? AND status IN (?, ?) ORDER BY number DESC", workflow_id, COMPLETED, FAILED)
 
 
 def is_waiting(tx: Tx, per_workflow: int, *, now: float) -> bool:
@@ -144,12 +130,11 @@ def claim(tx: Tx, limit: int, per_workflow: int, lease_seconds: float, *, now: f
         most = min(places, limit - len(claimed))
         if most > 0:
             rows = tx.all(
-                "SELECT r.id, r.workflow_id, w.name, r.trigger_event, r.actions, r.input, r.steps, r.step, r.is_calling, r.attempts, "
-                "r.created_at FROM workflow_run AS r JOIN workflow AS w ON w.id = r.workflow_id WHERE r.workflow_id = ? "
-                f"AND r.completed_at IS NULL AND r.lease_until <= ? ORDER BY r.number LIMIT ?{tx.dialect.for_claim('r')}",
+                f"{_CLAIMED} WHERE r.workflow_id = ? AND r.completed_at IS NULL AND r.lease_until <= ? "
+                f"ORDER BY r.number LIMIT ?{tx.dialect.for_claim('r')}",
                 (workflow_id, at, most),
             )
-            claimed += [_ClaimedRow(*row).claimed() for row in rows]
+            claimed += [Claimed.of(row) for row in rows]
     tx.execute_many(
         "UPDATE workflow_run SET status = ?, attempts = ?, lease_until = ?, started_at = coalesce(started_at, ?) WHERE id = ?",
         [(RUNNING, run.attempt, to_micros(now + lease_seconds), at, run.id) for run in claimed],
@@ -181,15 +166,9 @@ def fail(tx: Tx, run: Claimed, error: str, **stamp: Unpack[Stamp]) -> None:
 
 def settle_unstarted(tx: Tx, run_id: str, status: str, error: str, **stamp: Unpack[Stamp]) -> None:
     """End a run that was just added and must not be executed: `failed`, with its event, or `skipped`."""
-    row = required(
-        tx.one(
-            "SELECT r.id, r.workflow_id, w.name, r.trigger_event, r.actions, r.input, r.steps, r.step, r.is_calling, r.attempts - 1, "
-            "r.created_at FROM workflow_run AS r JOIN workflow AS w ON w.id = r.workflow_id WHERE r.id = ?",
-            (run_id,),
-        )
-    )
+    run = Claimed.of(required(tx.one(f"{_CLAIMED} WHERE r.id = ?", (run_id,))))
     tx.execute("UPDATE workflow_run SET started_at = ? WHERE id = ?", (to_micros(stamp["now"]), run_id))
-    _finish(tx, _ClaimedRow(*row).claimed(), status, error, **stamp)
+    _finish(tx, replace(run, attempt=run.attempt - 1), status, error, **stamp)
 
 
 def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
@@ -253,33 +232,3 @@ def _update(tx: Tx, run: Claimed, assignments: str, *values: Any) -> None:
     sql = f"UPDATE workflow_run SET {assignments} WHERE id = ? AND attempts = ? AND completed_at IS NULL"
     if tx.execute(sql, (*values, run.id, run.attempt)) == 0:
         raise LeaseLostError(run.id)
-
-
-class _ClaimedRow(NamedTuple):
-    """Columns that executing a run needs."""
-
-    id: str
-    workflow_id: str
-    workflow_name: str
-    trigger: str
-    actions: str
-    given: str
-    steps: str
-    step: int
-    is_calling: int
-    attempts: int
-    created_at: int
-
-    def claimed(self) -> Claimed:
-        lists = (jsontext.loads(self.actions), jsontext.loads(self.given), jsontext.loads(self.steps))
-        return Claimed(
-            self.id,
-            self.workflow_id,
-            self.workflow_name,
-            self.trigger,
-            *lists,
-            self.step,
-            bool(self.is_calling),
-            self.attempts + 1,
-            self.created_at / 1_000_000,
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -12,41 +12,21 @@ from crmctl.service.faults import NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.members import author
 from crmctl.service.store.record_tables import require_description, require_name
-from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire
+from crmctl.service.store.rows import Rows
+from crmctl.service.store.tx import Row, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.value_readers import canonical_uuid
 
 Ids = Callable[[], str]
 
 
-class _Row(NamedTuple):
-    """The columns of a workflow that the machinery needs."""
-
-    id: str
-    name: str
-    trigger_event: str
-    object_id: str | None
-    plan: str
-    cron: str | None
-    timezone: str | None
-    next_due_at: int | None
-
-    def workflow(self) -> StoredWorkflow:
-        return StoredWorkflow(
-            self.id,
-            self.name,
-            self.trigger_event,
-            self.object_id,
-            jsontext.loads(self.plan),
-            self.cron,
-            self.timezone,
-            None if self.next_due_at is None else self.next_due_at / 1_000_000,
-        )
-
-
-_COLUMNS = ", ".join(_Row._fields)
-_WIRE = (
-    "w.id, w.name, w.description, w.trigger_event, w.enabled, w.created_at, w.created_by, o.id, o.plural_name, o.slug "
-    "FROM workflow AS w LEFT JOIN crm_object AS o ON o.id = w.object_id"
+_COLUMNS = "id, name, trigger_event, object_id, plan, cron, timezone, next_due_at"
+_WORKFLOWS = Rows(
+    "workflow AS w LEFT JOIN crm_object AS o ON o.id = w.object_id",
+    "workflow",
+    "w.id, w.name, w.description, w.trigger_event AS trigger, o.id AS object_id, o.plural_name, o.slug",
+    enabled=bool,
+    created_by=jsontext.loads,
+    **{"w.created_at": to_wire},
 )
 
 
@@ -62,6 +42,11 @@ class StoredWorkflow:
     cron: str | None
     timezone: str | None
     due_at: float | None
+
+    @classmethod
+    def of(cls, row: Row) -> StoredWorkflow:
+        workflow_id, name, trigger, object_id, plan, cron, timezone, at = row
+        return cls(workflow_id, name, trigger, object_id, jsontext.loads(plan), cron, timezone, None if at is None else at / 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -80,31 +65,34 @@ class WorkflowDraft:
 
 
 def list_workflows(tx: Tx) -> list[Json]:
-    return [_WireRow(*row).wire() for row in tx.all(f"SELECT {_WIRE} ORDER BY w.number")]
+    return [_shown(row) for row in _WORKFLOWS.all(tx, "ORDER BY w.number")]
+
+
+def _shown(row: Json) -> Json:
+    """Return a workflow with its object nested, None without one."""
+    of_object = {"id": row.pop("objectId"), "pluralName": row.pop("pluralName"), "slug": row.pop("slug")}
+    return row | {"object": of_object if of_object["id"] else None}
 
 
 def get_workflow(tx: Tx, workflow_id: str) -> Json:
     """Return a workflow with its `conditions` and `actions`, and the `cron` and `timezone` of a schedule. Raises NotFound."""
-    row = tx.one(f"SELECT {_WIRE} WHERE w.id = ?", (canonical_uuid(workflow_id) or "",))
-    if row is None:
-        raise NotFound(f"there is no workflow with the id {workflow_id}")
-    plan, cron, timezone = required(tx.one("SELECT plan, cron, timezone FROM workflow WHERE id = ?", (row[0],)))
-    schedule = {"cron": cron, "timezone": timezone} if cron else {}
+    workflow = _shown(_WORKFLOWS.get(tx, workflow_id))
+    plan, cron, timezone = required(tx.one("SELECT plan, cron, timezone FROM workflow WHERE id = ?", (workflow["id"],)))
     decided: Json = jsontext.loads(plan)
-    return _WireRow(*row).wire() | schedule | decided
+    return workflow | ({"cron": cron, "timezone": timezone} if cron else {}) | decided
 
 
 def load_workflow(tx: Tx, workflow_id: str) -> StoredWorkflow:
     row = tx.one(f"SELECT {_COLUMNS} FROM workflow WHERE id = ?", (canonical_uuid(workflow_id) or "",))
     if row is None:
         raise NotFound(f"there is no workflow with the id {workflow_id}")
-    return _Row(*row).workflow()
+    return StoredWorkflow.of(row)
 
 
 def triggered_by(tx: Tx, event: str) -> list[StoredWorkflow]:
     """Return the enabled workflows with this trigger, oldest first."""
     rows = tx.all(f"SELECT {_COLUMNS} FROM workflow WHERE trigger_event = ? AND enabled = 1 ORDER BY number", (event,))
-    return [_Row(*row).workflow() for row in rows]
+    return [StoredWorkflow.of(row) for row in rows]
 
 
 def next_due(tx: Tx) -> float | None:
@@ -116,7 +104,7 @@ def next_due(tx: Tx) -> float | None:
 def claim_due(tx: Tx, *, now: float) -> list[StoredWorkflow]:
     """Take the due schedules that no other process is taking. The caller says when they are due next."""
     sql = f"SELECT {_COLUMNS} FROM workflow WHERE enabled = 1 AND next_due_at <= ? ORDER BY number{tx.dialect.for_claim('workflow')}"
-    return [_Row(*row).workflow() for row in tx.all(sql, (to_micros(now),))]
+    return [StoredWorkflow.of(row) for row in tx.all(sql, (to_micros(now),))]
 
 
 def set_next_due(tx: Tx, workflow_id: str, at: float | None) -> None:
@@ -136,26 +124,25 @@ def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, *
 
     The draft's `due_at` counts for a new or changed schedule; an unchanged one keeps its next time.
     """
-    schedule = (draft.cron, draft.timezone, int(draft.enabled))
-    plan = jsontext.dumps(dict(draft.plan), sort_keys=True)
-    values = (require_description(draft.description), draft.trigger, draft.object_id, plan)
-    columns = ("description", "trigger_event", "object_id", "plan", "cron", "timezone", "enabled")
-    existing = tx.one(f"SELECT {', '.join(columns)} FROM workflow WHERE name = ?", (require_name(draft.name, "name"),))
-    if existing == (*values, *schedule):
+    values = {
+        "description": require_description(draft.description),
+        "trigger_event": draft.trigger,
+        "object_id": draft.object_id,
+        "plan": jsontext.dumps(dict(draft.plan), sort_keys=True),
+    }
+    schedule = {"cron": draft.cron, "timezone": draft.timezone, "enabled": int(draft.enabled)}
+    columns = ", ".join(values | schedule)
+    existing = tx.one(f"SELECT {columns} FROM workflow WHERE name = ?", (require_name(draft.name, "name"),))
+    if existing == (*values.values(), *schedule.values()):
         return "unchanged"
-    at = to_micros(stamp["now"])
+    changed = values | schedule | {"updated_at": to_micros(stamp["now"])}
+    if existing is None or existing[4:] != tuple(schedule.values()):
+        changed["next_due_at"] = to_micros(draft.due_at) if draft.due_at is not None and draft.enabled else None
     if existing is None:
-        tx.execute(
-            f"INSERT INTO workflow (id, name, {', '.join(columns)}, created_by, created_at, updated_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (stamp["ids"](), draft.name, *values, *schedule, jsontext.dumps(author(tx, created_by)), at, at),
-        )
+        made = {"id": stamp["ids"](), "created_by": jsontext.dumps(author(tx, created_by)), "created_at": changed["updated_at"]}
+        insert(tx, "workflow", made | {"name": draft.name} | changed)
     else:
-        assignments = ", ".join(f"{column} = ?" for column in columns)
-        tx.execute(f"UPDATE workflow SET {assignments}, updated_at = ? WHERE name = ?", (*values, *schedule, at, draft.name))
-    if existing is None or existing[4:] != schedule:
-        due = to_micros(draft.due_at) if draft.due_at is not None and draft.enabled else None
-        tx.execute("UPDATE workflow SET next_due_at = ? WHERE name = ?", (due, draft.name))
+        update(tx, "workflow", changed, "name = ?", draft.name)
     done = "created" if existing is None else "updated"
     logs.note(tx, f"workflow.{done}", draft.name, {"enabled": draft.enabled}, now=stamp["now"])
     return done
@@ -170,33 +157,6 @@ def rename_workflow(tx: Tx, workflow_id: str, name: str) -> None:
 def delete_workflow(tx: Tx, workflow_id: str) -> None:
     """Delete a workflow with its runs. A run under way does no further step. Raises NotFound."""
     workflow = load_workflow(tx, workflow_id)
-    tx.execute("DELETE FROM workflow_run WHERE workflow_id = ?", (workflow.id,))
-    tx.execute("DELETE FROM workflow WHERE id = ?", (workflow.id,))
+    for table, column in (("workflow_run", "workflow_id"), ("workflow", "id")):
+        tx.execute(f"DELETE FROM {table} WHERE {column} = ?", (workflow.id,))
     logs.note(tx, "workflow.deleted", workflow.id, {"name": workflow.name})
-
-
-class _WireRow(NamedTuple):
-    """Columns that showing a workflow and its object needs: see _WIRE."""
-
-    id: str
-    name: str
-    description: str
-    trigger: str
-    enabled: int
-    created_at: int
-    created_by: str
-    object_id: str | None
-    plural_name: str | None
-    slug: str | None
-
-    def wire(self) -> Json:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "description": self.description,
-            "trigger": self.trigger,
-            "enabled": bool(self.enabled),
-            "createdAt": to_wire(self.created_at),
-            "object": None if self.object_id is None else {"id": self.object_id, "pluralName": self.plural_name, "slug": self.slug},
-            "createdBy": jsontext.loads(self.created_by),
-        }
