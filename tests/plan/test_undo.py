@@ -196,3 +196,28 @@ KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {"firm"
 )
 def test_how_a_record_stands(sent: dict[str, Any], before: dict[str, Any], current: dict[str, Any], expected: UpdateStatus) -> None:
     assert standing(sent, before, current, KNOWN)[0] is expected
+
+
+@pytest.mark.parametrize("times", ["kept", "static", "missing"])
+def test_values_that_colleagues_added_stay_whatever_the_service_says_of_times(desk: KeyDesk, times: str) -> None:
+    """The service writes a default and cuts notes off; that is no edit. One colleague adds a value, another replaces one."""
+    add = desk.server.add
+    moment = "2026-01-01T00:05:00.000000Z"
+
+    def stored(data: dict[str, Any], at: str | None = None) -> dict[str, Any]:
+        record = add({**data, "note": str(data["note"])[:8], "stage": "new"}, at)
+        record["updatedAt"] = record["createdAt"] if times == "kept" else {"static": record["createdAt"], "missing": None}[times]
+        return record
+
+    desk.server.add = stored  # type: ignore[method-assign]
+    text = "Email,Note,n\n" + "".join(f"p{n}@acme.com,a note that is cut off {n},{n}\n" for n in range(10))
+    assert counts(desk.load(text, "email")) == {"created": 10}
+    records = desk.server.records
+    records[3]["data"]["phone"] = "+39 06 1"
+    records[5]["data"]["n"] = 5000
+    for n in (3, 5):
+        records[n]["updatedAt"] = moment if times == "kept" else records[n]["updatedAt"]
+    plan = undone(desk)
+    assert [row["row"] for row in plan.edited.rows] == [4, 6]
+    assert [record["data"]["n"] for record in desk.server.records] == [3, 5000]
+    assert plan.left == {"conflicts": 2}

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from crmctl.client.answers import Page
 from crmctl.client.crm import Crm
-from crmctl.errors import CrmctlError, PartialError, UsageError
+from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import open_spill
+from crmctl.match.agreement import EXPLAINED, agreement
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, canonical, match
 from crmctl.models import jsontext
-from crmctl.models.resources import BULK_LIMIT, Record
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
 from crmctl.read.read_back import Baseline, ByPrefix, Reader, Unusable, Walk, is_after
 from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
@@ -32,11 +34,14 @@ from crmctl.write.methods import Unexplained, explain, methods, recognitions
 
 CHUNK_ROWS = 500
 
+FEW_RECORDS = 3
+"""With fewer records, none shows what the service makes of values."""
+
 _TABLES = """
 CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, id TEXT UNIQUE, key TEXT, form TEXT, data TEXT NOT NULL);
 CREATE INDEX wanted_key ON wanted (key);
 CREATE TABLE seen (
-    key TEXT NOT NULL, id TEXT NOT NULL, form TEXT, created TEXT, edited INTEGER NOT NULL, PRIMARY KEY (key, id)
+    key TEXT NOT NULL, id TEXT NOT NULL, form TEXT, created TEXT, edited NOT NULL, PRIMARY KEY (key, id)
 ) WITHOUT ROWID;
 CREATE INDEX seen_id ON seen (id);
 """
@@ -127,12 +132,13 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
     keyed = db.execute("SELECT DISTINCT key FROM wanted WHERE key IS NOT NULL") if recognition is None else ()
     slug_sets = {key.split("\n", 1)[0] for (key,) in keyed}
     contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for slugs in slug_sets]
-    marker = journal.header.marker
+    stored = StoredValues(journal.header.marker, reader)
     further = further_records(journal) if recognition is None else ()
+    sure = recognition is None or journal.header.marker is not None  # a unique attribute alone does not prove whose record it is
     for record in walk_new(journal, reader):
         by_id = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (record.id,)).fetchone()
         if by_id is not None:
-            _mark_seen(db, record, by_id[1], is_edited(record, by_id[0], marker))
+            _mark_seen(db, record, by_id[1], stored.compare(record, jsontext.loads(by_id[0])))
             continue
         if record.id in further:
             continue
@@ -140,13 +146,13 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
             key = _keyed(slugs, one.key(record.data) or "", recognition)
             row = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone()
             if row is not None:
-                # A unique attribute alone does not prove that the job created the record, even if it is new.
-                edited = is_edited(record, row[0], marker, sure=recognition is None or marker is not None)
-                _mark_seen(db, record, key, edited, one.form(record.data))
+                _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), one.form(record.data))
+    db.create_function("is_edited", 1, lambda facts: stored.is_edited(jsontext.loads(facts)))
+    db.execute("UPDATE seen SET edited = is_edited(edited)")
 
 
-def _mark_seen(db: sqlite3.Connection, record: Record, key: str, edited: bool, form: str | None = None) -> None:
-    db.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?)", (key, record.id, form, record.created_at, edited))
+def _mark_seen(db: sqlite3.Connection, record: Record, key: str, facts: Mapping[str, Any], form: str | None = None) -> None:
+    db.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?)", (key, record.id, form, record.created_at, jsontext.dumps(facts)))
 
 
 def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
@@ -178,21 +184,64 @@ def _walk(reader: Reader, filters: Sequence[Condition], since: float | None, pag
         walk.rows.clear()
 
 
-def is_edited(record: Record, sent: str, marker: str | None, *, sure: bool = True) -> bool:
-    """Whether the record was changed after the job wrote it: its timestamps differ, and it holds other or more values.
+class StoredValues:
+    """Tells edits from what the service made of the values written, by comparing the records of a job with each other.
 
-    With `sure`, equal timestamps prove that the record is unchanged. Otherwise different values count even with equal timestamps, because
-    the record may belong to another client.
+    Most records of the job share an alteration or a default of the service; an edit stands alone. With `sure`, the record certainly belongs
+    to the job.
     """
-    written = jsontext.loads(sent)
-    untouched = record.updated_at is not None and record.updated_at == record.created_at
-    if untouched and sure:
-        return False
-    content = Recognition(frozenset(written), unique=False)
-    if content.key(record.data) != content.key(written):
-        return True
-    more = any(canonical(value) is not None for slug, value in record.data.items() if slug not in written and slug != marker)
-    return more and not untouched and record.updated_at is not None
+
+    def __init__(self, marker: str | None, reader: Reader) -> None:
+        self._marker = marker
+        self._reader = reader
+        self._records = 0
+        self._sent: Counter[str] = Counter()
+        self._altered: Counter[str] = Counter()
+        self._replaced: Counter[str] = Counter()
+        self._added: Counter[str] = Counter()
+
+    def compare(self, record: Record, written: Mapping[str, Any], *, sure: bool = True) -> dict[str, Any]:
+        """Return how a record differs from the values sent: altered values, those quite different among them, and further attributes."""
+        there = record.data
+        altered = {
+            slug: agreement(value, there.get(slug)) for slug, value in written.items() if canonical(value) != canonical(there.get(slug))
+        }
+        added = [slug for slug, value in there.items() if slug not in written and slug != self._marker and canonical(value) is not None]
+        self._records += 1
+        self._sent.update(written.keys())
+        replaced = [slug for slug, score in altered.items() if score < EXPLAINED]
+        self._altered.update(altered.keys())
+        self._replaced.update(replaced)
+        self._added.update(added)
+        untouched = record.updated_at is not None and record.updated_at == record.created_at
+        return {"altered": [*altered], "replaced": replaced, "added": added, "untouched": untouched, "sure": sure}
+
+    def is_edited(self, facts: Mapping[str, Any]) -> bool:
+        """Whether somebody changed a record since the job wrote it.
+
+        Equal times prove the contrary if the service keeps times. Where it does not, they only excuse what it may have altered.
+        """
+        own = [slug for slug in facts["altered"] if not self._is_common(self._altered[slug], self._sent[slug])]
+        if own and not facts["sure"]:
+            return True
+        added = [slug for slug in facts["added"] if not self._is_common(self._added[slug], self._records)]
+        replaced = [slug for slug in facts["replaced"] if not self._is_common(self._replaced[slug], self._sent[slug])]
+        if facts["untouched"]:
+            return self._records >= FEW_RECORDS and bool(added or replaced) and not self._keeps_times
+        return bool(added or replaced or own)
+
+    @staticmethod
+    def _is_common(count: int, total: int) -> bool:
+        return total >= FEW_RECORDS and 2 * count > total
+
+    @cached_property
+    def _keeps_times(self) -> bool:
+        """Whether any record of the object shows a later change than its creation. Sends one request."""
+        try:
+            page = self._reader.list_records(self._reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+        except RejectedError:
+            return False
+        return any(record.updated_at != record.created_at for record in page.items if record.updated_at is not None)
 
 
 def _named(db: sqlite3.Connection, recognition: Recognition | None, *, marked: bool) -> Iterator[CreatedId]:
@@ -353,9 +402,13 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
                 ids.add(record_id.lower())
         there = {record.id: record for record in chain.from_iterable(fetch(reader, ids))}
     as_written: set[str] = set()
+    stored = StoredValues(marker, reader)
+    facts: dict[str, dict[str, Any]] = {}
+    for row, (_, extra) in told.items():
+        written = {slug: value for slug, value in sent.get(row, {}).items() if slug != marker}
+        facts |= {one: stored.compare(there[one], written, sure=marker is not None) for one in extra if one in there}
     for row, (own, extra) in told.items():
-        written = jsontext.dumps({slug: value for slug, value in sent.get(row, {}).items() if slug != marker})
-        edited = {one: is_edited(there[one], written, marker, sure=marker is not None) for one in extra if one in there}
+        edited = {one: stored.is_edited(facts[one]) for one in extra if one in there}
         gone = [one for one in extra if one not in there]
         if edited and own is not None and own not in there and (is_provable(journal.header) or not journal.is_undone(own)):
             own = max(edited, key=lambda one: edited[one])

@@ -24,7 +24,7 @@ from crmctl.match.references import ParentGroup, as_sent
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.plan import relations
-from crmctl.plan.audit import is_edited
+from crmctl.plan.audit import StoredValues
 from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
@@ -325,10 +325,11 @@ class Parents:
                 row = phase.rows(number, number).get(number)
                 if record_id is not None and row is not None and row.state is RowState.CREATED and not phase.is_undone(record_id):
                     awaited.add(record_id, data)
-            for page in awaited.pages(Reader(service, group.parents.reference.object_id)):
-                for made, record in page:
-                    edited = is_edited(record, jsontext.dumps(made), None)
-                    (self.edited if edited else group.ids).append(record.id)
+            reader = Reader(service, group.parents.reference.object_id)
+            stored = StoredValues(None, reader)
+            facts = {record.id: stored.compare(record, made) for page in awaited.pages(reader) for made, record in page}
+        for record_id, differences in facts.items():
+            (self.edited if stored.is_edited(differences) else group.ids).append(record_id)
         if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):
             phase.remember(FILTER_WORKS, True)
 
