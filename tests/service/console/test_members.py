@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("_cheap_passwords")
 PASSWORD = "correct horse battery"
 
 OF_ONESELF = {("/sign-out"), ("/account/password"), ("/sessions/{id:uuid}/end"), ("/sign-in"), ("/password")}
+OF_ONESELF |= {"/records/{slug}/views", "/records/{slug}/views/delete"}
 """Forms that change nothing but the visitor's own session and password."""
 OF_MEMBERS = {
     *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),

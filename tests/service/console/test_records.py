@@ -459,3 +459,31 @@ def test_the_file_has_a_column_for_each_part_and_names_beside_ids(
     assert lines[0].lstrip("\ufeff") == "id,name,amount.amount,amount.currency,company,company name,created_at"
     assert len(lines) == 6
     assert re.search(rf",D0,10.5,EUR,{acme},'=Acme,20", lines[1])
+
+
+def test_views_are_private_or_shared_and_deleted_by_their_owners(service: RunningService, member: Visitor, newcomer: Newcomer) -> None:
+    add(service, "people", email="ada@example.com", status="customer")
+    path = "/console/records/people"
+    query = "where=status&op=equals&value=customer&column=email&sort=email"
+    assert "Save as a view" not in member.get(path).text
+    assert "Save as a view" in member.get(f"{path}?{query}").text
+    for name, shared in (("Mine", ""), (NASTY, "1")):
+        saved = member.follow(member.send(f"{path}/views", name=name, shared=shared, query=query))
+        assert "The view is saved" in saved.text
+        assert "<script>alert" not in saved.text
+        query = query.replace("sort=email", "sort=-email")
+    assert member.send(f"{path}/views", name=" ", query=query).status_code == 400
+    viewer = newcomer(service)
+    viewer.enter_as("viewer")
+    page = viewer.get(path).text
+    assert "Mine" not in page
+    [shared_path] = re.findall(r'href="([^"]+)">[^<]*&lt;script', page)
+    assert "ada@example.com" in viewer.get(html.unescape(shared_path)).text
+    viewer.follow(viewer.send(f"{path}/views", name="Of a viewer", shared="1", query=query))
+    assert "Of a viewer" not in member.get(path).text, "viewers share nothing"
+    views = re.findall(r'name="view" value="([^"]+)"', member.get(html.unescape(shared_path)).text)
+    assert len(views) == 1
+    assert viewer.send(f"{path}/views/delete", view=views[0]).status_code == 403
+    member.follow(member.send(f"{path}/views/delete", view=views[0]))
+    assert "&lt;script" not in member.get(path).text
+    assert "Mine" in member.get(path).text

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
@@ -30,8 +30,9 @@ from crmctl.service.console.pages import Pages
 from crmctl.service.console.record_form import USUAL_PARTS
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
-from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import attributes, objects, records
+from crmctl.service.faults import BadRequest, Forbidden, NotFound
+from crmctl.service.roles import MemberRole
+from crmctl.service.store import attributes, objects, records, views
 from crmctl.service.store.conditions import Where
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
 from crmctl.service.store.record_tables import load_schema
@@ -77,6 +78,10 @@ class ListQuestion:
         pairs = self.pairs() + [(name, str(value)) for name, value in more.items()]
         return "".join(f"{pair}&" for pair in urlencode(pairs).split("&") if pair)
 
+    def is_plain(self, found: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether this is the list as it first opens."""
+        return self.query() == question_of({}, [each for each in found if each["slug"] not in TIMES]).query()
+
     def sorted_by(self, slug: str) -> ListQuestion:
         """Return the list that a click on the header of a column leads to: ascending first, then descending."""
         return replace(self, sort=f"-{slug}" if self.sort == slug else slug)
@@ -107,6 +112,23 @@ def add_pages(pages: Pages) -> None:
         times = [slug for slug in TIMES if slug in question.columns]
         lines = _csv(visit.context, known["id"], shown, times, sequences)
         return Download(lines, "text/csv; charset=utf-8", f"{known['slug']}.csv")
+
+    @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER)
+    def save_view(tx: Tx, visit: Visit) -> Redirect:
+        known = object_of(tx, visit)
+        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
+        is_shared = bool(visit.text("shared")) and visit.may_write
+        view = {"objectId": known["id"], "name": visit.text("name"), "query": query, "owner": visit.actor, "isShared": is_shared}
+        views.save_view(tx, visit.context.ids(), view)
+        return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
+
+    @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
+    def delete_view(tx: Tx, visit: Visit) -> Redirect:
+        view = views.get_view(tx, visit.text("view"))
+        if not may_delete(visit, view):
+            raise Forbidden("only its owner or an admin deletes a view")
+        views.delete_view(tx, view["id"])
+        return Redirect(f"/records/{visit.path['slug']}", "view-deleted")
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
@@ -158,6 +180,8 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         error = blamed(problem.message, question.conditions, {each["slug"]: each["name"] for each in found} | TIMES)
     by_slug = {attribute["slug"]: attribute for attribute in found}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
+    listed_views = views.list_views(tx, known["id"], visit.actor)
+    view = next((each for each in listed_views if each["query"] == question.query()), None)
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
@@ -175,10 +199,17 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         "question": question,
         "chips": _chips(tx, question, by_slug),
         "operators": filters_for,
+        "views": listed_views,
+        "view": view,
+        "may_delete_view": bool(view and may_delete(visit, view)),
         "changeable": list(filter(is_changeable, found)),
         "error": error,
     }
     return ConsolePage("records.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+
+
+def may_delete(visit: Visit, view: Json) -> bool:
+    return bool(view["owner"] == visit.actor or (view["isShared"] and visit.may_administer))
 
 
 def is_changeable(attribute: Mapping[str, Any]) -> bool:

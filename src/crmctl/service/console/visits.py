@@ -230,6 +230,8 @@ NOTICES |= {
     "replayed-range": "The events are sent again; pending deliveries are tried now instead of being sent twice.",
     "replayed-none": "No deliveries in this range.",
     "run-started": "A run is started.",
+    "view-saved": "The view is saved.",
+    "view-deleted": "The view is deleted.",
     "records-changed": "The records are changed. You can undo this below.",
     "records-skipped": "Records that someone else saved meanwhile were left alone; the others are changed. You can undo this below.",
     "records-restored": "The change is undone.",

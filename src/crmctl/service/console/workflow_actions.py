@@ -284,7 +284,7 @@ OF_THE_RUN_IF_ANY = "the record the run is about, if there is one"
 
 
 Fact = tuple[str, ListCell]
-"""What it is called, and its value; templates and JSON are code."""
+"""A name and a value; templates and JSON are code."""
 
 
 def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str) -> list[tuple[str, str, list[Fact]]]:
