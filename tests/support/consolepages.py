@@ -140,6 +140,8 @@ def furnish(service: RunningService) -> FurnishedPages:
     load_document(service.engine, parse_document(DEFINITIONS), clock=service.clock, ids=new_id)
     people, deal = _records(desk)
     record = f"/records/people/{people[0]}"
+    gone = desk.add("people", name={"first": "Gone", "last": LONG[:60]})
+    desk.service.client.delete(f"/api/v1/objects/{desk.ids['people']}/records/{gone}")
     activity = _activities(desk, people, deal)
     for name, kind, content in (("offer.pdf", "application/pdf", b"%PDF"), (f"{'long-name-' * 12}.csv", "text/csv", b"a,b\n" * 4000)):
         upload = desk.post("files/upload-url", {"bucket": "attachments", "path": f"2027/{name}"})
@@ -162,6 +164,7 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/records/{slug}/{recordId:uuid}/edit": [f"{record}/edit"],
         "/records/{slug}/{recordId:uuid}/delete": [f"{record}/delete"],
         "/records/{slug}/changed": [changed],
+        "/records/{slug}/deleted": ["/records/people/deleted", "/records/deals/deleted"],
         "/search": ["/search", "/search?q=ada", "/search?q=nobody"],
         "/activities": ["/activities"],
         "/activities/new": ["/activities/new"],

@@ -78,7 +78,7 @@ def browser(chromium: Browser, live: RunningService) -> Browser:
     chromium.driver.delete_all_cookies()
     chromium.complaints()
     chromium.get(link_to(live))
-    chromium.wait_for("active API key")
+    chromium.wait_for("Log in from a terminal")
     return chromium
 
 

@@ -28,7 +28,7 @@ OF_ONESELF |= {"/records/{slug}/views", "/records/{slug}/views/delete"}
 OF_MEMBERS = {
     *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
     *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),
-    *("/records/{slug}/selected", "/records/{slug}/changed"),
+    *("/records/{slug}/selected", "/records/{slug}/changed", "/records/{slug}/deleted"),
     *("/activities", "/activities/{id:uuid}", "/activities/{id:uuid}/delete"),
 }
 """What a member may do, besides."""

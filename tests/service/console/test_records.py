@@ -487,3 +487,38 @@ def test_views_are_private_or_shared_and_deleted_by_their_owners(service: Runnin
     member.follow(member.send(f"{path}/views/delete", view=views[0]))
     assert "&lt;script" not in member.get(path).text
     assert "Mine" in member.get(path).text
+
+
+def test_deleted_records_are_listed_and_restored_with_their_references(service: RunningService, member: Visitor) -> None:
+    clock: Any = service.clock
+    acme = add(service, "companies", name=f"Acme {NASTY}")
+    ada = add(service, "people", email="ada@example.com", company=acme)
+    path = "/console/records/companies"
+    assert "No records were deleted lately" in member.get(f"{path}/deleted").text
+    for _ in range(2):
+        clock.advance(1)
+        service.client.delete(f"/api/v1/objects/{service.object_id('companies')}/records/{acme}")
+        page = member.get(f"{path}/deleted").text
+        assert page.count(">Restore<") == 1
+        assert "<script>alert" not in page
+        assert "First key" in page
+        clock.advance(1)
+        restored = member.follow(member.send(f"{path}/deleted", id=acme)).text
+        assert "The record is restored" in restored
+        assert f"/records/people/{ada}" in restored
+    assert member.send(f"{path}/deleted", id=acme).status_code == 404
+    assert member.send(f"{path}/deleted", id="nobody").status_code == 404
+
+
+def test_the_overview_shows_what_is_new_and_the_stages_of_deals(service: RunningService, member: Visitor) -> None:
+    clock: Any = service.clock
+    add(service, "deals", name="old", stage="won")
+    clock.advance(8 * 86400)
+    member.enter_as("member")
+    for name in ("a", "b"):
+        add(service, "deals", name=name, stage="lead")
+    page = member.get("/console").text
+    assert "Deals · 2 new this week" in page
+    assert re.search(r"<strong>2</strong><span class=.chip [a-z]+.>lead<", page)
+    assert re.search(r"<strong>1</strong><span class=.chip [a-z]+.>won<", page)
+    assert "API key</span>" not in page

@@ -86,6 +86,9 @@ def work_with_records(reader: PlainReader) -> None:
     reader.press("Preview", {"Industry": "technology"}).press("Change 1 record")
     assert "The records are changed." in reader.text
     reader.follow("Companies").follow("Name").press("Save the view", {"Name of the view": "By name", "Everyone sees it": True})
+    reader.follow("Acme").follow("Delete").press("Delete the record").follow("Done").follow("Deleted").press("Restore Acme")
+    assert "The record is restored" in reader.text
+    reader.follow("Companies")
     assert "The view is deleted" in reader.follow("All companies").follow("By name").press("Delete this view").text
     reader.follow("Files").press("Upload", {"Bucket": "notes"}, upload=("note.txt", b"remember"))
     assert reader.follow("note.txt").answer.content == b"remember"

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
 from crmctl.models.scopes import SCOPES
-from crmctl.service.console.cells import ListCell
+from crmctl.service.console.cells import ListCell, value_cell
 from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
-from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, make_password_link
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link
+from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
 from crmctl.service.roles import MEANINGS, MemberRole, role_of
-from crmctl.service.store import deliveries, keys, logs, members, records, reports, webhooks, workflow_runs, workflows
+from crmctl.service.store import attributes, deliveries, keys, logs, members, records, reports, webhooks, workflow_runs, workflows
 from crmctl.service.store.keys import ApiKey, parse_expiry
 from crmctl.service.store.logs import RequestFilter
 from crmctl.service.store.record_pages import LOOKED
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.records import Paging
+from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import switch
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
 
 SUBJECTS = ("object", "attribute", "member", "key", "endpoint", "report", "workflow")
 MOST_FAILING = 10
@@ -212,7 +219,6 @@ def add_overview(pages: Pages) -> None:
             "section": "overview",
             "organisation": members.get_organisation(tx),
             "address": visit.context.settings.address,
-            "active_keys": sum(not key.is_expired(now) and key.revoked_at is None for key in keys.list_keys(tx)),
             "endpoints": len(endpoints),
             "enabled_endpoints": len(enabled),
             "failing": failing[:MOST_FAILING],
@@ -220,14 +226,34 @@ def add_overview(pages: Pages) -> None:
             "never_succeeded": sum(endpoint["succeededAt"] is None for endpoint in failing),
             "failed": sum(count[deliveries.FAILED] for count in counts),
             "pending": sum(count[deliveries.PENDING] for count in counts),
-            "sessions": members.count_sessions(tx, now=now),
             "given_up": disabled[:MOST_FAILING],
             "broken": broken[:MOST_FAILING],
             "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
             "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
-            "totals": [(known, records.count_records(tx, known["id"])) for known in visit.objects[:MOST_OBJECTS]],
+            "totals": [(known, records.count_records(tx, known["id"]), _of_week(tx, known, now)) for known in visit.objects[:MOST_OBJECTS]],
+            "stages": [stage for known in visit.objects if known["slug"] == "deals" for stage in _stages(tx, known)],
         }
         return ConsolePage("overview.html", values)
+
+
+def _of_week(tx: Tx, known: Mapping[str, Any], now: float) -> str:
+    """Return how many records were created in the last seven days."""
+    since = Condition("created_at", Operator.GREATER_THAN_OR_EQUAL, to_wire(to_micros(now - 7 * DAY)))
+    part = records.list_part(tx, known["id"], [since], Paging(limit=0))
+    return counted_up_to(part.total + part.is_more, part.total)
+
+
+def _stages(tx: Tx, known: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return each stage of deals with its colour and number of deals."""
+    found = [
+        each for each in attributes.list_attributes(tx, known["id"]) if each["slug"] == "stage" and each["type"] == AttributeType.SELECT
+    ]
+    stages = []
+    for option in found[0]["config"]["options"] if found else ():
+        part = records.list_part(tx, known["id"], [Condition("stage", Operator.EQUALS, option)], Paging(limit=0))
+        [(text, colour)] = value_cell(found[0], option).chips
+        stages.append((text, colour, counted_up_to(part.total + part.is_more, part.total)))
+    return stages
 
 
 def _broken(tx: Tx) -> list[Json]:

@@ -9,20 +9,22 @@ from typing import Any
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.console.cells import cells_of
+from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, fields_for, submitted
 from crmctl.service.console.record_list import conditions_of, is_changeable, object_of, question_of
 from crmctl.service.console.record_page import read_form
 from crmctl.service.console.visits import ConsolePage, Redirect, TurnedBack, Visit
-from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, records
 from crmctl.service.store.change_log import DELETED
-from crmctl.service.store.record_history import changed_at
+from crmctl.service.store.record_history import changed_at, deleted_records, read_history
 from crmctl.service.store.record_restore import Candidates, restore_batch
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import Tx, to_micros, to_wire
+from crmctl.service.store.tx import Tx, micros_of, to_micros, to_wire
+from crmctl.values.value_readers import parse_instant
 
 MOST_SELECTED, MOST_SHOWN = 1000, 25
 ADD, REMOVE = "add", "remove"
@@ -43,6 +45,18 @@ def add_pages(pages: Pages) -> None:
             raise BadRequest("choose the attribute to change", {"field": "attribute"})
         return _change(tx, visit, known, selected, attribute)
 
+    @pages.get("/records/{slug}/deleted", needs=MemberRole.MEMBER, is_slow=True)
+    def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
+        known, page = object_of(tx, visit), visit.number("page", 1)
+        deleted = deleted_records(tx, known["id"], MOST_SHOWN + 1, (page - 1) * MOST_SHOWN)
+        rows = list(zip(deleted, _labels(tx, known, deleted), strict=True))[:MOST_SHOWN]
+        values = {"object": known, "rows": rows, "page": page, "has_older": len(deleted) > MOST_SHOWN, "actor_name": actor_name}
+        return ConsolePage("deleted.html", {"section": f"records-{known['slug']}", **values})
+
+    @pages.post("/records/{slug}/deleted", needs=MemberRole.MEMBER)
+    def restore_deleted(tx: Tx, visit: Visit) -> Redirect:
+        return _restore_deleted(tx, visit)
+
     @pages.get("/records/{slug}/changed", needs=MemberRole.MEMBER)
     def show_changed(tx: Tx, visit: Visit) -> ConsolePage:
         return _changed_page(tx, visit, visit.query.get("at", ""))
@@ -57,6 +71,18 @@ def add_pages(pages: Pages) -> None:
         if not kept and not done.failed:
             return Redirect(f"/records/{known['slug']}", "records-restored")
         return _changed_page(tx, visit, at, dict.fromkeys(kept, "changed again since") | done.failed)
+
+
+def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
+    known, record_id = object_of(tx, visit), visit.text("id")
+    change = read_history(tx, known["id"], record_id, 1).changes[0]
+    if change["type"] != DELETED:
+        raise NotFound("this record is not deleted any more")
+    moment = Candidates(micros_of(parse_instant(change["at"])) - 1, (), frozenset())
+    done = restore_batch(tx, known["id"], [record_id], moment, **visit.stamp())
+    if done.failed:
+        raise Conflict(f"the record cannot be restored: {done.failed[record_id]}")
+    return Redirect(f"/records/{known['slug']}/{record_id}", "record-restored")
 
 
 def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:

@@ -230,6 +230,7 @@ NOTICES |= {
     "replayed-range": "The events are sent again; pending deliveries are tried now instead of being sent twice.",
     "replayed-none": "No deliveries in this range.",
     "run-started": "A run is started.",
+    "record-restored": "The record is restored.",
     "view-saved": "The view is saved.",
     "view-deleted": "The view is deleted.",
     "records-changed": "The records are changed. You can undo this below.",

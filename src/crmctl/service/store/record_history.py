@@ -96,6 +96,27 @@ def changed_at(tx: Tx, object_id: str, at: int, actor: str | None) -> list[tuple
     return [(subject, kind, bool(is_newest)) for subject, kind, is_newest in rows]
 
 
+LOOKED = 200_000
+"""How many of the newest changes are searched for deletions."""
+
+
+def deleted_records(tx: Tx, object_id: str, limit: int, offset: int) -> list[Json]:
+    """Return records that were deleted lately and are still gone, newest first, as `{id, at, by, data}`."""
+    schema = load_schema(tx, object_id)
+    newest = "SELECT max(later.sequence) FROM change_log AS later WHERE later.subject = c.subject AND later.before IS NOT NULL"
+    rows = tx.all(
+        "SELECT c.subject, c.at, c.actor, c.before FROM change_log AS c WHERE c.sequence > (SELECT max(sequence) FROM change_log) - ? "
+        f"AND c.type = ? AND c.object_number = ? AND c.before IS NOT NULL AND c.sequence = ({newest}) "
+        f"AND NOT EXISTS (SELECT 1 FROM {schema.table} AS r WHERE r.id = c.subject) ORDER BY c.sequence DESC LIMIT ? OFFSET ?",
+        (LOOKED, DELETED, schema.number, limit, offset),
+    )
+    names = logs.described(tx, (actor for _, _, actor, _ in rows))
+    return [
+        {"id": record_id, "at": to_wire(at), "by": names[actor], "data": jsontext.loads(before)["data"]}
+        for record_id, at, actor, before in rows
+    ]
+
+
 def past_of(tx: Tx, record_ids: Iterable[str], now: dict[str, Data], moment: int) -> Iterator[tuple[str, Past]]:
     """Return the past states of records that existed at the moment or before; `now` is what existing ones hold."""
     ids = list(record_ids)
