@@ -75,8 +75,8 @@ def add_pages(pages: Pages) -> None:
 
 def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
     known, record_id = object_of(tx, visit), visit.text("id")
-    change = read_history(tx, known["id"], record_id, 1).changes[0]
-    if change["type"] != DELETED:
+    change = next(iter(read_history(tx, known["id"], record_id, 1).changes), None)
+    if change is None or change["type"] != DELETED:
         raise NotFound("this record is not deleted any more")
     moment = Candidates(micros_of(parse_instant(change["at"])) - 1, (), frozenset())
     done = restore_batch(tx, known["id"], [record_id], moment, **visit.stamp())
